@@ -1,0 +1,47 @@
+# Everything from a fresh clone, with Python >= 3.11 and make: `make demo`, `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# Real data beside the checkout, where there is some; otherwise the catalogue's own cache.
+ifneq ($(wildcard ../shared/data),)
+export CONCF_DATA_HOME ?= $(abspath ../shared/data)
+endif
+
+.PHONY: setup demo test lint bench baselines dist clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("concf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $(READY)
+
+demo: setup
+	$(BIN)/concf demo
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: setup
+	$(BIN)/python benchmarks/bench_evaluation.py
+	$(BIN)/python benchmarks/bench_splitting.py
+	$(BIN)/python benchmarks/bench_loading.py
+
+baselines: setup
+	$(BIN)/python benchmarks/compare_baselines.py
+
+dist: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+	rm -rf dist
+	$(BIN)/python -m build
+
+clean:
+	rm -rf $(VENV) dist build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

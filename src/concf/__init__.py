@@ -1,0 +1,70 @@
+"""ConCF: consensus learning from heterogeneous objectives for one-class collaborative filtering.
+
+    import concf
+
+    data = concf.prepare("log.csv", protocol="random", seed=0)
+    model = concf.baselines["ials"].make().fit(data.train)
+    print(concf.evaluate(model, data).means())
+
+Names are imported when they are first used, so that a part of the package needs only its own libraries.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from concf.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from concf.baselines.table import BASELINES as BASELINES
+    from concf.baselines.table import Candidate as Candidate
+    from concf.compare import compare as compare
+    from concf.data.filters import Filter as Filter
+    from concf.data.interactions import Interactions as Interactions
+    from concf.data.prepare import prepare as prepare
+    from concf.data.read import read as read
+    from concf.data.scan import Reading as Reading
+    from concf.data.simulate import Simulation as Simulation
+    from concf.data.split import Split as Split
+    from concf.errors import ConcfError as ConcfError
+    from concf.errors import ConfigError as ConfigError
+    from concf.errors import DataError as DataError
+    from concf.evaluation.evaluate import Evaluation as Evaluation
+    from concf.evaluation.evaluate import evaluate as evaluate
+    from concf.evaluation.evaluate import score_lists as score_lists
+    from concf.evaluation.ranking import rank as rank
+    from concf.evaluation.scorers import Factors as Factors
+    from concf.evaluation.scorers import ListFunction as ListFunction
+    from concf.evaluation.scorers import ScoreFunction as ScoreFunction
+
+_HOMES = {
+    "BASELINES": "baselines.table",
+    "Candidate": "baselines.table",
+    "ConcfError": "errors",
+    "ConfigError": "errors",
+    "DataError": "errors",
+    "Evaluation": "evaluation.evaluate",
+    "Factors": "evaluation.scorers",
+    "Filter": "data.filters",
+    "Interactions": "data.interactions",
+    "ListFunction": "evaluation.scorers",
+    "Reading": "data.scan",
+    "ScoreFunction": "evaluation.scorers",
+    "Simulation": "data.simulate",
+    "Split": "data.split",
+    "compare": "compare",
+    "evaluate": "evaluation.evaluate",
+    "prepare": "data.prepare",
+    "rank": "evaluation.ranking",
+    "read": "data.read",
+    "score_lists": "evaluation.evaluate",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'concf' has no attribute {name!r}")
+    return getattr(import_module(f"concf.{_HOMES[name]}"), name)

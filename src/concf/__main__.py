@@ -1,0 +1,5 @@
+"""`python -m concf`."""
+
+from concf.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The recommenders that people compare with."""

@@ -1,0 +1,71 @@
+"""The baselines by name, each with the small grid that is searched for it, on validation only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any, Protocol
+
+from scipy.sparse import csr_array
+
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import BPR, IALS, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta
+from concf.baselines.popularity import Popularity
+from concf.errors import ConfigError
+
+
+class Baseline(Protocol):
+    """Settings that can be fitted: `fit` returns something that `rank` takes."""
+
+    def fit(self, train: csr_array, seed: int = 0) -> Any:
+        """Train on [users, items]; the same data and seed give the same result."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """The settings as a dictionary."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A baseline, and the values tried for its settings."""
+
+    make: Any
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def settings(self) -> Iterator[Baseline]:
+        """Every point of the grid."""
+        for values in product(*self.grid.values()):
+            yield self.make(**dict(zip(self.grid, values, strict=True)))
+
+
+BASELINES = {
+    "popularity": Candidate(Popularity),
+    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (10.0, 50.0, 200.0, 500.0)}),
+    "ease": Candidate(EASE, {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)}),
+    "rp3beta": Candidate(
+        RP3beta,
+        {
+            "alpha": (0.3, 0.5, 0.7, 0.9),
+            "beta": (-0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
+            "neighbours": (200, 1000, 5000),
+        },
+    ),
+    "puresvd": Candidate(PureSVD, {"factors": (8, 16, 32, 64, 128, 192, 256)}),
+    "ials": Candidate(
+        IALS,
+        {
+            "factors": (64, 128, 256),
+            "alpha": (5.0, 10.0, 20.0, 40.0, 80.0),
+            "regularisation": (10.0, 30.0, 60.0, 120.0, 250.0, 500.0),
+        },
+    ),
+    "bpr": Candidate(BPR, {"learning_rate": (0.01, 0.03), "regularisation": (0.005, 0.02, 0.05)}),
+}
+
+
+def candidate(name: str) -> Candidate:
+    """The baseline of that name."""
+    if name not in BASELINES:
+        raise ConfigError(f"unknown model {name!r}; choose from {', '.join(BASELINES)}")
+    return BASELINES[name]

@@ -1,0 +1,227 @@
+"""Several recommenders on the same splits: tuned on validation, compared on test."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concf.baselines.table import Baseline, Candidate, candidate
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.evaluation.evaluate import evaluate
+from concf.evaluation.significance import TESTS, holm
+from concf.progress import working
+from concf.provenance import provenance
+
+TUNE_ON = "recall@50"
+
+
+@dataclass
+class Entrant:
+    """One model of a comparison.
+
+    settings: chosen on the first split's validation part
+    edges:    the settings whose chosen value is the first or last of its grid
+    tests:    one dictionary of mean test figures a split
+    per_user: with a single split, "recall@50" -> [e]
+    """
+
+    name: str
+    settings: dict[str, Any]
+    validation: float
+    edges: list[str]
+    tests: list[dict[str, float]] = field(default_factory=list)
+    fit_seconds: list[float] = field(default_factory=list)
+    per_user: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def mean(self, metric: str) -> float:
+        """Over the splits."""
+        return float(np.mean([test[metric] for test in self.tests]))
+
+    def spread(self, metric: str) -> float:
+        """Sample standard deviation over the splits; 0 for a single one."""
+        values = [test[metric] for test in self.tests]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+@dataclass
+class Comparison:
+    """The entrants, best first by the metric that was tuned on."""
+
+    entrants: list[Entrant]
+    metrics: list[str]
+    tuned_on: str
+    seeds: list[int]
+    split_hashes: list[str]
+    protocol: str
+    source: str
+
+    def p_values(self, metric: str, test: str = "t") -> list[float | None]:
+        """Each entrant against the first, Holm-corrected: over splits, or over users if there is one split."""
+        first, *others = (self._row(entrant, metric) for entrant in self.entrants)
+        corrected = holm([TESTS[test](first, other) for other in others]) if others else []
+        return [None, *corrected]
+
+    def _row(self, entrant: Entrant, metric: str) -> NDArray[np.float64]:
+        if len(self.seeds) == 1:
+            return entrant.per_user[metric]
+        return np.array([test[metric] for test in entrant.tests])
+
+    def as_dict(self, test: str = "t") -> dict[str, Any]:
+        """Everything that the tables show, and the figures of every split."""
+        p = {metric: self.p_values(metric, test) for metric in self.metrics}
+        return {
+            "source": self.source,
+            "protocol": self.protocol,
+            "seeds": self.seeds,
+            "split_hashes": self.split_hashes,
+            "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
+            "test": f"paired {test}, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
+            "models": [
+                {
+                    "model": entrant.name,
+                    "settings": entrant.settings,
+                    "at_grid_edge": entrant.edges,
+                    "validation": entrant.validation,
+                    "mean": {metric: entrant.mean(metric) for metric in self.metrics},
+                    "spread": {metric: entrant.spread(metric) for metric in self.metrics},
+                    "p_against_first": {metric: p[metric][place] for metric in self.metrics},
+                    "fit_seconds": float(np.mean(entrant.fit_seconds)),
+                    "splits": entrant.tests,
+                }
+                for place, entrant in enumerate(self.entrants)
+            ],
+        }
+
+
+def compare(
+    data: Split,
+    models: Sequence[str] | Mapping[str, Candidate],
+    *,
+    seeds: int = 5,
+    at: Sequence[int] = (20, 50),
+    metrics: Sequence[str] = ("recall", "ndcg"),
+    tune_on: str = TUNE_ON,
+    log: str | Path | None = None,
+) -> Comparison:
+    """Tune every model on the first split's validation part, hold the settings, test on every split.
+
+    data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
+    models: names of `BASELINES`, or your own candidates by name
+    log:    JSON lines of what was measured; what stands there already is not run again
+    """
+    entrants = models if isinstance(models, Mapping) else {name: candidate(name) for name in models}
+    names = [f"{metric}@{n}" for n in at for metric in metrics]
+    if tune_on not in names:
+        raise ConfigError(f"cannot tune on {tune_on!r}; the metrics are {', '.join(names)}")
+    if seeds > 1 and not data.depends_on_seed:
+        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds=1")
+    splits = [data] + [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
+    book = _Book(Path(log) if log else None)
+    done = []
+    with working("comparing", len(entrants) * (1 + seeds)) as advance:
+        for name, model in entrants.items():
+            entrant, chosen = _tuned(name, model, data, tune_on, book)
+            advance(1)
+            for split in splits:
+                cell = _tested(name, chosen, split, at, metrics, keep_users=seeds == 1, book=book)
+                entrant.tests.append(cell["mean"])
+                entrant.fit_seconds.append(cell["fit_seconds"])
+                entrant.per_user = {metric: np.array(row) for metric, row in cell.get("per_user", {}).items()}
+                advance(1)
+            done.append(entrant)
+    done.sort(key=lambda entrant: -entrant.mean(tune_on))
+    return Comparison(
+        done, names, tune_on, [split.recipe.seed for split in splits], [split.hash for split in splits],
+        data.recipe.protocol.name, str(data.recipe.source["name"]),
+    )  # fmt: skip
+
+
+def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: _Book) -> tuple[Entrant, Baseline]:
+    """The point of the grid with the best validation figure; the first of equals."""
+    metric, _, n = tune_on.partition("@")
+    tried: list[tuple[float, Baseline]] = []
+    points = list(model.settings())
+    with working(f"tuning {name}", len(points)) as advance:
+        for settings in points:
+            key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": "valid"}
+            cell = book.find(key)
+            if cell is None:
+                fitted, seconds = _fit(settings, split)
+                value = evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()[tune_on]
+                cell = book.add(key, {"mean": {tune_on: value}, "fit_seconds": seconds})
+            tried.append((cell["mean"][tune_on], settings))
+            advance(1)
+    value, best = max(tried, key=lambda pair: pair[0])
+    chosen = best.model_dump()
+    edges = [
+        setting for setting, values in model.grid.items()
+        if len(values) > 1 and chosen[setting] in (values[0], values[-1])
+    ]  # fmt: skip
+    return Entrant(name, chosen, value, edges), best
+
+
+def _tested(
+    name: str, settings: Baseline, split: Split, at: Sequence[int], metrics: Sequence[str], *,
+    keep_users: bool, book: _Book,
+) -> dict[str, Any]:  # fmt: skip
+    key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": "test"}
+    key |= {"at": list(at), "metrics": list(metrics), "seed": split.recipe.seed}
+    cell = book.find(key)
+    if cell is None or (keep_users and "per_user" not in cell):
+        fitted, seconds = _fit(settings, split)
+        result = evaluate(fitted, split, on="test", at=at, metrics=metrics)
+        users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}} if keep_users else {}
+        cell = book.add(key, {"mean": result.means(), "fit_seconds": seconds, **users})
+    return cell
+
+
+def _fit(settings: Baseline, split: Split) -> tuple[Any, float]:
+    begin = time.perf_counter()
+    fitted = settings.fit(split.train, seed=split.recipe.seed)
+    return fitted, time.perf_counter() - begin
+
+
+class _Book:
+    """Measured cells as JSON lines; a line that was cut short by a kill is passed over."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.cells: dict[str, dict[str, Any]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    cell = json.loads(line)
+                    self.cells[self._name(cell["key"])] = cell
+                except (ValueError, KeyError, TypeError):
+                    continue
+
+    @staticmethod
+    def _name(key: dict[str, Any]) -> str:
+        return json.dumps(key, sort_keys=True)
+
+    def find(self, key: dict[str, Any]) -> dict[str, Any] | None:
+        return self.cells.get(self._name(key))
+
+    def add(self, key: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
+        cell = {"key": key, **cell}
+        self.cells[self._name(key)] = cell
+        if self.path is not None:
+            line = json.dumps(cell | {"provenance": provenance()})
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.path.open("a+b") as out:  # one write a line, after the end of any line cut short
+                    if out.tell():
+                        out.seek(-1, 2)
+                        line = line if out.read(1) == b"\n" else "\n" + line
+                    out.write(line.encode() + b"\n")
+            except OSError as error:
+                raise DataError(f"{self.path}: could not be written ({error.strerror})") from error
+        return cell

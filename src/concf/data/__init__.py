@@ -1,0 +1,1 @@
+"""Logs: read, filtered, divided, written down."""

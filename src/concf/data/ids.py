@@ -1,0 +1,95 @@
+"""The caller's own ids of users and items, beside the positions 0 .. n-1 that everything else uses."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concf.errors import DataError
+
+MAX_ID_BYTES = 1024
+
+
+class Ids:
+    """Distinct ids in ascending order: integers by value, strings by code point.
+
+    values: [n] int64, or object holding str. The place of an id depends on the set of ids alone, never on
+    the order in which a file lists them.
+    """
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.values = values
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ids) and np.array_equal(self.values, other.values)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def are_integers(self) -> bool:
+        """Whether the ids are integers (else they are strings)."""
+        return bool(self.values.dtype == np.int64)
+
+    @cached_property
+    def _places(self) -> dict[Any, int]:
+        return {identity: place for place, identity in enumerate(self.values.tolist())}
+
+    def places(self, ids: Iterable[Any]) -> NDArray[np.int64]:
+        """[m] the positions of the given ids; an unknown one is refused by name."""
+        wanted = list(ids)
+        try:
+            return np.fromiter((self._places[identity] for identity in wanted), np.int64, len(wanted))
+        except KeyError as error:
+            kind = "integers" if self.are_integers else "strings"
+            raise DataError(
+                f"unknown id {error.args[0]!r}; the {len(self)} known ids are {kind}, "
+                f"for example {', '.join(map(repr, self.values[:3].tolist()))}"
+            ) from None
+
+    def take(self, places: NDArray[Any]) -> Ids:
+        """The ids at the given ascending positions."""
+        return Ids(self.values[places])
+
+    def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """([b], [n + 1]) the string ids as one run of UTF-8 bytes and the offsets at which each begins."""
+        encoded = [identity.encode() for identity in self.values.tolist()]
+        offsets = np.zeros(len(encoded) + 1, np.int64)
+        np.cumsum([len(one) for one in encoded], out=offsets[1:])
+        return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+    def digest(self) -> bytes:
+        """A SHA-256 of kind and values."""
+        if self.are_integers:
+            return hashlib.sha256(b"int" + self.values.astype("<i8").tobytes()).digest()
+        blob, offsets = self.to_bytes()
+        return hashlib.sha256(b"str" + offsets.astype("<i8").tobytes() + blob.tobytes()).digest()
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write `name.npy` (integers), or `name.npy` (UTF-8 bytes) and `name_offsets.npy` (strings)."""
+        if self.are_integers:
+            np.save(folder / f"{name}.npy", self.values)
+            return
+        blob, offsets = self.to_bytes()
+        np.save(folder / f"{name}.npy", blob)
+        np.save(folder / f"{name}_offsets.npy", offsets)
+
+    @classmethod
+    def load(cls, folder: Path, name: str) -> Ids:
+        """Read what `save` wrote."""
+        values = np.load(folder / f"{name}.npy")
+        offsets_file = folder / f"{name}_offsets.npy"
+        if not offsets_file.exists():
+            return cls(values)
+        blob, offsets = values.tobytes(), np.load(offsets_file).tolist()
+        strings = [blob[begin:end].decode() for begin, end in pairwise(offsets)]
+        return cls(np.array(strings, dtype=object))

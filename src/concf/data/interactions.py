@@ -1,0 +1,92 @@
+"""Who used what: the record that readers make, filters thin out and splits divide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from concf.data.ids import Ids
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """The distinct pairs of a log, sorted by user, then item; every user and item has at least one.
+
+    user, item: [n] int32 positions in `user_ids` and `item_ids`
+    count:      [n] float64, the events that were merged into the pair (rows, or the sum of a count column)
+    timestamp:  [n] int64 or float64, the *first* time of the pair, or None where the log has no times
+    """
+
+    user_ids: Ids
+    item_ids: Ids
+    user: NDArray[np.int32]
+    item: NDArray[np.int32]
+    count: NDArray[np.float64]
+    timestamp: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    @property
+    def n_users(self) -> int:
+        """The number of users."""
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        """The number of items."""
+        return len(self.item_ids)
+
+    @property
+    def n_events(self) -> float:
+        """The number of events before repeats were merged."""
+        return float(self.count.sum())
+
+    def per_user(self, *, raw: bool = False) -> NDArray[np.float64]:
+        """[n_users] distinct pairs, or with `raw` all events, of each user."""
+        return _total(self.user, self.count if raw else None, self.n_users)
+
+    def per_item(self, *, raw: bool = False) -> NDArray[np.float64]:
+        """[n_items] distinct pairs, or with `raw` all events, of each item."""
+        return _total(self.item, self.count if raw else None, self.n_items)
+
+    def matrix(self, rows: NDArray[np.bool_] | None = None) -> csr_array:
+        """[n_users, n_items] float32 ones at the pairs, or at those that the mask `rows` keeps."""
+        user, item = (self.user, self.item) if rows is None else (self.user[rows], self.item[rows])
+        begins = np.zeros(self.n_users + 1, np.int64)
+        np.cumsum(np.bincount(user, minlength=self.n_users), out=begins[1:])
+        ones = np.ones(len(user), np.float32)
+        return csr_array((ones, item, begins), shape=(self.n_users, self.n_items))
+
+    def keep(self, rows: NDArray[np.bool_]) -> Interactions:
+        """Only the pairs of the mask `rows` [n], without the users and items that are left with none."""
+        users, user = np.unique(self.user[rows], return_inverse=True)
+        items, item = np.unique(self.item[rows], return_inverse=True)
+        return Interactions(
+            user_ids=self.user_ids.take(users),
+            item_ids=self.item_ids.take(items),
+            user=user.astype(np.int32),
+            item=item.astype(np.int32),
+            count=self.count[rows],
+            timestamp=None if self.timestamp is None else self.timestamp[rows],
+        )
+
+    def statistics(self) -> dict[str, float]:
+        """The figures of a data set's table: users, items, distinct pairs, events, density."""
+        cells = self.n_users * self.n_items
+        return {
+            "users": self.n_users,
+            "items": self.n_items,
+            "interactions": len(self),
+            "events": int(self.n_events) if self.n_events.is_integer() else self.n_events,
+            "density": len(self) / cells if cells else 0.0,
+        }
+
+
+def _total(place: NDArray[np.int32], weights: NDArray[np.float64] | None, n: int) -> NDArray[np.float64]:
+    """[n] how many, or how much weight, at each place."""
+    return np.bincount(place, weights, minlength=n).astype(np.float64)

@@ -1,0 +1,142 @@
+"""From any log to a prepared data set, in one call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from concf.data.catalogue import CATALOGUE, entry, fetch, load, sha256
+from concf.data.filters import Filter
+from concf.data.interactions import Interactions
+from concf.data.protocols import PROTOCOLS, TEST, TRAIN, VALID, Given, Parts
+from concf.data.read import read
+from concf.data.scan import Reading
+from concf.data.simulate import Simulation
+from concf.data.split import Recipe, Split
+from concf.errors import ConfigError, DataError
+
+
+def read_source(source: Any, reading: Reading | None = None, seed: int = 0) -> tuple[Interactions, dict[str, Any]]:
+    """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and what they were read from."""
+    if isinstance(source, str) and not Path(source).exists():
+        if source == "demo":
+            simulation = Simulation()
+            return read(simulation.draw(seed)), {
+                "name": "demo",
+                "simulation": simulation.model_dump(),
+                "seed": seed,
+            }
+        if source in CATALOGUE:
+            paths = fetch(source)
+            return load(source), {"name": source, "sha256": {path.name: sha256(path) for path in paths}}
+        if not Path(source).suffix:
+            entry(source)  # refuses, and names the data sets there are
+    interactions = read(source, reading)
+    if isinstance(source, str | Path):
+        path = Path(source)
+        return interactions, {"name": path.name, "sha256": {path.name: sha256(path)}}
+    pairs = interactions.user_ids.digest() + interactions.item_ids.digest()
+    return interactions, {"name": type(source).__name__, "sha256": {"ids": pairs.hex()[:64]}}
+
+
+def prepare(
+    source: Any,
+    *,
+    protocol: str = "released",
+    seed: int = 0,
+    valid: Any = None,
+    test: Any = None,
+    filter: Filter | None = None,
+    reading: Reading | None = None,
+    strict: bool = False,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    **settings: Any,
+) -> Split:
+    """Read a log, filter it, divide it, and (with `out`) write it down.
+
+    source:   a file, a catalogue name, `demo`, a polars, pandas or Arrow frame, a sparse matrix, a pair of arrays
+    protocol: paper | released | random | leave-last | time | given
+    valid, test: with protocol `given`, the other two parts (`source` is the training part)
+    filter:   applied first; None: for a catalogue name what the protocol starts from, else nothing
+    strict:   refuse, rather than note, data of which something cannot be evaluated
+    settings: of the protocol, such as `test=0.1` for `random` or `n=2` for `leave-last`
+    """
+    if protocol == "given":
+        split = _given(source, valid, test, filter, reading, seed)
+    else:
+        fractions = {name: value for name, value in (("valid", valid), ("test", test)) if value is not None}
+        if protocol not in PROTOCOLS:
+            raise ConfigError(f"unknown protocol {protocol!r}; choose from {', '.join(PROTOCOLS)}, given")
+        chosen = PROTOCOLS[protocol](**fractions, **settings)
+        interactions, origin = read_source(source, reading)
+        if filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE:
+            filter = CATALOGUE[source].start(protocol)
+        filters = tuple(step for step in (filter, chosen.filter()) if step is not None)
+        for step in filters:
+            interactions = step.apply(interactions)
+        recipe = Recipe(source=origin, reading=_said(reading), filters=filters, protocol=chosen, seed=seed)
+        split = Split.make(interactions, recipe)
+    if strict and split.notes:
+        raise DataError("; ".join(split.notes) + ". Filter the log, or go without --strict")
+    if out is not None:
+        split.save(out, overwrite=overwrite)
+    return split
+
+
+def _said(reading: Reading | None) -> dict[str, Any]:
+    return reading.model_dump(exclude_defaults=True) if reading else {}
+
+
+def _given(train: Any, valid: Any, test: Any, filter: Filter | None, reading: Reading | None, seed: int) -> Split:
+    """Three logs with ids in common; a pair that is in two of them stays in the earlier part."""
+    if valid is None or test is None:
+        raise ConfigError("protocol 'given' needs three files: SOURCE for training, --valid FILE and --test FILE")
+    if filter is not None:
+        raise ConfigError("protocol 'given' takes the parts as they are; a filter would change them")
+    sources = [read_source(source, reading) for source in (train, valid, test)]
+    interactions, parts = _union([interactions for interactions, _ in sources])
+    names = ("train", "valid", "test")
+    origin = {
+        "name": "given",
+        "parts": {name: where for name, (_, where) in zip(names, sources, strict=True)},
+    }
+    recipe = Recipe(source=origin, reading=_said(reading), protocol=Given(), seed=seed)
+    return Split.make(interactions, recipe, parts)
+
+
+def _union(logs: list[Interactions]) -> tuple[Interactions, Parts]:
+    """All pairs of three logs under common ids, and the part that each pair comes from first."""
+    import polars as pl
+
+    kinds = {side: {getattr(log, side).are_integers for log in logs} for side in ("user_ids", "item_ids")}
+    for side, found in kinds.items():
+        if len(found) > 1:
+            raise DataError(
+                f"the {side.replace('_', ' ')} are integers in one part and strings in another. Make them alike"
+            )
+    timed = all(log.timestamp is not None for log in logs)
+    frames = []
+    for part, log in zip((TRAIN, VALID, TEST), logs, strict=True):
+        columns: dict[str, Any] = {
+            "user_id": log.user_ids.values[log.user],
+            "item_id": log.item_ids.values[log.item],
+            "count": log.count,
+            "part": np.full(len(log), part, np.uint8),
+        }
+        if timed:
+            columns["timestamp"] = log.timestamp
+        frames.append(pl.DataFrame(columns, schema_overrides=_string_columns(log)))
+    joined = pl.concat(frames).sort("user_id", "item_id", "part")
+    first = joined.unique(["user_id", "item_id"], keep="first", maintain_order=True)
+    interactions = read(first.drop("part"))
+    return interactions, first["part"].to_numpy()
+
+
+def _string_columns(log: Interactions) -> dict[str, Any]:
+    import polars as pl
+
+    sides = {"user_id": log.user_ids, "item_id": log.item_ids}
+    return {name: pl.String for name, ids in sides.items() if not ids.are_integers}

@@ -1,0 +1,185 @@
+"""Ways to divide interactions into a training, a validation and a test part.
+
+A protocol gives every interaction its part. What it holds out is then looked through (`honest`): an item that
+never occurs in training cannot be recommended and is dropped from the other parts; a user who is left without
+validation or without test items is not evaluated, and its held-out items are dropped too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from concf.config import Settings
+from concf.data.filters import Filter
+from concf.data.interactions import Interactions
+from concf.errors import DataError
+
+TRAIN, VALID, TEST, DROPPED = 0, 1, 2, 3
+PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED}
+Parts = NDArray[np.uint8]
+
+
+class _Fractions(Settings):
+    """Each user's eligible interactions (n of them) are shuffled; floor(valid n) and floor(test n) are held out."""
+
+    valid: float = Field(0.2, gt=0, lt=1)  # share of a user's eligible interactions
+    test: float = Field(0.2, gt=0, lt=1)
+
+    @model_validator(mode="after")
+    def _leaves_something_to_train_on(self) -> _Fractions:
+        if self.valid + self.test >= 1:
+            raise ValueError(
+                f"valid {self.valid:g} + test {self.test:g} leave nothing to train on; their sum must be < 1"
+            )
+        return self
+
+    def filter(self) -> Filter | None:
+        """What the protocol removes before it divides."""
+        return None
+
+    def eligible(self, interactions: Interactions) -> NDArray[np.bool_]:
+        """[n] which interactions may be held out."""
+        return np.ones(len(interactions), bool)
+
+    def assign(self, interactions: Interactions, seed: int) -> Parts:
+        """[n] the part of each interaction."""
+        may_go = np.flatnonzero(self.eligible(interactions))
+        user = interactions.user[may_go]
+        shuffled = np.lexsort((np.random.default_rng(seed).random(len(may_go)), user))
+        place, total = _place_in_group(user[shuffled])
+        n_test = np.floor(self.test * total + 1e-9)  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
+        n_valid = np.floor(self.valid * total + 1e-9)
+        parts = np.full(len(interactions), TRAIN, np.uint8)
+        parts[may_go[shuffled]] = np.select([place < n_test, place < n_test + n_valid], [TEST, VALID], TRAIN)
+        return parts
+
+
+class Random(_Fractions):
+    """`random`: every interaction is eligible."""
+
+    name: Literal["random"] = "random"
+
+
+class Released(_Fractions):
+    """`released`: users and items with fewer than 10 interactions are removed in one pass, then `random`."""
+
+    name: Literal["released"] = "released"
+
+    def filter(self) -> Filter:
+        """At least 10 and 10, distinct pairs, one pass."""
+        return Filter(min_user=10, min_item=10)
+
+
+class Paper(_Fractions):
+    """`paper`: interactions whose user or item has fewer than 10 are never held out, and nothing is removed."""
+
+    name: Literal["paper"] = "paper"
+
+    def eligible(self, interactions: Interactions) -> NDArray[np.bool_]:
+        """[n] pairs whose user and item have 10 interactions or more."""
+        per_user, per_item = interactions.per_user(), interactions.per_item()
+        return (per_user >= 10)[interactions.user] & (per_item >= 10)[interactions.item]
+
+
+class LeaveLast(Settings):
+    """`leave-last`: each user's newest n interactions are the test part, the n before them the validation part.
+
+    Interactions of one user at the same time are ordered by a draw from the seed. A user with 2 n interactions or
+    fewer only trains.
+    """
+
+    name: Literal["leave-last"] = "leave-last"
+    n: int = Field(1, ge=1)
+
+    def filter(self) -> None:
+        """Removes nothing."""
+
+    def assign(self, interactions: Interactions, seed: int) -> Parts:
+        """[n] the part of each interaction."""
+        time = _times(interactions, self.name)
+        draw = np.random.default_rng(seed).random(len(interactions))
+        newest_first = np.lexsort((draw, -time, interactions.user))
+        place, total = _place_in_group(interactions.user[newest_first])
+        enough = total > 2 * self.n
+        parts = np.full(len(interactions), TRAIN, np.uint8)
+        parts[newest_first] = np.select(
+            [enough & (place < self.n), enough & (place < 2 * self.n)], [TEST, VALID], TRAIN
+        )
+        return parts
+
+
+class TimeCut(Settings):
+    """`time`: what happened from `test_from` on is the test part, from `valid_from` to there the validation part.
+
+    A cut that is not given is set so that the fraction `test` (or `valid`) of the interactions comes after it.
+    """
+
+    name: Literal["time"] = "time"
+    valid: float = Field(0.1, gt=0, lt=1)  # share of all interactions, where valid_from is not given
+    test: float = Field(0.1, gt=0, lt=1)  # share of all interactions, where test_from is not given
+    valid_from: float | None = None  # in the log's own unit; microseconds since 1970 for dates
+    test_from: float | None = None
+
+    def filter(self) -> None:
+        """Removes nothing."""
+
+    def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
+        """[n] the part of each interaction; the seed plays no role."""
+        time = _times(interactions, self.name)
+        test_from = self.test_from if self.test_from is not None else _cut(time, self.test)
+        valid_from = self.valid_from if self.valid_from is not None else _cut(time, self.test + self.valid)
+        if valid_from >= test_from:
+            raise DataError(
+                f"validation would begin at {valid_from:g} and test at {test_from:g}: nothing lies between. "
+                "Set valid_from earlier than test_from"
+            )
+        return np.select([time >= test_from, time >= valid_from], [TEST, VALID], TRAIN).astype(np.uint8)
+
+
+class Given(Settings):
+    """`given`: the parts were given as separate files. There is only this one split."""
+
+    name: Literal["given"] = "given"
+
+    def filter(self) -> None:
+        """Removes nothing."""
+
+
+Protocol = Annotated[Random | Released | Paper | LeaveLast | TimeCut | Given, Field(discriminator="name")]
+PROTOCOLS: dict[str, type[Random | Released | Paper | LeaveLast | TimeCut]] = {
+    "paper": Paper, "released": Released, "random": Random, "leave-last": LeaveLast, "time": TimeCut,
+}  # fmt: skip
+
+
+def honest(interactions: Interactions, parts: Parts) -> Parts:
+    """[n] the parts, less the held-out pairs that cannot be evaluated (see the head of this module)."""
+    trained = np.zeros(interactions.n_items, bool)
+    trained[interactions.item[parts == TRAIN]] = True
+    parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
+    has = [np.bincount(interactions.user[parts == part], minlength=interactions.n_users) > 0 for part in (VALID, TEST)]
+    evaluated = has[0] & has[1]
+    return np.where((parts != TRAIN) & ~evaluated[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+def _place_in_group(groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """([n], [n]) the place of each element within its run of equal values, and the length of that run."""
+    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]]) if len(groups) else np.zeros(0, np.int64)
+    lengths = np.diff(np.r_[starts, len(groups)])
+    return np.arange(len(groups)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)
+
+
+def _times(interactions: Interactions, name: str) -> NDArray[np.float64]:
+    if interactions.timestamp is None:
+        raise DataError(f"protocol {name!r} needs times and the log has none. Name their column with --timestamp")
+    return interactions.timestamp
+
+
+def _cut(time: NDArray[np.float64], share: float) -> float:
+    """The time from which on about `share` of all interactions happened."""
+    if share >= 1:
+        raise DataError(f"a validation and test part of {share:g} together leave nothing to train on")
+    return float(np.quantile(time, 1 - share, method="higher"))

@@ -1,0 +1,228 @@
+"""Any log, as one lazy table with the columns user, item and, where there are such, rating, count, timestamp."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from scipy import sparse
+
+from concf.config import Settings
+from concf.data.sniff import ROLES, first_lines, sniff
+from concf.errors import ConfigError, DataError
+
+Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
+SUFFIXES: dict[str, Format] = {
+    ".parquet": "parquet", ".pq": "parquet",
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
+    ".inter": "table",
+}  # fmt: skip
+TEXT_FORMATS = ("auto", "table", "user-lines", "counted-lines")
+
+
+class Reading(Settings):
+    """How a log is to be read. A column that is not named is found by its usual names (see `sniff.ROLES`)."""
+
+    user: str | None = None  # column of the user; its place, from 0, in a file without header
+    item: str | None = None  # column of the item
+    rating: str | None = None  # column of an explicit rating, looked at only with `min_rating`
+    count: str | None = None  # column that says how many events a row stands for
+    timestamp: str | None = None  # column of the time
+    min_rating: float | None = None  # a row rated below is not an interaction
+    format: Format = "auto"  # table | parquet | jsonl | user-lines (id first) | counted-lines (count first)
+    separator: str | None = None  # of a text table; one or more characters
+    header: bool | None = None  # whether the first line of a text table names the columns
+
+    def named(self) -> dict[str, str]:
+        """The columns that the user named, by role."""
+        return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A log before it is read.
+
+    frame:      row, user, item[, rating][, count][, timestamp]; `row` counts the rows of the source from 0
+    name:       what messages call it
+    first_line: the line of the text file that holds row 0, or None if the source has no lines
+    ids_are_text: the ids came as text that may spell integers
+    """
+
+    frame: pl.LazyFrame
+    name: str
+    first_line: int | None = None
+    ids_are_text: bool = False
+
+    def where(self, row: int) -> str:
+        """The place of a row, for a message."""
+        return f"{self.name}:{row + self.first_line}" if self.first_line is not None else f"{self.name}, row {row}"
+
+
+def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
+    """role -> column. A column that is missing is refused with the ones that are there."""
+    chosen = dict(reading.named())
+    lowered = {name.lower(): name for name in reversed(names)}
+    for role, usual in ROLES.items():
+        if role in chosen:
+            if chosen[role] not in names:
+                raise DataError(f"{where}: no column {chosen[role]!r} for the {role}; the columns are {names}")
+            continue
+        found = [lowered[name] for name in usual if name in lowered]
+        if found:
+            chosen[role] = found[0]
+        elif role in ("user", "item"):
+            raise DataError(
+                f"{where}: no column for the {role} among {names}. Name it with --{role} "
+                f"(usual names: {', '.join(usual)})"
+            )
+    if reading.min_rating is not None and "rating" not in chosen:
+        raise DataError(f"{where}: min_rating needs a rating and {names} has none. Name its column with --rating")
+    if reading.min_rating is None:
+        chosen.pop("rating", None)
+    doubled = [role for role in chosen if list(chosen.values()).count(chosen[role]) > 1]
+    if doubled:
+        raise ConfigError(f"{where}: column {chosen[doubled[0]]!r} cannot be {' and '.join(doubled)} at once")
+    return chosen
+
+
+def _roles(frame: pl.LazyFrame, columns: dict[str, str]) -> pl.LazyFrame:
+    return frame.select("row", **{role: pl.col(name) for role, name in columns.items()})
+
+
+def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
+    """row, line: every line of a text file as one string."""
+    return pl.scan_csv(
+        path, has_header=False, skip_rows=skip, schema={"line": pl.String},
+        separator="\x1e", quote_char=None, row_index_name="row",
+    )  # fmt: skip
+
+
+def _scan_text_table(path: Path, reading: Reading) -> Table:
+    shape = sniff(path, reading.separator, reading.header, set(reading.named().values()))
+    if not shape.is_table and reading.format == "auto":
+        return _scan_user_lines(path, reading)
+    names, skip = shape.names, int(shape.header)
+    if not shape.header and not reading.named():
+        reading = reading.model_copy(update={"user": "0", "item": "1"})
+    if len(shape.separator.encode()) == 1:
+        frame = pl.scan_csv(
+            path, has_header=False, skip_rows=skip, schema=dict.fromkeys(names, pl.String),
+            separator=shape.separator, row_index_name="row",
+        )  # fmt: skip
+    else:
+        pieces = pl.col("line").str.split(shape.separator)
+        whole = pieces.list.len() == len(names)  # a row with another number of fields has no ids, and is refused
+        cells = {
+            name: pl.when(whole).then(pieces.list.get(place, null_on_oob=True))
+            for place, name in enumerate(names)
+        }  # fmt: skip
+        frame = _scan_lines(path, skip).filter(pl.col("line").is_not_null()).select("row", **cells)
+    columns = choose_columns(names, reading, f"{path}:1")
+    blank = pl.col(columns["user"]).is_null() & pl.col(columns["item"]).is_null()
+    kept = frame if len(shape.separator) > 1 else frame.filter(~blank)
+    return Table(_roles(kept, columns), str(path), first_line=1 + skip, ids_are_text=True)
+
+
+def _scan_user_lines(path: Path, reading: Reading) -> Table:
+    """One line a user: its items behind its id, or behind their number (then the user is the line, from 0)."""
+    if reading.named() or reading.min_rating is not None:
+        raise ConfigError(f"{path}: a file with one line a user has no columns to name. Try --format table")
+    lines = first_lines(path)
+    separator = reading.separator or (" " if any(" " in line for line in lines) else "\t")
+    rows = [line.split(separator) for line in lines]
+    counted = reading.format == "counted-lines" or (
+        reading.format == "auto" and all(row[0] == str(len(row) - 1) for row in rows)
+    )
+    pieces = pl.col("line").str.strip_chars().str.split(separator)
+    frame = _scan_lines(path).filter(pl.col("line").is_not_null())
+    if counted:
+        _refuse_wrong_counts(path, frame, pieces)
+    first = pl.col("row").cast(pl.String) if counted else pieces.list.first()
+    items = frame.select("row", user=first, item=pieces.list.slice(1))
+    exploded = items.filter(pl.col("item").list.len() > 0).explode("item")
+    return Table(exploded, str(path), first_line=1, ids_are_text=True)
+
+
+def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> None:
+    length = (pieces.list.len().cast(pl.Int64) - 1).cast(pl.String)
+    wrong = frame.filter(pieces.list.first() != length).bottom_k(1, by="row").collect(engine="streaming")
+    if len(wrong):
+        row, line = wrong.row(0)
+        raise DataError(
+            f"{path}:{row + 1}: expected the number of items and then the items, found {line[:80]!r}. "
+            "If the lines begin with the user's id, say --format user-lines"
+        )
+
+
+def _scan_json_lines(path: Path, reading: Reading) -> Table:
+    """Ids keep the kind that the first line gives them: numbers are read as text, then become integers again."""
+    line = first_lines(path)[0]
+    try:
+        first = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:1: not JSON ({error.msg}), found {line[:80]!r}. Expected one object a line") from None
+    if not isinstance(first, dict):
+        raise DataError(f"{path}:1: expected a JSON object with a user and an item, found {line[:80]!r}")
+    columns = choose_columns(list(first), reading, f"{path}:1")
+    schema = dict.fromkeys(columns.values(), pl.String)
+    frame = _roles(pl.scan_ndjson(path, schema=schema, row_index_name="row"), columns)
+    numeric = not isinstance(first[columns["user"]], str) and not isinstance(first[columns["item"]], str)
+    return Table(frame, str(path), first_line=1, ids_are_text=numeric)
+
+
+def _scan_parquet(path: Path, reading: Reading) -> Table:
+    frame = pl.scan_parquet(path, row_index_name="row")
+    columns = choose_columns(frame.drop("row").collect_schema().names(), reading, str(path))
+    return Table(_roles(frame, columns), str(path))
+
+
+SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
+    "auto": _scan_text_table,
+    "table": _scan_text_table,
+    "parquet": _scan_parquet,
+    "jsonl": _scan_json_lines,
+    "user-lines": _scan_user_lines,
+    "counted-lines": _scan_user_lines,
+}
+
+
+def scan_file(path: Path, reading: Reading) -> Table:
+    """A file as a table, its format told by its name unless the reading says it."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
+    kind = reading.format
+    if kind == "auto":
+        suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
+        kind = SUFFIXES.get(suffixes[-1].lower(), "auto") if suffixes else "auto"
+    return SCANNERS[kind](path, reading)
+
+
+def scan_object(log: Any, reading: Reading) -> Table:
+    """A polars, pandas or Arrow frame, a sparse matrix, or a pair of arrays, as a table."""
+    if sparse.issparse(log):
+        cells = log.tocoo()
+        rows, columns = cells.coords
+        log = pl.DataFrame({"user_id": rows, "item_id": columns, "count": np.asarray(cells.data, np.float64)})
+        log = log.filter(pl.col("count") != 0)
+    elif isinstance(log, tuple):
+        if len(log) != 2 or len(log[0]) != len(log[1]):
+            raise DataError("expected a pair of arrays of one length, (users, items)")
+        log = pl.DataFrame({"user_id": np.asarray(log[0]), "item_id": np.asarray(log[1])}, strict=False)
+    elif not isinstance(log, pl.LazyFrame | pl.DataFrame):
+        if not hasattr(log, "__arrow_c_stream__"):
+            raise DataError(
+                f"cannot read interactions from {type(log).__name__}; expected a file, a catalogue name, a polars, "
+                "pandas or Arrow frame, a scipy sparse matrix, or a pair of arrays (users, items)"
+            )
+        log = pl.DataFrame(log)
+    frame = log.lazy()
+    name = f"the {type(log).__name__}"
+    columns = choose_columns(frame.collect_schema().names(), reading, name)
+    return Table(_roles(frame.with_row_index("row"), columns), name)

@@ -1,0 +1,77 @@
+"""A log that never happened: tastes, popularity and noise, in any size, from a seed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from concf.config import Settings
+
+if TYPE_CHECKING:
+    import polars as pl
+
+BLOCK = 1 << 18  # events drawn at a time; bounds the memory of the [events, tastes] comparison
+YEAR = 365 * 24 * 3600
+
+
+class Simulation(Settings):
+    """How a simulated log looks.
+
+    Every item belongs to one taste and is popular within it by Zipf's law; every user has a few tastes (a draw
+    from a sparse Dirichlet distribution) and an activity (log-normal). An event is a draw of one of the user's
+    tastes and of an item within it, or, with probability `noise`, of any item by its popularity.
+    """
+
+    users: int = Field(1000, ge=1)
+    items: int = Field(800, ge=1)
+    events: int = Field(40_000, ge=1)
+    tastes: int = Field(16, ge=1)
+    taste_spread: float = Field(0.15, gt=0)  # of the Dirichlet distribution; small: few tastes a user
+    popularity: float = Field(0.8, ge=0)  # Zipf's exponent; 0: all items alike
+    activity_spread: float = Field(0.7, ge=0)  # of the log-normal distribution; 0: all users alike
+    noise: float = Field(0.1, ge=0, le=1)
+
+    def draw(self, seed: int = 0) -> pl.DataFrame:
+        """user_id, item_id, timestamp: [events] rows in the order of time."""
+        import polars as pl
+
+        rng = np.random.default_rng(seed)
+        borders, weights = self._catalogue(rng)
+        user = self._active_users(rng)
+        mixtures = rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users).cumsum(axis=1)
+        places = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
+        names = rng.permutation(self.items)  # so that an id says nothing about taste or popularity
+        item = names[np.concatenate(places)]
+        time = np.sort(rng.integers(0, YEAR, self.events)) + 1_600_000_000
+        order = rng.permutation(self.events)
+        return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time})
+
+    def _catalogue(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """([tastes + 1], [items + 1]) the taste's borders among the items, the cumulated popularity of the items."""
+        tastes = min(self.tastes, self.items)
+        borders = np.r_[0, np.sort(rng.choice(np.arange(1, self.items), tastes - 1, replace=False)), self.items]
+        borders = np.r_[borders, np.full(self.tastes - tastes, self.items)]
+        rank = np.arange(self.items) - np.repeat(borders[:-1], np.diff(borders)) + 1
+        return borders, np.r_[0.0, np.cumsum(rank**-self.popularity)]
+
+    def _active_users(self, rng: np.random.Generator) -> NDArray[np.int64]:
+        """[events] the user of each event, in ascending order; everyone acts at least once if there is enough."""
+        activity = rng.lognormal(0.0, self.activity_spread, self.users)
+        once = np.arange(min(self.users, self.events))
+        rest = rng.choice(self.users, self.events - len(once), p=activity / activity.sum())
+        return np.sort(np.r_[once, rest])
+
+    def _items(
+        self, rng: np.random.Generator, mixtures: NDArray[np.float64], borders: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> NDArray[np.int64]:  # fmt: skip
+        """[b] one item an event. mixtures: [b, tastes] the cumulated tastes of the event's user."""
+        taste = np.minimum((rng.random((len(mixtures), 1)) > mixtures).sum(axis=1), self.tastes - 1)
+        low, high = weights[borders[taste]], weights[borders[taste + 1]]
+        anything = (rng.random(len(taste)) < self.noise) | (low == high)
+        low, high = np.where(anything, 0.0, low), np.where(anything, weights[-1], high)
+        drawn = low + rng.random(len(taste)) * (high - low)
+        return np.asarray(np.searchsorted(weights, drawn, side="right").clip(1, self.items) - 1)

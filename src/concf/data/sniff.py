@@ -1,0 +1,126 @@
+"""Looking at the beginning of a text file: its separator, its header, its shape."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import re
+from collections import Counter
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from concf.errors import DataError
+
+SEPARATORS = ("\t", ",", ";", "|", "::", " ")
+SAMPLE_LINES = 200
+SAMPLE_BYTES = 1 << 16
+TABLE_SHARE = 0.9  # of the sampled lines have the same number of fields: a table, else one line a user
+
+ROLES = {
+    "user": ("user_id", "user", "userid", "uid", "customer_id", "visitor_id"),
+    "item": ("item_id", "item", "itemid", "iid", "product_id", "article_id", "movie_id", "movieid"),
+    "rating": ("rating", "stars"),
+    "count": ("count", "weight", "counts", "play_count"),
+    "timestamp": ("timestamp", "datetime", "time", "date", "unix_timestamp"),
+}
+KNOWN_NAMES = {name for names in ROLES.values() for name in names}
+
+
+@dataclass(frozen=True)
+class TextShape:
+    """What a text file looks like. names: the columns, `0, 1, 2 ..` where there is no header."""
+
+    separator: str
+    header: bool
+    names: list[str]
+    is_table: bool
+
+
+def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
+    """The file's bytes, unpacked if it is gzip (told by its first bytes, not by its name)."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if packed else path.open("rb")
+
+
+def first_lines(path: Path) -> list[str]:
+    """Up to 200 non-blank lines of the beginning, less the last if the sample cuts it."""
+    try:
+        with open_bytes(path) as file:
+            sample = file.read(SAMPLE_BYTES)
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: the gzip data is damaged ({error}). Fetch or pack the file again") from None
+    text = sample.decode("utf-8-sig", errors="replace")
+    lines = text.splitlines()
+    if len(sample) == SAMPLE_BYTES and len(lines) > 1:
+        lines = lines[:-1]
+    lines = [line for line in lines if line.strip()][:SAMPLE_LINES]
+    if not lines:
+        raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
+    return lines
+
+
+def fields(line: str, separator: str) -> list[str]:
+    """One line cut at the separator, quotes respected where the separator is a single character."""
+    if len(separator) > 1:
+        return [field.strip() for field in line.split(separator)]
+    return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
+
+
+def _regularity(lines: list[str], separator: str) -> tuple[int, float]:
+    """The commonest number of fields, and the share of the lines that have it."""
+    width, times = Counter(len(fields(line, separator)) for line in lines).most_common(1)[0]
+    return width, times / len(lines)
+
+
+def find_separator(path: Path, lines: list[str]) -> str:
+    """The candidate that cuts the most lines into the same number (two or more) of fields."""
+    scores = {separator: _regularity(lines, separator) for separator in SEPARATORS}
+    usable = [separator for separator in SEPARATORS if scores[separator][0] > 1]
+    if not usable:
+        raise DataError(
+            f"{path}:1: expected at least 2 fields, found {lines[0][:80]!r}. "
+            "Is the separator another one? Give it with --separator"
+        )
+    return max(usable, key=lambda separator: scores[separator][1])
+
+
+def _is_number(field: str) -> bool:
+    return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", field) is not None
+
+
+def column_name(field: str) -> str:
+    """A header's field without the type that RecBole writes behind it (`user_id:token`)."""
+    return re.sub(r":(token|token_seq|float|float_seq)$", "", field.strip())
+
+
+def _has_header(path: Path, rows: list[list[str]], wanted: set[str]) -> bool:
+    """Whether the first row names the columns, by convention or by the names that the user gave."""
+    names = [column_name(field) for field in rows[0]]
+    if wanted & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
+        return True
+    looks_like_names = not any(_is_number(field) for field in rows[0])
+    data_has_numbers = len(rows) > 1 and any(_is_number(field) for field in rows[1])
+    if looks_like_names and data_has_numbers:
+        raise DataError(
+            f"{path}:1: the columns {names} are not known. Name them with --user and --item, "
+            "or say --no-header if the first line is data"
+        )
+    return False
+
+
+def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[str]) -> TextShape:
+    """The shape of a text file. separator, header: what the user said; wanted: the columns the user named."""
+    lines = first_lines(path)
+    separator = separator or find_separator(path, lines)
+    width, share = _regularity(lines, separator)
+    rows = [fields(line, separator) for line in lines[:2]]
+    is_table = width > 1 and share >= TABLE_SHARE
+    if header is None:
+        header = _has_header(path, rows, wanted)
+    names = [column_name(field) for field in rows[0]] if header else [str(place) for place in range(width)]
+    doubled = [name for name, times in Counter(names).items() if times > 1]
+    if doubled:
+        raise DataError(f"{path}:1: column {doubled[0]!r} stands twice in the header. Rename one of the two")
+    return TextShape(separator, header, names, is_table or header)

@@ -1,0 +1,214 @@
+"""A prepared data set: interactions, the part each of them belongs to, and how it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError
+from scipy.sparse import csr_array
+
+from concf.config import Settings
+from concf.data.filters import Filter
+from concf.data.folders import new_folder
+from concf.data.ids import Ids
+from concf.data.interactions import Interactions
+from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol, honest
+from concf.errors import ConfigError, DataError
+from concf.version import VERSION
+
+FORMAT = 1  # of the folder; a newer one is refused
+MANIFEST = "manifest.json"
+
+
+class Recipe(Settings):
+    """How a prepared data set was made."""
+
+    source: dict[str, Any]  # name and SHA-256 of the file(s), or of the pairs if they came as a frame
+    reading: dict[str, Any] = Field(default_factory=dict)  # what was said about columns and format
+    filters: tuple[Filter, ...] = ()  # applied in order, the protocol's own last
+    protocol: Protocol
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Interactions divided into train, valid and test.
+
+    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable)
+    """
+
+    interactions: Interactions
+    parts: Parts
+    recipe: Recipe
+    notes: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def make(cls, interactions: Interactions, recipe: Recipe, parts: Parts | None = None) -> Split:
+        """Divide filtered interactions by the recipe's protocol and seed, or by the `parts` that were given."""
+        if parts is None:
+            if isinstance(recipe.protocol, Given):
+                raise ConfigError("protocol 'given' needs the validation and test files")
+            parts = recipe.protocol.assign(interactions, recipe.seed)
+        clean = honest(interactions, parts)
+        split = cls(interactions, clean, recipe, tuple(_notes(interactions, parts, clean)))
+        if not len(split.evaluated):
+            raise DataError(
+                f"protocol {recipe.protocol.name!r} leaves no user with training, validation and test items "
+                f"({len(interactions)} interactions of {interactions.n_users} users). "
+                "Hold out a larger share, or filter less"
+            )
+        return split
+
+    def with_seed(self, seed: int) -> Split:
+        """The same interactions divided anew by the same protocol."""
+        if isinstance(self.recipe.protocol, Given):
+            raise ConfigError("a data set whose parts were given cannot be divided anew")
+        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": seed}))
+
+    @property
+    def depends_on_seed(self) -> bool:
+        """Whether another seed gives another split."""
+        return self.recipe.protocol.name not in ("given", "time")
+
+    @cached_property
+    def train(self) -> csr_array:
+        """[users, items] the training part."""
+        return self.interactions.matrix(self.parts == TRAIN)
+
+    @cached_property
+    def valid(self) -> csr_array:
+        """[users, items] the validation part."""
+        return self.interactions.matrix(self.parts == VALID)
+
+    @cached_property
+    def test(self) -> csr_array:
+        """[users, items] the test part."""
+        return self.interactions.matrix(self.parts == TEST)
+
+    @cached_property
+    def evaluated(self) -> NDArray[np.int64]:
+        """[e] the users who have validation and test items."""
+        return np.unique(self.interactions.user[self.parts == TEST]).astype(np.int64)
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 over ids, pairs and parts: the same for the same split, however it was read."""
+        digest = hashlib.sha256(self.interactions.user_ids.digest() + self.interactions.item_ids.digest())
+        for column in (self.interactions.user, self.interactions.item):
+            digest.update(column.astype("<i4").tobytes())
+        digest.update(self.parts.tobytes())
+        return digest.hexdigest()
+
+    def counts(self) -> dict[str, int]:
+        """Pairs in each part, and the users that are evaluated."""
+        sizes = np.bincount(self.parts, minlength=len(PARTS)).tolist()
+        return {name: sizes[part] for name, part in PARTS.items()} | {"evaluated_users": len(self.evaluated)}
+
+    def summary(self) -> dict[str, Any]:
+        """What the manifest and `concf prepare --json` say."""
+        return {
+            "format": FORMAT,
+            "concf": VERSION,
+            **self.interactions.statistics(),
+            **self.counts(),
+            "split_hash": self.hash,
+            "recipe": self.recipe.model_dump(mode="json"),
+            "notes": list(self.notes),
+        }
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
+        """Write the folder: `.npy` arrays and, last, the manifest. It appears whole or not at all."""
+        with new_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as fresh:
+            self.interactions.user_ids.save(fresh, "user_ids")
+            self.interactions.item_ids.save(fresh, "item_ids")
+            columns: dict[str, NDArray[Any]] = {
+                "user": self.interactions.user,
+                "item": self.interactions.item,
+                "part": self.parts,
+            }
+            columns |= {"count": self.interactions.count}
+            if self.interactions.timestamp is not None:
+                columns |= {"timestamp": self.interactions.timestamp}
+            for name, column in columns.items():
+                np.save(fresh / f"{name}.npy", column)
+            sizes = {file.name: file.stat().st_size for file in sorted(fresh.iterdir())}
+            manifest = self.summary() | {"files": sizes}
+            (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Split:
+        """Read a folder that `save` wrote; one that is incomplete, changed or too new is refused."""
+        folder = Path(folder)
+        manifest = _read_manifest(folder)
+        columns = {path.stem: path for path in folder.glob("*.npy")}
+        interactions = Interactions(
+            Ids.load(folder, "user_ids"),
+            Ids.load(folder, "item_ids"),
+            user=np.load(columns["user"]),
+            item=np.load(columns["item"]),
+            count=np.load(columns["count"]),
+            timestamp=np.load(columns["timestamp"]) if "timestamp" in columns else None,
+        )
+        split = cls(interactions, np.load(columns["part"]), Recipe(**manifest["recipe"]), tuple(manifest["notes"]))
+        if split.hash != manifest["split_hash"]:
+            raise DataError(f"{folder}: the split is not the one its manifest names. Prepare the data set again")
+        return split
+
+    def part(self, name: str) -> csr_array:
+        """[users, items] the part called train, valid or test."""
+        return {"train": self.train, "valid": self.valid, "test": self.test}[name]
+
+    def seen(self, on: str) -> csr_array:
+        """[users, items] what may not be recommended when evaluating `on`: training and the other held-out part."""
+        other = {"test": self.valid, "valid": self.test}[on]
+        return (self.train + other).tocsr()
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise DataError(
+            f"{folder}: not a prepared data set (no {MANIFEST}). Make one with: concf prepare SOURCE --out DIR"
+        )
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] > FORMAT:
+            raise DataError(
+                f"{folder}: format {manifest['format']} is newer than this concf ({VERSION}) knows. Update concf"
+            )
+        Recipe(**manifest["recipe"])
+        sizes = dict(manifest["files"])
+    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None
+    for name, size in sizes.items():
+        found = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if found != size:
+            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
+            raise DataError(f"{folder / name} {state}: the data set is incomplete. Prepare it again")
+    return manifest
+
+
+def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]:
+    """What the protocol had to leave out, in words, with an example each."""
+    notes = []
+    trained = np.zeros(interactions.n_items, bool)
+    trained[interactions.item[before == TRAIN]] = True
+    cold = np.flatnonzero(~trained)
+    if len(cold):
+        example = interactions.item_ids.values[cold[:1]].tolist()[0]
+        notes.append(f"{len(cold)} items occur in no training pair and cannot be evaluated (for example {example!r})")
+    n_dropped = int((after == DROPPED).sum())
+    if n_dropped:
+        notes.append(f"{n_dropped} held-out pairs were dropped: their item never trains, or their user keeps too few")
+    single = np.flatnonzero(interactions.per_user() == 1)
+    if len(single):
+        example = interactions.user_ids.values[single[:1]].tolist()[0]
+        notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
+    return notes

@@ -1,0 +1,1 @@
+"""Ranking and scoring any recommender."""

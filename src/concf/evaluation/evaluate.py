@@ -1,0 +1,120 @@
+"""A fair evaluation of any recommender on any split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
+from concf.evaluation.ranking import rank
+from concf.evaluation.significance import bootstrap_interval
+
+ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)
+METRICS = ("recall", "ndcg")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a recommender got, user by user.
+
+    users:    [e] the evaluated users, as positions
+    lists:    [e, N] what each was recommended
+    per_user: "recall@20" -> [e]
+    overall:  "coverage@20" -> one figure for all lists together
+    activity: [e] training interactions of each evaluated user
+    """
+
+    users: NDArray[np.int64]
+    lists: NDArray[np.int32]
+    per_user: dict[str, NDArray[np.float64]]
+    overall: dict[str, float]
+    activity: NDArray[np.float64]
+
+    def means(self) -> dict[str, float]:
+        """Every figure, averaged over the evaluated users."""
+        return {name: float(values.mean()) for name, values in self.per_user.items()} | self.overall
+
+    def interval(self, metric: str, level: float = 0.95, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
+        """Bootstrap confidence interval of a metric's mean over users."""
+        return bootstrap_interval(self.per_user[metric], level=level, draws=draws, seed=seed)
+
+    def by_activity(self, groups: int = 4) -> list[dict[str, float]]:
+        """Means by user group, the most active first (four groups: the paper's G-1 .. G-4).
+
+        Users sorted by training interactions, descending, ties by position, cut into groups of equal size.
+        """
+        order = np.lexsort((self.users, -self.activity))
+        return [
+            {"users": len(group), "activity": float(self.activity[group].mean())}
+            | {name: float(values[group].mean()) for name, values in self.per_user.items()}
+            for group in np.array_split(order, groups)
+            if len(group)
+        ]
+
+
+def evaluate(
+    model: Any,
+    split: Split,
+    *,
+    on: Literal["valid", "test"] = "test",
+    at: Iterable[int] = (20, 50),
+    metrics: Iterable[str] = METRICS,
+    device: str | torch.device = "cpu",
+    memory: int | None = None,
+) -> Evaluation:
+    """Rank the whole catalogue for every evaluated user and score the lists.
+
+    For `test`, a user's training and validation items are left out of the lists; for `valid`, its training and
+    test items. Ties go to the lower item position. See `rank` for what a model may be.
+    """
+    cuts = sorted(set(at))
+    lists = rank(model, split.evaluated, cuts[-1], seen=split.seen(on), device=device, memory=memory)
+    return score_lists(lists, split.evaluated, split.part(on), split.train, at=cuts, metrics=metrics)
+
+
+def score_lists(
+    lists: NDArray[np.int32],
+    users: NDArray[np.int64],
+    held_out: csr_array,
+    train: csr_array,
+    *,
+    at: Iterable[int] = (20, 50),
+    metrics: Iterable[str] = METRICS,
+) -> Evaluation:
+    """Score ranked lists [e, N] of the given users [e]. held_out, train: [users, items]."""
+    wanted = _known(metrics)
+    relevant = held_out[users]
+    total = np.diff(relevant.indptr).astype(np.float64)
+    popularity = np.bincount(train.indices, minlength=train.shape[1]).astype(np.float64)
+    hit = hits(lists, relevant)
+    per_user: dict[str, NDArray[np.float64]] = {}
+    overall: dict[str, float] = {}
+    for n in sorted(set(at)):
+        if not 1 <= n <= lists.shape[1]:
+            raise ConfigError(f"cannot score the first {n} places of lists of {lists.shape[1]}")
+        cut = lists[:, :n]
+        for name in wanted:
+            if name in ACCURACY:
+                per_user[f"{name}@{n}"] = ACCURACY[name](hit[:, :n], total)
+            elif name in BEYOND:
+                per_user[f"{name}@{n}"] = BEYOND[name](cut, popularity, train.shape[0])
+            else:
+                overall[f"{name}@{n}"] = CATALOGUE_WIDE[name](cut, popularity)
+    activity = np.diff(train.indptr)[users].astype(np.float64)
+    return Evaluation(users, lists, per_user, overall, activity)
+
+
+def _known(metrics: Iterable[str]) -> list[str]:
+    names = list(metrics)
+    for name in names:
+        if name not in ALL_METRICS:
+            raise ConfigError(f"unknown metric {name!r}; choose from {', '.join(ALL_METRICS)}")
+    return names

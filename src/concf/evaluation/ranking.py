@@ -1,0 +1,144 @@
+"""Full ranking in blocks of users: the best k unseen items of each, without a users x items matrix."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.errors import DataError
+from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer
+from concf.progress import working
+
+NOTHING = -1  # an empty place at the end of a list
+CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
+GPU_MEMORY = 1 << 30
+
+
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """([b, k], [b, k]) the k highest scores of each row and their places, best first, ties by the lower place.
+
+    scores: [b, n], k <= n. NaN counts as the highest score.
+    """
+    n = scores.shape[1]
+    wanted = min(k + 1, n)  # one more shows whether a tie crosses the end of the list
+    values, places = _highest(scores, wanted)
+    if wanted > k:
+        crossing = values[:, k - 1] == values[:, k]
+        crossing &= values[:, k] > -torch.inf
+        if crossing.any():
+            rows = crossing.nonzero().squeeze(1)
+            values[rows, :k], places[rows, :k] = _highest(_lowest_places_win(scores[rows], values[rows, k], k), k)
+        values, places = values[:, :k], places[:, :k]
+    return _order_ties(values, places)
+
+
+def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k highest scores of each row and their places, best first, ties in any order.
+
+    The columns are dealt into groups; the k highest lie in the k groups with the highest maxima, so only those
+    are searched. With groups of sqrt(n / k) columns both stages are equally small.
+    """
+    n = scores.shape[1]
+    size = isqrt(n // k)
+    if size < 2:
+        return scores.topk(k)
+    groups = n // size
+    dealt = scores[:, : groups * size].view(len(scores), size, groups)
+    best = dealt.amax(1).topk(k, sorted=False).indices  # [b, k]
+    members = torch.arange(size, device=scores.device)[None, :, None] * groups + best[:, None, :]
+    rest = torch.arange(groups * size, n, device=scores.device).expand(len(scores), -1)
+    candidates = torch.cat([members.flatten(1), rest], 1)
+    values, chosen = scores.gather(1, candidates).topk(k)
+    return values, candidates.gather(1, chosen)
+
+
+def _lowest_places_win(scores: Tensor, border: Tensor, k: int) -> Tensor:
+    """The scores, with -inf for those equal to the border's that the lower places leave no room for."""
+    tied = scores == border[:, None]
+    room = k - (scores > border[:, None]).sum(1, keepdim=True)
+    return scores.masked_fill(tied & (tied.cumsum(1) > room), -torch.inf)
+
+
+def _order_ties(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows sorted by value, descending, and by place where values are equal."""
+    if not (values[:, 1:] == values[:, :-1]).any():
+        return values, places
+    places, order = places.sort(dim=1)
+    values, again = values.gather(1, order).sort(dim=1, descending=True, stable=True)
+    return values, places.gather(1, again)
+
+
+def rank(
+    model: Any,
+    users: NDArray[np.int64],
+    k: int,
+    *,
+    seen: csr_array | None = None,
+    device: str | torch.device = "cpu",
+    memory: int | None = None,
+) -> NDArray[np.int32]:
+    """[len(users), k] the best items of each user, best first; -1 where fewer than k can be recommended.
+
+    model:  anything `as_scorer` takes
+    seen:   [users, items] what is left out
+    memory: bytes of scores held at a time; it sets how many users go through together
+    Ties go to the lower item position. An item scored -inf is not recommended.
+    """
+    scorer = as_scorer(model)
+    if isinstance(scorer, Factors):
+        scorer = scorer.to(device)
+    lists = np.full((len(users), k), NOTHING, np.int32)
+    if not len(users):
+        return lists
+    if isinstance(scorer, ListFunction):
+        return _rank_lists(scorer, users, k, seen, lists)
+    budget = memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)
+    n_items = scorer.scores(torch.as_tensor(users[:1])).shape[1]
+    size = max(1, budget // (4 * n_items))
+    out: Tensor | None = None
+    with working("ranking", len(users)) as advance, torch.inference_mode():
+        for begin in range(0, len(users), size):
+            block = users[begin : begin + size]
+            scores = scorer.scores(torch.as_tensor(block), None if out is None else out[: len(block)])
+            out = scores if out is None else out
+            items = _rank_block(scores, block, min(k, n_items), seen)
+            lists[begin : begin + len(block), : items.shape[1]] = items
+            advance(len(block))
+    return lists
+
+
+def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:
+    if seen is not None:
+        rows = seen[users]
+        flat = np.repeat(np.arange(len(users)) * scores.shape[1], np.diff(rows.indptr)) + rows.indices
+        scores.view(-1).index_fill_(0, torch.as_tensor(flat, device=scores.device), -torch.inf)
+    values, items = top_k(scores, k)
+    bad = values.isnan().any(1)
+    if bad.any():
+        raise DataError(f"the model scores an item NaN for user position {users[int(bad.nonzero()[0])]}")
+    listed: NDArray[np.int32] = items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32).cpu().numpy()
+    return listed
+
+
+def _rank_lists(
+    scorer: ListFunction, users: NDArray[np.int64], k: int, seen: csr_array | None, lists: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """Lists as they were given, seen items and empty places taken out, cut at k."""
+    given = scorer.lists(torch.as_tensor(users), k).numpy()
+    for place, (user, items) in enumerate(zip(users, given, strict=True)):
+        known = seen.indices[seen.indptr[user] : seen.indptr[user + 1]] if seen is not None else ()
+        left = [item for item in items.tolist() if item != NOTHING]
+        if len(set(left)) < len(left):
+            raise DataError(f"the list of user position {user} names an item twice")
+        kept = np.setdiff1d(left, known, assume_unique=True)[:k]
+        lists[place, : len(kept)] = kept
+    return lists
+
+
+__all__ = ["NOTHING", "Scorer", "rank", "top_k"]

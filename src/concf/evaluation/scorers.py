@@ -1,0 +1,101 @@
+"""What can be ranked: vectors, or a function that scores or lists items for a block of users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from concf.errors import ConfigError
+
+
+@runtime_checkable
+class Scorer(Protocol):
+    """Scores every item for a block of users; a higher score is a better item, -inf is never recommended."""
+
+    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+        """[b] user positions -> [b, items] scores, which the caller may overwrite; `out` [b, items] may be filled."""
+
+
+@runtime_checkable
+class HasFactors(Protocol):
+    """A model that ranks by inner products."""
+
+    def factors(self) -> Factors:
+        """Its user vectors, item vectors and item bias."""
+
+
+@dataclass(frozen=True)
+class Factors:
+    """score(u, i) = <user_u, item_i> + bias_i.
+
+    user: [users, d]; item: [items, d]; bias: [items] or None
+    """
+
+    user: Tensor
+    item: Tensor
+    bias: Tensor | None = None
+
+    @classmethod
+    def of(cls, user: Any, item: Any, bias: Any = None) -> Factors:
+        """From arrays or tensors."""
+        return cls(*(None if array is None else torch.as_tensor(array) for array in (user, item, bias)))  # type: ignore[arg-type]
+
+    def to(self, device: str | torch.device) -> Factors:
+        """The same vectors on another device."""
+        return Factors(self.user.to(device), self.item.to(device), None if self.bias is None else self.bias.to(device))
+
+    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+        """[b] -> [b, items]."""
+        rows = self.user[users.to(self.user.device)]
+        if self.bias is None:
+            return torch.mm(rows, self.item.T, out=out)
+        return torch.addmm(self.bias, rows, self.item.T, out=out)
+
+
+@dataclass(frozen=True)
+class ScoreFunction:
+    """A function from user positions [b] (numpy) to scores [b, items] (array or tensor)."""
+
+    function: Callable[[NDArray[np.int64]], Any]
+
+    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+        """[b] -> [b, items]."""
+        scores = torch.as_tensor(self.function(users.cpu().numpy()))
+        scores = scores if scores.is_floating_point() else scores.to(torch.float32)
+        return scores.clone() if out is None or scores.dtype != out.dtype else out.copy_(scores)
+
+
+@dataclass(frozen=True)
+class ListFunction:
+    """A function from user positions [b] (numpy) and a length k to ranked item positions [b, k or more], best first.
+
+    -1 marks an empty place. Seen items are taken out of the lists, so give more than k where they may occur.
+    """
+
+    function: Callable[[NDArray[np.int64], int], Any]
+
+    def lists(self, users: Tensor, k: int) -> Tensor:
+        """[b] -> [b, k or more]."""
+        return torch.as_tensor(self.function(users.cpu().numpy(), k)).to(torch.int64)
+
+
+def as_scorer(model: Any) -> Scorer | ListFunction:
+    """A scorer from whatever can be one: vectors as a tuple, a model with `factors()`, a scorer, a score function."""
+    if isinstance(model, Scorer | ListFunction):
+        return model
+    if isinstance(model, HasFactors):
+        return model.factors()
+    if isinstance(model, tuple) and len(model) in (2, 3):
+        return Factors.of(*model)
+    if callable(model):
+        return ScoreFunction(model)
+    raise ConfigError(
+        f"{type(model).__name__} cannot be ranked; expected (user vectors, item vectors[, item bias]), a model with "
+        "factors() or scores(users), or a function from users to scores (for ranked lists: ListFunction)"
+    )

@@ -1,0 +1,68 @@
+"""Is a difference more than chance? Paired tests, Holm's correction, bootstrap intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from concf.errors import ConfigError
+
+BLOCK = 1 << 22  # drawn numbers held at a time
+
+
+def _differences(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDArray[np.float64]:
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    if ours.shape != theirs.shape or ours.ndim != 1 or len(ours) < 2:
+        raise ConfigError(
+            f"a paired test needs two rows of the same 2 or more users or seeds, found {ours.shape} and {theirs.shape}"
+        )
+    return ours - theirs
+
+
+def paired_t(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Two-sided p of Student's paired t-test. Rows that never differ give 1, rows that differ by a constant 0."""
+    difference = _differences(ours, theirs)
+    if np.ptp(difference) == 0:
+        return 1.0 if difference[0] == 0 else 0.0
+    return float(stats.ttest_1samp(difference, 0.0).pvalue)
+
+
+def wilcoxon(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
+    """Two-sided p of Wilcoxon's signed-rank test, zero differences left out. Rows that never differ give 1."""
+    difference = _differences(ours, theirs)
+    if not difference.any():
+        return 1.0
+    return float(stats.wilcoxon(difference, zero_method="wilcox").pvalue)
+
+
+TESTS = {"t": paired_t, "wilcoxon": wilcoxon}
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's step-down correction: the k-th smallest of m is multiplied by m - k + 1, kept ascending, at most 1."""
+    p = np.asarray(p_values, np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)).clip(max=1.0)
+    corrected = np.empty_like(p)
+    corrected[order] = stepped
+    return [float(value) for value in corrected]
+
+
+def bootstrap_interval(
+    values: NDArray[np.float64], *, level: float = 0.95, draws: int = 2000, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the mean of values [n]."""
+    rng = np.random.default_rng(seed)
+    values = np.asarray(values, np.float64)
+    step = max(1, BLOCK // len(values))
+    means = np.concatenate(
+        [
+            values[rng.integers(0, len(values), (min(step, draws - done), len(values)))].mean(1)
+            for done in range(0, draws, step)
+        ]
+    )
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

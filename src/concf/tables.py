@@ -1,0 +1,66 @@
+"""Figures as tables: Markdown for documents, rich for terminals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from concf.compare import Comparison
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SHORT = {"recall": "R", "ndcg": "N", "precision": "P", "map": "MAP", "mrr": "MRR", "hit": "Hit"}
+
+
+def short(metric: str) -> str:
+    """`recall@50` -> `R@50`."""
+    name, _, n = metric.partition("@")
+    return f"{SHORT.get(name, name)}@{n}"
+
+
+def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str], list[list[str]]]:
+    """Header and rows: mean ± spread of each metric, the first's p, seconds to fit, the chosen settings."""
+    report = comparison.as_dict(test)
+    header = [
+        "model",
+        *map(short, comparison.metrics),
+        f"p ({short(comparison.tuned_on)})",
+        "fit s",
+        "settings",
+    ]
+    rows = []
+    for model in report["models"]:
+        figures = [f"{model['mean'][m]:.4f} ± {model['spread'][m]:.4f}" for m in comparison.metrics]
+        p = model["p_against_first"][comparison.tuned_on]
+        rows.append(
+            [model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}",
+             _settings(model["settings"], model["at_grid_edge"])]
+        )  # fmt: skip
+    return header, rows
+
+
+def _settings(settings: dict[str, Any], edges: list[str]) -> str:
+    """A setting at the edge of its grid is marked with *."""
+    parts = [
+        f"{name} {value:g}{'*' if name in edges else ''}" if isinstance(value, int | float) else f"{name} {value}"
+        for name, value in settings.items()
+    ]
+    return ", ".join(parts) or "none"
+
+
+def markdown(header: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def terminal(header: list[str], rows: list[list[str]], title: str | None = None) -> Table:
+    """A table for rich."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for place, name in enumerate(header):
+        table.add_column(name, justify="left" if place in (0, len(header) - 1) else "right", no_wrap=place == 0)
+    for row in rows:
+        table.add_row(*row)
+    return table
