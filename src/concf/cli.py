@@ -319,7 +319,7 @@ def _fail(message: str) -> NoReturn:
 def main() -> None:
     """Run the program; a user's mistake ends in a message and exit code 2, never in a traceback."""
     try:
-        app()
+        app(prog_name="concf")
     except ConcfError as error:
         _fail(str(error))
     except ValidationError as error:

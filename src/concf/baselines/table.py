@@ -41,7 +41,7 @@ class Candidate:
 
 BASELINES = {
     "popularity": Candidate(Popularity),
-    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (10.0, 50.0, 200.0, 500.0)}),
+    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
     "ease": Candidate(EASE, {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)}),
     "rp3beta": Candidate(
         RP3beta,
@@ -51,16 +51,16 @@ BASELINES = {
             "neighbours": (200, 1000, 5000),
         },
     ),
-    "puresvd": Candidate(PureSVD, {"factors": (8, 16, 32, 64, 128, 192, 256)}),
+    "puresvd": Candidate(PureSVD, {"factors": (4, 8, 16, 32, 64, 128, 192, 256)}),
     "ials": Candidate(
         IALS,
         {
-            "factors": (64, 128, 256),
-            "alpha": (5.0, 10.0, 20.0, 40.0, 80.0),
-            "regularisation": (10.0, 30.0, 60.0, 120.0, 250.0, 500.0),
+            "factors": (64, 128, 256, 512),
+            "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
+            "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0),
         },
     ),
-    "bpr": Candidate(BPR, {"learning_rate": (0.01, 0.03), "regularisation": (0.005, 0.02, 0.05)}),
+    "bpr": Candidate(BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,6 +75,13 @@ class Interactions:
             count=self.count[rows],
             timestamp=None if self.timestamp is None else self.timestamp[rows],
         )
+
+    def fingerprint(self) -> hashlib._Hash:
+        """A SHA-256 over ids and pairs (not counts and times), open for more."""
+        fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())
+        for column in (self.user, self.item):
+            fingerprint.update(column.astype("<i4").tobytes())
+        return fingerprint
 
     def statistics(self) -> dict[str, float]:
         """The figures of a data set's table: users, items, distinct pairs, events, density."""

@@ -37,8 +37,7 @@ def read_source(source: Any, reading: Reading | None = None, seed: int = 0) -> t
     if isinstance(source, str | Path):
         path = Path(source)
         return interactions, {"name": path.name, "sha256": {path.name: sha256(path)}}
-    pairs = interactions.user_ids.digest() + interactions.item_ids.digest()
-    return interactions, {"name": type(source).__name__, "sha256": {"ids": pairs.hex()[:64]}}
+    return interactions, {"name": type(source).__name__, "sha256": {"pairs": interactions.fingerprint().hexdigest()}}
 
 
 def prepare(

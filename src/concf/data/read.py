@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ import polars as pl
 
 from concf.data.ids import MAX_ID_BYTES, Ids
 from concf.data.interactions import Interactions
-from concf.data.scan import TEXT_FORMATS, Reading, Table, scan_file, scan_object
-from concf.data.sniff import fields, open_bytes, sniff
+from concf.data.scan import Reading, Table, format_of, scan_file, scan_object
+from concf.data.sniff import TextShape, fields, open_bytes, sniff
 from concf.errors import DataError
 from concf.progress import working
 
@@ -131,10 +132,13 @@ def _typed_time(table: Table, kind: pl.DataType) -> pl.Expr:
     if kind != pl.String:
         raise DataError(f"{table.name}: the timestamps are {kind}; expected numbers, dates or text in ISO 8601")
     sample = table.frame.select("timestamp").head(1000).collect()["timestamp"].drop_nulls()
-    for number in (pl.Int64, pl.Float64):
-        if sample.cast(number, strict=False).null_count() == 0:
-            return column.cast(number, strict=False)
-    return column.str.to_datetime(time_unit="us", time_zone="UTC", strict=False).cast(pl.Int64)
+    ways: tuple[Callable[[pl.Expr], pl.Expr], ...] = (
+        lambda text: text.cast(pl.Int64, strict=False),
+        lambda text: text.cast(pl.Float64, strict=False),
+        lambda text: text.str.to_datetime(time_unit="us", time_zone="UTC", strict=False).cast(pl.Int64),
+    )
+    most = max(ways, key=lambda way: sample.to_frame().select(way(column)).to_series().count())
+    return most(column)
 
 
 def _faults(frame: pl.LazyFrame, table: Table) -> list[Fault]:
@@ -173,43 +177,61 @@ def _report(frame: pl.LazyFrame, table: Table, fault: Fault) -> DataError:
 
 def _explain(path: Path, reading: Reading, error: BaseException) -> DataError:
     """What the engine stumbled over, with the line, found by reading the file slowly."""
-    message = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read ({error.strerror})")
     try:
+        problem_of = _line_checker(path, reading)
         with open_bytes(path) as file:
             for number, line in enumerate(file, start=1):
-                if number == 1 and line.startswith(b"PAR1"):
-                    break
-                problem = _problem_of_line(line, path, reading)
+                problem = problem_of(line)
                 if problem:
                     return DataError(f"{path}:{number}: {problem}")
     except (EOFError, OSError) as damage:
         return DataError(f"{path}: the gzip data is damaged ({damage}). Fetch or pack the file again")
+    except DataError as sniffed:
+        return sniffed
+    message = str(error).strip().partition("\n")[0] or type(error).__name__
     return DataError(f"{path}: cannot be read ({message}). Is its format another one? Give it with --format")
 
 
-def _problem_of_line(line: bytes, path: Path, reading: Reading) -> str | None:
+def _line_checker(path: Path, reading: Reading) -> Callable[[bytes], str | None]:
+    """What may be wrong with a line of this file, or nothing if it has no lines."""
+    kind = format_of(path, reading)
+    if kind == "parquet":
+        return lambda _line: None
+    if kind == "jsonl":
+        return lambda line: _undecodable(line) or _not_json(line.decode())
+    if kind in ("auto", "table"):
+        shape = sniff(path, reading.separator, reading.header, set(reading.named().values()))
+        if shape.is_table or kind == "table":
+            return lambda line: _undecodable(line) or _wrong_fields(line.decode().rstrip("\r\n"), shape)
+    return _undecodable
+
+
+def _undecodable(line: bytes) -> str | None:
     try:
-        text = line.decode("utf-8").rstrip("\r\n")
+        line.decode()
     except UnicodeDecodeError as error:
         found = line[max(0, error.start - 20) : error.start + 20]
         return f"byte {error.start + 1} is not UTF-8, found {found!r}. Save the file as UTF-8"
-    if path.name.removesuffix(".gz").endswith((".jsonl", ".ndjson", ".json")) or reading.format == "jsonl":
-        try:
-            json.loads(text or "{}")
-        except json.JSONDecodeError as error:
-            return f"not JSON ({error.msg}), found {text[:80]!r}. Expected one object a line"
-        return None
-    if reading.format not in TEXT_FORMATS:
-        return None
-    shape = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-    found_fields = fields(text, shape.separator)
-    if len(found_fields) > len(shape.names):
-        return (
-            f"expected {len(shape.names)} fields, found {len(found_fields)}: {text[:80]!r}. "
-            "Quote a field that holds the separator"
-        )
+    return None
+
+
+def _not_json(text: str) -> str | None:
+    try:
+        json.loads(text if text.strip() else "{}")
+    except json.JSONDecodeError as error:
+        return f"not JSON ({error.msg}), found {text[:80]!r}. Expected one object a line"
+    return None
+
+
+def _wrong_fields(text: str, shape: TextShape) -> str | None:
     if text.count('"') % 2:
         return f"a quotation mark is not closed, found {text[:80]!r}. Double it or close it"
-    return None
+    found = len(fields(text, shape.separator)) if text.strip() else 0
+    if found in (0, len(shape.names)):
+        return None
+    return (
+        f"expected {len(shape.names)} fields, found {found}: {text[:80]!r}. "
+        "Quote a field that holds the separator, and leave none out"
+    )

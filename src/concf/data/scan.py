@@ -22,7 +22,6 @@ SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
     ".inter": "table",
 }  # fmt: skip
-TEXT_FORMATS = ("auto", "table", "user-lines", "counted-lines")
 
 
 class Reading(Settings):
@@ -65,12 +64,14 @@ class Table:
 
 def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
     """role -> column. A column that is missing is refused with the ones that are there."""
-    chosen = dict(reading.named())
+    chosen: dict[str, str] = {}
+    named = reading.named()
     lowered = {name.lower(): name for name in reversed(names)}
     for role, usual in ROLES.items():
-        if role in chosen:
-            if chosen[role] not in names:
-                raise DataError(f"{where}: no column {chosen[role]!r} for the {role}; the columns are {names}")
+        if role in named:
+            if named[role] not in names:
+                raise DataError(f"{where}: no column {named[role]!r} for the {role}; the columns are {names}")
+            chosen[role] = named[role]
             continue
         found = [lowered[name] for name in usual if name in lowered]
         if found:
@@ -106,7 +107,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
     shape = sniff(path, reading.separator, reading.header, set(reading.named().values()))
     if not shape.is_table and reading.format == "auto":
         return _scan_user_lines(path, reading)
-    names, skip = shape.names, int(shape.header)
+    names, skip = shape.names, shape.skip
     if not shape.header and not reading.named():
         reading = reading.model_copy(update={"user": "0", "item": "1"})
     if len(shape.separator.encode()) == 1:
@@ -132,7 +133,7 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
     """One line a user: its items behind its id, or behind their number (then the user is the line, from 0)."""
     if reading.named() or reading.min_rating is not None:
         raise ConfigError(f"{path}: a file with one line a user has no columns to name. Try --format table")
-    lines = first_lines(path)
+    lines = [line for line in first_lines(path) if line.strip()]
     separator = reading.separator or (" " if any(" " in line for line in lines) else "\t")
     rows = [line.split(separator) for line in lines]
     counted = reading.format == "counted-lines" or (
@@ -161,7 +162,7 @@ def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> No
 
 def _scan_json_lines(path: Path, reading: Reading) -> Table:
     """Ids keep the kind that the first line gives them: numbers are read as text, then become integers again."""
-    line = first_lines(path)[0]
+    line = next(line for line in first_lines(path) if line.strip())
     try:
         first = json.loads(line)
     except json.JSONDecodeError as error:
@@ -197,11 +198,15 @@ def scan_file(path: Path, reading: Reading) -> Table:
         raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
-    kind = reading.format
-    if kind == "auto":
-        suffixes = [suffix for suffix in path.suffixes if suffix != ".gz"]
-        kind = SUFFIXES.get(suffixes[-1].lower(), "auto") if suffixes else "auto"
-    return SCANNERS[kind](path, reading)
+    return SCANNERS[format_of(path, reading)](path, reading)
+
+
+def format_of(path: Path, reading: Reading) -> Format:
+    """The format that the reading says, else the one that the name tells, else `auto`: a text to be looked at."""
+    if reading.format != "auto":
+        return reading.format
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
+    return SUFFIXES.get(suffixes[-1], "auto") if suffixes else "auto"
 
 
 def scan_object(log: Any, reading: Reading) -> Table:

@@ -29,11 +29,17 @@ KNOWN_NAMES = {name for names in ROLES.values() for name in names}
 
 @dataclass(frozen=True)
 class TextShape:
-    """What a text file looks like. names: the columns, `0, 1, 2 ..` where there is no header."""
+    """What a text file looks like.
+
+    header: whether the first line names the columns
+    names:  the columns, `0, 1, 2 ..` where there is no header
+    skip:   lines before the first line of data, blank ones included
+    """
 
     separator: str
     header: bool
     names: list[str]
+    skip: int
     is_table: bool
 
 
@@ -45,7 +51,7 @@ def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 def first_lines(path: Path) -> list[str]:
-    """Up to 200 non-blank lines of the beginning, less the last if the sample cuts it."""
+    """Up to 200 lines of the beginning, less the last if the sample cuts it; one at least is not blank."""
     try:
         with open_bytes(path) as file:
             sample = file.read(SAMPLE_BYTES)
@@ -55,10 +61,9 @@ def first_lines(path: Path) -> list[str]:
     lines = text.splitlines()
     if len(sample) == SAMPLE_BYTES and len(lines) > 1:
         lines = lines[:-1]
-    lines = [line for line in lines if line.strip()][:SAMPLE_LINES]
-    if not lines:
+    if not any(line.strip() for line in lines):
         raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
-    return lines
+    return lines[:SAMPLE_LINES]
 
 
 def fields(line: str, separator: str) -> list[str]:
@@ -98,7 +103,7 @@ def column_name(field: str) -> str:
 def _has_header(path: Path, rows: list[list[str]], wanted: set[str]) -> bool:
     """Whether the first row names the columns, by convention or by the names that the user gave."""
     names = [column_name(field) for field in rows[0]]
-    if wanted & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
+    if {name for name in wanted if not name.isdigit()} & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
         return True
     looks_like_names = not any(_is_number(field) for field in rows[0])
     data_has_numbers = len(rows) > 1 and any(_is_number(field) for field in rows[1])
@@ -112,7 +117,8 @@ def _has_header(path: Path, rows: list[list[str]], wanted: set[str]) -> bool:
 
 def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[str]) -> TextShape:
     """The shape of a text file. separator, header: what the user said; wanted: the columns the user named."""
-    lines = first_lines(path)
+    numbered = [(number, line) for number, line in enumerate(first_lines(path)) if line.strip()]
+    lines = [line for _, line in numbered]
     separator = separator or find_separator(path, lines)
     width, share = _regularity(lines, separator)
     rows = [fields(line, separator) for line in lines[:2]]
@@ -123,4 +129,6 @@ def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[st
     doubled = [name for name, times in Counter(names).items() if times > 1]
     if doubled:
         raise DataError(f"{path}:1: column {doubled[0]!r} stands twice in the header. Rename one of the two")
-    return TextShape(separator, header, names, is_table or header)
+    first_data = numbered[header : header + 1]
+    skip = first_data[0][0] if first_data else numbered[0][0] + 1
+    return TextShape(separator, header, names, skip, is_table or header)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -100,11 +99,9 @@ class Split:
     @cached_property
     def hash(self) -> str:
         """SHA-256 over ids, pairs and parts: the same for the same split, however it was read."""
-        digest = hashlib.sha256(self.interactions.user_ids.digest() + self.interactions.item_ids.digest())
-        for column in (self.interactions.user, self.interactions.item):
-            digest.update(column.astype("<i4").tobytes())
-        digest.update(self.parts.tobytes())
-        return digest.hexdigest()
+        fingerprint = self.interactions.fingerprint()
+        fingerprint.update(self.parts.tobytes())
+        return fingerprint.hexdigest()
 
     def counts(self) -> dict[str, int]:
         """Pairs in each part, and the users that are evaluated."""

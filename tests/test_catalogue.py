@@ -1,0 +1,156 @@
+"""The catalogue: the nine rows of counts, raw and converted files, downloads, and being offline."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.io import savemat
+
+from concf.data import catalogue
+from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, MIRROR_VARIABLE, Entry, File, data_home, fetch, load
+from concf.data.filters import Filter
+from concf.errors import DataError
+
+Run = Callable[..., tuple[int, str, str]]
+FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
+TEN_AND_TEN = Filter(min_user=10, min_item=10)
+CHECKINS = Filter(min_user=20, counts="raw")
+
+
+@pytest.mark.parametrize(
+    ("name", "filters", "users", "items", "interactions", "events"),
+    [
+        ("citeulike", [], 7_947, 25_584, 134_860, 134_860),
+        ("citeulike", [Filter(min_user=5)], 5_219, 25_181, 125_580, 125_580),
+        ("citeulike", [TEN_AND_TEN], 2_735, 3_024, 52_133, 52_133),
+        ("ciao", [], 7_375, 105_114, 282_650, 284_086),
+        ("ciao", [FIVE_AND_FIVE], 7_265, 11_211, 147_989, 149_141),
+        ("ciao", [FIVE_AND_FIVE, TEN_AND_TEN], 3_831, 4_362, 92_157, None),
+        ("foursquare", [], 7_642, 28_483, 277_405, 512_532),
+        ("foursquare", [CHECKINS], 6_948, 28_458, 268_685, 501_872),
+        ("foursquare", [CHECKINS, TEN_AND_TEN], 6_941, 7_909, 161_070, None),
+    ],
+)
+def test_the_published_counts(
+    real_data: Path, name: str, filters: list[Filter], users: int, items: int, interactions: int, events: int | None
+) -> None:
+    data = load(name)
+    for step in filters:
+        data = step.apply(data)
+    assert (data.n_users, data.n_items, len(data)) == (users, items, interactions)
+    assert events is None or data.n_events == events
+
+
+def checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_raw_and_converted_files_give_the_same_interactions(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted = {name: load(name).fingerprint().hexdigest() for name in ("ciao", "foursquare")}
+    ratings = pl.read_csv(real_data / "ciao" / "ratings.csv")
+    (tmp_path / "ciao").mkdir()
+    savemat(tmp_path / "ciao" / "rating_with_timestamp.mat", {"rating": ratings.to_numpy().astype(np.int32)})
+    checkins = pl.read_csv(real_data / "foursquare" / "checkins.tsv", separator="\t").sample(fraction=1, shuffle=True)
+    (tmp_path / "foursquare").mkdir()
+    for k, part in enumerate(("train", "tune", "test")):
+        path = tmp_path / "foursquare" / f"Foursquare_{part}.txt"
+        checkins.gather_every(3, k).write_csv(path, separator="\t", include_header=False)
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    for name in converted:
+        files, reader = CATALOGUE[name].variants[-1]
+        ours = tuple(File(file.place, checksum(tmp_path / file.place), file.origin) for file in files)
+        entry = Entry(name, "", variants=(CATALOGUE[name].variants[0], (ours, reader)))
+        monkeypatch.setitem(CATALOGUE, name, entry)
+        assert load(name).fingerprint().hexdigest() == converted[name]
+        assert load(name).n_events == {"ciao": 284_086, "foursquare": 512_532}[name]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A public home on this machine that serves the yielded folder, and an empty data home."""
+    served = tmp_path / "served"
+    served.mkdir()
+    monkeypatch.setattr(SimpleHTTPRequestHandler, "log_message", lambda *_: None)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(served))) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        monkeypatch.setenv(MIRROR_VARIABLE, f"http://127.0.0.1:{http.server_port}/")
+        monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+        yield served
+        http.shutdown()
+
+
+def small_entry(content: bytes) -> Entry:
+    file = File("small/users.dat", hashlib.sha256(content).hexdigest(), "somewhere/users.dat")
+    return Entry("small", "", variants=(((file,), catalogue._read_text),))
+
+
+def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"2 1 2\n3 1 2 3\n"
+    monkeypatch.setitem(CATALOGUE, "small", small_entry(content))
+    (server / "somewhere").mkdir()
+    (server / "somewhere" / "users.dat").write_bytes(content)
+    assert len(load("small")) == 5
+    (server / "somewhere" / "users.dat").unlink()
+    assert fetch("small") == [data_home() / "small" / "users.dat"]
+    assert len(load("small")) == 5
+
+
+def test_a_download_with_another_checksum_is_refused_and_not_kept(
+    server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(CATALOGUE, "small", small_entry(b"2 1 2\n"))
+    (server / "somewhere").mkdir()
+    (server / "somewhere" / "users.dat").write_bytes(b"2 1 2\n1 5\n")
+    with pytest.raises(DataError, match="SHA-256"):
+        fetch("small")
+    assert not any((data_home() / "small").iterdir())
+
+
+def test_a_changed_file_in_the_data_home_is_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "small", small_entry(b"2 1 2\n"))
+    (data_home() / "small").mkdir(parents=True)
+    (data_home() / "small" / "users.dat").write_bytes(b"2 1 3\n")
+    with pytest.raises(DataError, match="Remove it and fetch it again"):
+        load("small")
+
+
+def test_offline_it_says_what_to_put_where(concf: Run, server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MIRROR_VARIABLE, "http://127.0.0.1:9")
+    code, out, err = concf("data", "fetch", "foursquare")
+    assert (code, out) == (2, "")
+    for file in CATALOGUE["foursquare"].files:
+        assert file.url in err
+        assert str(data_home() / file.place) in err
+        assert file.sha256 in err
+    assert HOME_VARIABLE in err
+
+
+def test_the_data_home_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(HOME_VARIABLE, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert data_home() == tmp_path / "xdg" / "concf"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_home() == tmp_path / ".cache" / "concf"
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert data_home() == tmp_path / "Library" / "Caches" / "concf"
+    monkeypatch.setenv(HOME_VARIABLE, "~/mine")
+    assert data_home() == tmp_path / "mine"
+
+
+def test_unknown_names_are_refused_with_the_known_ones(concf: Run) -> None:
+    code, _, err = concf("data", "fetch", "netflix")
+    assert code == 2
+    assert "'netflix'" in err
+    assert "citeulike, ciao, foursquare" in err

@@ -1,0 +1,139 @@
+"""Comparisons: tuned on validation alone, tested on every split, resumed from the log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.sparse import csr_array
+
+from concf.baselines.neighbours import ItemKNN
+from concf.baselines.popularity import Popularity
+from concf.baselines.table import Candidate
+from concf.compare import compare
+from concf.config import Settings
+from concf.data.prepare import prepare
+from concf.data.protocols import TRAIN
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.evaluate import evaluate
+from concf.tables import comparison_rows, markdown
+
+LOG = Simulation(users=150, items=80, events=5000).draw(2)
+MODELS = {"popularity": Candidate(Popularity), "knn": Candidate(ItemKNN, {"neighbours": (5, 20, 60)})}
+FITS: list[dict[str, Any]] = []
+
+
+class Counted(Settings):
+    """A model that remembers that it was fitted."""
+
+    neighbours: int = 20
+
+    def fit(self, train: csr_array, seed: int = 0) -> Any:
+        FITS.append({"neighbours": self.neighbours, "seed": seed})
+        return ItemKNN(neighbours=self.neighbours).fit(train)
+
+
+@pytest.fixture(scope="module")
+def data() -> Split:
+    return prepare(LOG, protocol="random")
+
+
+def test_the_best_on_validation_is_held_for_every_split(data: Split) -> None:
+    result = compare(data, MODELS, seeds=3)
+    by_hand = {
+        n: evaluate(ItemKNN(neighbours=n).fit(data.train), data, on="valid").means()["recall@50"] for n in (5, 20, 60)
+    }
+    knn = next(entrant for entrant in result.entrants if entrant.name == "knn")
+    best = max(by_hand, key=lambda n: by_hand[n])
+    assert knn.settings["neighbours"] == best
+    assert knn.validation == by_hand[best]
+    for seed, figures in enumerate(knn.tests):
+        split = data.with_seed(seed)
+        assert figures == evaluate(ItemKNN(neighbours=best).fit(split.train), split).means()
+    assert result.split_hashes == [data.with_seed(seed).hash for seed in range(3)]
+
+
+def test_only_validation_is_looked_at_until_the_settings_are_chosen(
+    data: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[tuple[str, int]] = []
+
+    def watched(model: Any, split: Split, *, on: str, **rest: Any) -> Any:
+        looked.append((on, split.recipe.seed))
+        return evaluate(model, split, on=on, **rest)
+
+    monkeypatch.setattr("concf.compare.evaluate", watched)
+    compare(data, {"knn": MODELS["knn"]}, seeds=3)
+    assert looked == [("valid", 0)] * 3 + [("test", 0), ("test", 1), ("test", 2)]
+
+
+def test_mean_spread_and_significance_are_the_textbook_s(data: Split) -> None:
+    result = compare(data, MODELS, seeds=4)
+    first, second = (np.array([test["recall@50"] for test in entrant.tests]) for entrant in result.entrants)
+    assert result.entrants[0].mean("recall@50") == pytest.approx(first.mean())
+    assert result.entrants[0].spread("recall@50") == pytest.approx(first.std(ddof=1))
+    assert result.p_values("recall@50") == [None, pytest.approx(stats.ttest_rel(first, second).pvalue)]
+    assert result.p_values("recall@50", "wilcoxon") == [None, pytest.approx(stats.wilcoxon(first, second).pvalue)]
+
+
+def test_with_one_split_the_test_is_over_users(data: Split) -> None:
+    result = compare(data, MODELS, seeds=1)
+    first, second = (entrant.per_user["recall@50"] for entrant in result.entrants)
+    assert len(first) == len(data.evaluated)
+    assert result.p_values("recall@50")[1] == pytest.approx(stats.ttest_rel(first, second).pvalue)
+    assert "over users" in result.as_dict()["test"]
+
+
+def test_a_choice_at_the_edge_of_the_grid_is_marked(data: Split) -> None:
+    best = compare(data, MODELS, seeds=1).entrants[0].settings["neighbours"]
+    inside = {"knn": Candidate(ItemKNN, {"neighbours": (1, best, 79)}), "popularity": Candidate(Popularity)}
+    edge = {"knn": Candidate(ItemKNN, {"neighbours": (1, best)}), "popularity": Candidate(Popularity)}
+    assert compare(data, inside, seeds=1).entrants[0].edges == []
+    result = compare(data, edge, seeds=1)
+    assert result.entrants[0].edges == ["neighbours"]
+    assert f"neighbours {best}*" in comparison_rows(result)[1][0][-1]
+
+
+def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    models = {"counted": Candidate(Counted, {"neighbours": (5, 20)}), "popularity": Candidate(Popularity)}
+    FITS.clear()
+    whole = compare(data, models, seeds=3, log=log).as_dict()
+    assert len(FITS) == 2 + 3
+    assert compare(data, models, seeds=3, log=log).as_dict() == whole
+    assert len(FITS) == 5
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:3]) + lines[3][:40])  # killed while writing the fourth line
+    again = compare(data, models, seeds=3, log=log).as_dict()
+    assert len(FITS) == 5 + 2
+    without_seconds = [
+        [{k: v for k, v in model.items() if k != "fit_seconds"} for model in report["models"]]
+        for report in (whole, again)
+    ]
+    assert without_seconds[0] == without_seconds[1]
+    cells = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
+    assert all({"key", "mean", "provenance"} <= set(cell) for cell in cells)
+
+
+def test_markdown_has_a_row_a_model(data: Split) -> None:
+    lines = markdown(*comparison_rows(compare(data, MODELS, seeds=2))).splitlines()
+    assert len(lines) == 2 + len(MODELS)
+    assert lines[0].startswith("| model | R@20 | N@20 | R@50 | N@50 |")
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+
+
+def test_nonsense_is_refused(data: Split) -> None:
+    with pytest.raises(ConfigError, match="'magic'"):
+        compare(data, ["magic"])
+    with pytest.raises(ConfigError, match="recall@7"):
+        compare(data, MODELS, tune_on="recall@7")
+    by_time = prepare(LOG, protocol="time", valid=0.2, test=0.2)
+    assert (by_time.parts == TRAIN).any()
+    with pytest.raises(ConfigError, match="one split only"):
+        compare(by_time, MODELS, seeds=2)

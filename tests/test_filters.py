@@ -1,0 +1,72 @@
+"""Filters against a slow literal filter, and the k-core's law."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concf.data.filters import Filter
+from concf.data.interactions import Interactions
+from concf.data.read import read
+from concf.errors import DataError
+
+Log = list[tuple[int, int]]
+logs = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=60)
+
+
+def interactions(log: Log) -> Interactions:
+    return read(pl.DataFrame(log, schema=["user", "item"], orient="row"))
+
+
+def pairs(found: Interactions) -> set[tuple[int, int]]:
+    users, items = found.user_ids.values[found.user].tolist(), found.item_ids.values[found.item].tolist()
+    return set(zip(users, items, strict=True))
+
+
+def one_pass(log: Log, min_user: int, min_item: int, counts: str) -> Log:
+    counted = log if counts == "raw" else sorted(set(log))
+    per_user, per_item = Counter(user for user, _ in counted), Counter(item for _, item in counted)
+    return [(user, item) for user, item in log if per_user[user] >= min_user and per_item[item] >= min_item]
+
+
+@given(logs, st.integers(0, 4), st.integers(0, 4), st.sampled_from(["raw", "distinct"]))
+def test_one_pass_equals_the_literal_filter(log: Log, min_user: int, min_item: int, counts: str) -> None:
+    left = one_pass(log, min_user, min_item, counts)
+    chosen = Filter(min_user=min_user, min_item=min_item, counts=counts)
+    if not left:
+        with pytest.raises(DataError, match="leaves nothing"):
+            chosen.apply(interactions(log))
+        return
+    kept = chosen.apply(interactions(log))
+    assert pairs(kept) == set(left)
+    assert kept.n_events == len(left)
+    assert kept.user_ids.values.tolist() == sorted({user for user, _ in left})
+    assert kept.item_ids.values.tolist() == sorted({item for _, item in left})
+
+
+@given(logs, st.integers(0, 3), st.integers(0, 3), st.sampled_from(["raw", "distinct"]))
+def test_the_core_is_the_fixed_point_of_the_single_pass(log: Log, min_user: int, min_item: int, counts: str) -> None:
+    left = log
+    while (after := one_pass(left, min_user, min_item, counts)) != left:
+        left = after
+    chosen = Filter(min_user=min_user, min_item=min_item, counts=counts, core=True)
+    if not left:
+        with pytest.raises(DataError, match="leaves nothing"):
+            chosen.apply(interactions(log))
+        return
+    assert pairs(chosen.apply(interactions(log))) == set(left)
+
+
+def test_times_and_counts_stay_with_their_pairs() -> None:
+    frame = pl.DataFrame({"user": [1, 1, 2, 3], "item": [1, 2, 1, 9], "count": [5, 2, 4, 9], "timestamp": [7, 8, 9, 1]})
+    kept = Filter(min_item=2).apply(read(frame))
+    assert pairs(kept) == {(1, 1), (2, 1)}
+    assert kept.count.tolist() == [5, 4]
+    assert kept.timestamp is not None
+    assert kept.timestamp.tolist() == [7, 9]
+    assert kept.user.dtype == np.int32

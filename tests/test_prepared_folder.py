@@ -1,0 +1,167 @@
+"""A prepared folder: whole or not at all, readable with numpy alone, and honest about its state."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import DataError
+
+LOG = Simulation(users=80, items=40, events=2000).draw(5)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    prepare(LOG, protocol="random", seed=4, out=tmp_path / "data")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("kind", [pl.Int64, pl.String])
+def test_what_was_saved_is_what_is_loaded(tmp_path: Path, kind: type[pl.DataType]) -> None:
+    log = LOG.with_columns(pl.col("user_id", "item_id").cast(kind))
+    saved = prepare(log, protocol="leave-last", n=2, seed=4, out=tmp_path / "data")
+    loaded = Split.load(tmp_path / "data")
+    assert loaded.hash == saved.hash
+    assert loaded.recipe == saved.recipe
+    assert loaded.notes == saved.notes
+    assert loaded.interactions.user_ids == saved.interactions.user_ids
+    assert loaded.interactions.item_ids == saved.interactions.item_ids
+    assert loaded.interactions.count.tolist() == saved.interactions.count.tolist()
+    assert np.array_equal(loaded.interactions.timestamp, saved.interactions.timestamp)
+    assert loaded.with_seed(9).hash == saved.with_seed(9).hash
+
+
+def test_numpy_alone_reads_it(folder: Path) -> None:
+    script = """
+import json, sys, numpy as np
+from pathlib import Path
+folder = Path(sys.argv[1])
+arrays = {path.stem: np.load(path) for path in folder.glob("*.npy")}
+manifest = json.loads((folder / "manifest.json").read_text())
+train = arrays["part"] == 0
+print(len(arrays["user"]) == manifest["interactions"], train.sum() == manifest["train"])
+print(arrays["user_ids"][arrays["user"]].max(), arrays["item_ids"][arrays["item"]].max())
+"""
+    answer = subprocess.run([sys.executable, "-c", script, folder], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["True", "True", "79", str(LOG["item_id"].max())]
+
+
+def test_the_manifest_says_how_it_was_made(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["recipe"]["protocol"] == {"name": "random", "valid": 0.2, "test": 0.2}
+    assert manifest["recipe"]["seed"] == 4
+    assert manifest["split_hash"] == Split.load(folder).hash
+    assert manifest["users"] == 80
+    assert sum(manifest[part] for part in ("train", "valid", "test", "dropped")) == manifest["interactions"]
+    assert len(manifest["recipe"]["source"]["sha256"]) == 1
+
+
+@pytest.mark.parametrize("name", ["part.npy", "user.npy", "item_ids.npy", "count.npy"])
+def test_a_missing_or_shortened_file_is_refused(folder: Path, name: str) -> None:
+    path = folder / name
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(DataError, match=f"{name} has .* bytes instead of"):
+        Split.load(folder)
+    path.unlink()
+    with pytest.raises(DataError, match=f"{name} is missing"):
+        Split.load(folder)
+
+
+def test_a_changed_split_is_refused(folder: Path) -> None:
+    parts = np.load(folder / "part.npy")
+    np.save(folder / "part.npy", parts[::-1])
+    with pytest.raises(DataError, match="not the one its manifest names"):
+        Split.load(folder)
+
+
+def test_a_newer_format_and_a_damaged_manifest_are_refused(folder: Path) -> None:
+    path = folder / "manifest.json"
+    whole = json.loads(path.read_text())
+    path.write_text(json.dumps(whole | {"format": 99}))
+    with pytest.raises(DataError, match="format 99 is newer"):
+        Split.load(folder)
+    path.write_text(json.dumps(whole)[:200])
+    with pytest.raises(DataError, match="damaged"):
+        Split.load(folder)
+    path.unlink()
+    with pytest.raises(DataError, match="not a prepared data set"):
+        Split.load(folder)
+
+
+def test_nothing_is_replaced_unless_told_and_only_our_own(folder: Path, tmp_path: Path) -> None:
+    before = Split.load(folder).hash
+    with pytest.raises(DataError, match="--overwrite"):
+        prepare(LOG, protocol="random", seed=5, out=folder)
+    assert Split.load(folder).hash == before
+    prepare(LOG, protocol="random", seed=5, out=folder, overwrite=True)
+    assert Split.load(folder).hash != before
+    foreign = tmp_path / "photos"
+    foreign.mkdir()
+    (foreign / "wedding.jpg").write_bytes(b"dear")
+    with pytest.raises(DataError, match="left alone"):
+        prepare(LOG, protocol="random", out=foreign, overwrite=True)
+    assert (foreign / "wedding.jpg").read_bytes() == b"dear"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "photos"]
+
+
+def run_python(script: str, *words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", script, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_full_disk_ends_in_a_message_and_leaves_nothing(tmp_path: Path) -> None:
+    log = tmp_path / "log.parquet"
+    LOG.write_parquet(log)
+    script = """
+import resource, sys
+from concf.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))  # every larger write fails, as on a full disk
+sys.argv = ["concf", "prepare", sys.argv[1], "--protocol", "random", "--out", sys.argv[2]]
+main()
+"""
+    answer = run_python(script, log, tmp_path / "data")
+    assert answer.returncode == 2
+    assert "could not be written" in answer.stderr
+    assert "Nothing was left behind" in answer.stderr
+    assert "Traceback" not in answer.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["log.parquet"]
+
+
+@pytest.mark.parametrize("file", ["user_ids.npy", "part.npy", "manifest.json", "rename"])
+def test_a_kill_in_the_middle_leaves_no_data_set_and_does_not_block_the_next(tmp_path: Path, file: str) -> None:
+    log = tmp_path / "log.parquet"
+    LOG.write_parquet(log)
+    script = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from concf.data import folders
+from concf.data.prepare import prepare
+log, out, file = sys.argv[1:]
+def die(*_): os.kill(os.getpid(), signal.SIGKILL)
+save, write_text = np.save, Path.write_text
+def killed_save(path, array):
+    if Path(path).name == file:
+        Path(path).write_bytes(b"half"); die()
+    save(path, array)
+np.save = killed_save
+if file == "manifest.json": Path.write_text = lambda self, *a, **k: (write_text(self, "{"), die())
+if file == "rename": folders._replace = die
+prepare(log, protocol="random", out=out)
+"""
+    answer = run_python(script, log, tmp_path / "data", file)
+    assert answer.returncode == -signal.SIGKILL
+    assert not (tmp_path / "data").exists()
+    prepare(str(log), protocol="random", out=tmp_path / "data")
+    assert Split.load(tmp_path / "data").counts()["train"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "log.parquet"]

@@ -1,0 +1,173 @@
+"""Splits: a slow literal count, the laws that every protocol keeps, and each protocol's own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import floor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from concf.data.interactions import Interactions
+from concf.data.prepare import prepare
+from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Paper, honest
+from concf.data.read import read
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+
+LOG = Simulation(users=120, items=60, events=4000).draw(7)
+PROTOCOLS = ["paper", "released", "random", "leave-last", "time"]
+
+
+def parts_by_pair(split: Split) -> dict[tuple[Any, Any], int]:
+    data = split.interactions
+    users, items = data.user_ids.values[data.user].tolist(), data.item_ids.values[data.item].tolist()
+    return dict(zip(zip(users, items, strict=True), split.parts.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
+    first = prepare(LOG, protocol=protocol, seed=3)
+    again = prepare(LOG.sample(fraction=1.0, shuffle=True, seed=1), protocol=protocol, seed=3)
+    assert parts_by_pair(first) == parts_by_pair(again)
+    assert first.hash == again.hash
+
+
+@pytest.mark.parametrize("protocol", ["paper", "released", "random"])
+def test_another_seed_is_another_split(protocol: str) -> None:
+    first = prepare(LOG, protocol=protocol, seed=0)
+    second = prepare(LOG, protocol=protocol, seed=1)
+    assert first.hash != second.hash
+    assert first.with_seed(1).hash == second.hash
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_is_held_out_can_be_evaluated(protocol: str) -> None:
+    split = prepare(LOG, protocol=protocol)
+    trained = {item for (_, item), part in parts_by_pair(split).items() if part == TRAIN}
+    held: dict[Any, set[int]] = defaultdict(set)
+    for (user, item), part in parts_by_pair(split).items():
+        if part in (VALID, TEST):
+            assert item in trained
+            held[user].add(part)
+    assert all(parts == {VALID, TEST} for parts in held.values())
+    assert sorted(held) == split.interactions.user_ids.values[split.evaluated].tolist()
+    assert split.train.nnz + split.valid.nnz + split.test.nnz + split.counts()["dropped"] == len(split.interactions)
+
+
+@pytest.mark.parametrize(("valid", "test"), [(0.2, 0.2), (0.1, 0.1), (0.1, 0.3), (0.29, 0.57)])
+def test_each_user_gives_the_floor_of_its_share(valid: float, test: float) -> None:
+    data = read(LOG)
+    parts = prepare(LOG, protocol="random", valid=valid, test=test).recipe.protocol.assign(data, 0)
+    for user in range(data.n_users):
+        mine = parts[data.user == user]
+        assert (mine == TEST).sum() == floor(round(test * len(mine), 9))
+        assert (mine == VALID).sum() == floor(round(valid * len(mine), 9))
+
+
+def test_every_pair_is_held_out_equally_often() -> None:
+    data = read((np.repeat(np.arange(50), 10), np.tile(np.arange(10), 50)))
+    protocol = prepare(LOG, protocol="random").recipe.protocol
+    times = np.mean([protocol.assign(data, seed) == TEST for seed in range(400)], axis=0)
+    assert times.mean() == pytest.approx(0.2)
+    assert abs(times - 0.2).max() < 0.1  # 5 standard deviations
+
+
+def test_paper_holds_out_only_where_user_and_item_have_ten() -> None:
+    data = read(LOG)
+    parts = Paper().assign(data, 0)
+    busy_user, busy_item = data.per_user() >= 10, data.per_item() >= 10
+    eligible = busy_user[data.user] & busy_item[data.item]
+    assert (parts[~eligible] == TRAIN).all()
+    for user in range(data.n_users):
+        n = int(eligible[data.user == user].sum())
+        assert (parts[data.user == user] == TEST).sum() == n // 5
+
+
+def test_released_filters_once_and_then_splits_everything() -> None:
+    split = prepare(LOG, protocol="released")
+    data = read(LOG)
+    keep = (data.per_user() >= 10)[data.user] & (data.per_item() >= 10)[data.item]
+    assert len(split.interactions) == keep.sum()
+    assert [step.min_user for step in split.recipe.filters] == [10]
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_leave_last_takes_the_newest(n: int) -> None:
+    split = prepare(LOG, protocol="leave-last", n=n)
+    data = split.interactions
+    assert data.timestamp is not None
+    for user in split.evaluated:
+        mine = data.user == user
+        newest_train = data.timestamp[mine & (split.parts == TRAIN)].max()
+        assert data.timestamp[mine & (split.parts == VALID)].min() >= newest_train
+        assert data.timestamp[mine & (split.parts == TEST)].min() >= data.timestamp[mine & (split.parts == VALID)].max()
+        assert (split.parts[mine] == TEST).sum() <= n
+        assert (mine & (split.parts != TRAIN)).sum() == 2 * n
+
+
+def test_time_cuts_everyone_at_the_same_moments() -> None:
+    times = read(LOG).timestamp
+    assert times is not None
+    cuts = np.quantile(times, [0.6, 0.8])
+    split = prepare(LOG, protocol="time", valid_from=cuts[0], test_from=cuts[1])
+    when = split.interactions.timestamp
+    assert when is not None
+    assert when[split.parts == TRAIN].max() < cuts[0]
+    assert cuts[0] <= when[split.parts == VALID].min() <= when[split.parts == VALID].max() < cuts[1]
+    assert when[split.parts == TEST].min() >= cuts[1]
+    by_share = prepare(LOG, protocol="time", valid=0.2, test=0.2)
+    assert by_share.counts()["train"] == pytest.approx(0.6 * len(split.interactions), rel=0.01)
+    with pytest.raises(DataError, match="nothing lies between"):
+        prepare(LOG, protocol="time", valid_from=cuts[1], test_from=cuts[0])
+
+
+def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
+    train = ([1, 1, 2, 2, 3], ["a", "b", "a", "c", "b"])
+    valid = ([1, 2], ["c", "b"])
+    test = ([1, 1, 2], ["a", "d", "b"])
+    with pytest.raises(DataError, match="no user"):
+        prepare(train, protocol="given", valid=valid, test=test)
+    test = ([1, 1, 1, 2], ["a", "d", "e", "b"])
+    train = ([*train[0], 3], [*train[1], "e"])
+    split = prepare(train, protocol="given", valid=valid, test=test)
+    parts = parts_by_pair(split)
+    assert parts[(1, "a")] == TRAIN  # also in test
+    assert parts[(1, "c")] == VALID
+    assert parts[(1, "e")] == TEST
+    assert parts[(1, "d")] == DROPPED  # never trains
+    assert parts[(2, "b")] == DROPPED  # in validation and test: then user 2 has no test item
+    with pytest.raises(ConfigError, match="cannot be divided anew"):
+        split.with_seed(1)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ValidationError, match="leave nothing to train on"):
+        prepare(LOG, protocol="random", valid=0.6, test=0.6)
+    with pytest.raises(ConfigError, match="'magic'"):
+        prepare(LOG, protocol="magic")
+    with pytest.raises(ValidationError, match="n"):
+        prepare(LOG, protocol="random", n=3)
+    with pytest.raises(DataError, match="integers in one part"):
+        prepare(([1], [2]), protocol="given", valid=(["x"], [2]), test=([1], [3]))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from([TRAIN, VALID, TEST])), min_size=1))
+def test_honest_equals_its_literal_definition(log: list[tuple[int, int, int]]) -> None:
+    given_part = {(user, item): part for user, item, part in log}
+    users, items = zip(*sorted(given_part), strict=True)
+    data: Interactions = read((np.array(users), np.array(items)))
+    parts = np.array([given_part[pair] for pair in sorted(given_part)], np.uint8)
+    trained = {item for (_, item), part in given_part.items() if part == TRAIN}
+    warm = {pair: part for pair, part in given_part.items() if part == TRAIN or pair[1] in trained}
+    evaluated = {u for u in range(6) if {VALID, TEST} <= {part for (user, _), part in warm.items() if user == u}}
+    expected = [
+        part if pair in warm and (part == TRAIN or pair[0] in evaluated) else DROPPED
+        for pair, part in sorted(given_part.items())
+    ]
+    assert honest(data, parts).tolist() == expected
