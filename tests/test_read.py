@@ -77,6 +77,11 @@ def test_parquet_gives_the_same_pairs_and_keeps_strings_that_look_like_numbers(t
     assert pairs(read(tmp_path / "b.parquet")) == sorted((str(u), str(i)) for u, i in PAIRS)
 
 
+def test_json_ids_keep_their_kind(tmp_path: Path) -> None:
+    lines = ['{"user_id": "7", "item_id": 3}', '{"user_id": "10", "item_id": 20, "extra": null}']
+    assert pairs(read(write(tmp_path / "a.jsonl", "\n".join(lines)))) == [("10", 20), ("7", 3)]
+
+
 def test_counted_lines_name_the_user_by_the_line(tmp_path: Path) -> None:
     found = read(write(tmp_path / "users.dat", "2 7 8\n0\n1 7\n3 9 7 1\n"))
     assert pairs(found) == [(0, 7), (0, 8), (2, 7), (3, 1), (3, 7), (3, 9)]

@@ -33,7 +33,7 @@ class IALS(Settings):
     """Alternating least squares with confidence weights (Hu, Koren and Volinsky, 2008), by `implicit`."""
 
     factors: int = Field(128, ge=1)
-    alpha: float = Field(40.0, gt=0)  # confidence of an observed pair
+    alpha: float = Field(40.0, gt=0)  # confidence of an observed pair, where an unobserved one has 1
     regularisation: float = Field(120.0, ge=0)
     iterations: int = Field(15, ge=1)
 

@@ -17,7 +17,7 @@ from concf.data.filters import Filter
 from concf.data.folders import new_file
 from concf.data.interactions import Interactions
 from concf.data.read import collect, read
-from concf.data.scan import Reading, Table, scan_file
+from concf.data.scan import BOTH, Reading, Table, scan_file
 from concf.errors import DataError
 from concf.progress import working
 
@@ -165,7 +165,7 @@ def _read_foursquare_parts(paths: list[Path]) -> Interactions:
 
     reading = Reading(user="0", item="1", count="2", header=False)
     tables = [scan_file(path, reading) for path in paths]
-    joined = Table(pl.concat([table.frame for table in tables]), paths[0].parent.name, ids_are_text=True)
+    joined = Table(pl.concat([table.frame for table in tables]), paths[0].parent.name, may_be_integers=BOTH)
     return collect(joined, reading)
 
 

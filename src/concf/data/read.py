@@ -64,8 +64,8 @@ def collect(table: Table, reading: Reading) -> Interactions:
     if not len(users):
         rated = f" rated {reading.min_rating:g} or more" if checked["rows"].item() and reading.min_rating else ""
         raise DataError(f"{table.name}: holds no interaction{rated}. Expected a user and an item a row")
-    user_ids, user_places = _number(users["user"], table.ids_are_text)
-    item_ids, item_places = _number(items["item"], table.ids_are_text)
+    user_ids, user_places = _number(users["user"], "user" in table.may_be_integers)
+    item_ids, item_places = _number(items["item"], "item" in table.may_be_integers)
     timed = "timestamp" in frame.collect_schema()
     pairs = (
         liked.join(user_places.lazy(), on="user").join(item_places.lazy(), on="item")
@@ -143,7 +143,7 @@ def _typed_time(table: Table, kind: pl.DataType) -> pl.Expr:
 
 def _faults(frame: pl.LazyFrame, table: Table) -> list[Fault]:
     schema = frame.collect_schema()
-    separator = " Is the separator another one? Give it with --separator" if table.ids_are_text else ""
+    separator = " Is the separator another one? Give it with --separator" if table.first_line is not None else ""
     faults = []
     for role in ("user", "item"):
         column = pl.col(role)

@@ -17,6 +17,7 @@ from concf.data.sniff import ROLES, first_lines, sniff
 from concf.errors import ConfigError, DataError
 
 Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
+BOTH = frozenset({"user", "item"})
 SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -49,13 +50,13 @@ class Table:
     frame:      row, user, item[, rating][, count][, timestamp]; `row` counts the rows of the source from 0
     name:       what messages call it
     first_line: the line of the text file that holds row 0, or None if the source has no lines
-    ids_are_text: the ids came as text that may spell integers
+    may_be_integers: the roles (user, item) whose ids came as text that may spell integers
     """
 
     frame: pl.LazyFrame
     name: str
     first_line: int | None = None
-    ids_are_text: bool = False
+    may_be_integers: frozenset[str] = frozenset()
 
     def where(self, row: int) -> str:
         """The place of a row, for a message."""
@@ -126,7 +127,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
     columns = choose_columns(names, reading, f"{path}:1")
     blank = pl.col(columns["user"]).is_null() & pl.col(columns["item"]).is_null()
     kept = frame if len(shape.separator) > 1 else frame.filter(~blank)
-    return Table(_roles(kept, columns), str(path), first_line=1 + skip, ids_are_text=True)
+    return Table(_roles(kept, columns), str(path), first_line=1 + skip, may_be_integers=BOTH)
 
 
 def _scan_user_lines(path: Path, reading: Reading) -> Table:
@@ -146,7 +147,7 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
     first = pl.col("row").cast(pl.String) if counted else pieces.list.first()
     items = frame.select("row", user=first, item=pieces.list.slice(1))
     exploded = items.filter(pl.col("item").list.len() > 0).explode("item")
-    return Table(exploded, str(path), first_line=1, ids_are_text=True)
+    return Table(exploded, str(path), first_line=1, may_be_integers=BOTH)
 
 
 def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> None:
@@ -172,8 +173,8 @@ def _scan_json_lines(path: Path, reading: Reading) -> Table:
     columns = choose_columns(list(first), reading, f"{path}:1")
     schema = dict.fromkeys(columns.values(), pl.String)
     frame = _roles(pl.scan_ndjson(path, schema=schema, row_index_name="row"), columns)
-    numeric = not isinstance(first[columns["user"]], str) and not isinstance(first[columns["item"]], str)
-    return Table(frame, str(path), first_line=1, ids_are_text=numeric)
+    numbers = frozenset(role for role in ("user", "item") if not isinstance(first[columns[role]], str))
+    return Table(frame, str(path), first_line=1, may_be_integers=numbers)
 
 
 def _scan_parquet(path: Path, reading: Reading) -> Table:

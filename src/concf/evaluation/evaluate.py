@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
-from concf.evaluation.ranking import rank
+from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.significance import bootstrap_interval
 
 ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)
@@ -44,6 +44,8 @@ class Evaluation:
 
     def interval(self, metric: str, level: float = 0.95, draws: int = 2000, seed: int = 0) -> tuple[float, float]:
         """Bootstrap confidence interval of a metric's mean over users."""
+        if metric not in self.per_user:
+            raise ConfigError(f"no figure of each user is called {metric!r}; there are {', '.join(self.per_user)}")
         return bootstrap_interval(self.per_user[metric], level=level, draws=draws, seed=seed)
 
     def by_activity(self, groups: int = 4) -> list[dict[str, float]]:
@@ -75,7 +77,7 @@ def evaluate(
     For `test`, a user's training and validation items are left out of the lists; for `valid`, its training and
     test items. Ties go to the lower item position. See `rank` for what a model may be.
     """
-    cuts = sorted(set(at))
+    cuts, metrics = _cuts(at), _known(metrics)
     lists = rank(model, split.evaluated, cuts[-1], seen=split.seen(on), device=device, memory=memory)
     return score_lists(lists, split.evaluated, split.part(on), split.train, at=cuts, metrics=metrics)
 
@@ -90,16 +92,17 @@ def score_lists(
     metrics: Iterable[str] = METRICS,
 ) -> Evaluation:
     """Score ranked lists [e, N] of the given users [e]. held_out, train: [users, items]."""
-    wanted = _known(metrics)
+    cuts, wanted = _cuts(at), _known(metrics)
+    if cuts[-1] > lists.shape[1]:
+        raise ConfigError(f"cannot score the first {cuts[-1]} places of lists of {lists.shape[1]}")
+    _refuse_strange_items(lists, train.shape[1])
     relevant = held_out[users]
     total = np.diff(relevant.indptr).astype(np.float64)
     popularity = np.bincount(train.indices, minlength=train.shape[1]).astype(np.float64)
     hit = hits(lists, relevant)
     per_user: dict[str, NDArray[np.float64]] = {}
     overall: dict[str, float] = {}
-    for n in sorted(set(at)):
-        if not 1 <= n <= lists.shape[1]:
-            raise ConfigError(f"cannot score the first {n} places of lists of {lists.shape[1]}")
+    for n in cuts:
         cut = lists[:, :n]
         for name in wanted:
             if name in ACCURACY:
@@ -112,8 +115,24 @@ def score_lists(
     return Evaluation(users, lists, per_user, overall, activity)
 
 
+def _cuts(at: Iterable[int]) -> list[int]:
+    cuts = sorted(set(at))
+    if not cuts or cuts[0] < 1:
+        raise ConfigError(f"lists are cut at lengths of 1 or more, found {cuts}")
+    return cuts
+
+
+def _refuse_strange_items(lists: NDArray[np.int32], n_items: int) -> None:
+    strange = np.argwhere((lists < NOTHING) | (lists >= n_items))
+    if len(strange):
+        row, place = strange[0].tolist()
+        raise DataError(
+            f"list {row} holds item {lists[row, place]} at place {place}; the {n_items} items are numbered from 0"
+        )
+
+
 def _known(metrics: Iterable[str]) -> list[str]:
-    names = list(metrics)
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in names:
         if name not in ALL_METRICS:
             raise ConfigError(f"unknown metric {name!r}; choose from {', '.join(ALL_METRICS)}")

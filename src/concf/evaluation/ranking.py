@@ -23,7 +23,7 @@ GPU_MEMORY = 1 << 30
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """([b, k], [b, k]) the k highest scores of each row and their places, best first, ties by the lower place.
 
-    scores: [b, n], k <= n. NaN counts as the highest score.
+    scores: [b, n], k <= n. NaN counts as the highest score; places of -inf are in no order.
     """
     n = scores.shape[1]
     wanted = min(k + 1, n)  # one more shows whether a tie crosses the end of the list
@@ -99,14 +99,19 @@ def rank(
     if isinstance(scorer, ListFunction):
         return _rank_lists(scorer, users, k, seen, lists)
     budget = memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)
-    n_items = scorer.scores(torch.as_tensor(users[:1])).shape[1]
-    size = max(1, budget // (4 * n_items))
-    out: Tensor | None = None
+    probe = scorer.scores(torch.as_tensor(users[:1]))
+    n_items = probe.shape[1]
+    size = min(len(users), max(1, budget // (probe.element_size() * n_items)))
+    buffer = probe.new_empty((size, n_items)) if isinstance(scorer, Factors) else None
     with working("ranking", len(users)) as advance, torch.inference_mode():
         for begin in range(0, len(users), size):
             block = users[begin : begin + size]
-            scores = scorer.scores(torch.as_tensor(block), None if out is None else out[: len(block)])
-            out = scores if out is None else out
+            if (
+                isinstance(scorer, Factors) and buffer is not None
+            ):  # one buffer: fresh memory costs more than the product
+                scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
+            else:
+                scores = scorer.scores(torch.as_tensor(block)).contiguous()
             items = _rank_block(scores, block, min(k, n_items), seen)
             lists[begin : begin + len(block), : items.shape[1]] = items
             advance(len(block))

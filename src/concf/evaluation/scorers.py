@@ -18,8 +18,8 @@ from concf.errors import ConfigError
 class Scorer(Protocol):
     """Scores every item for a block of users; a higher score is a better item, -inf is never recommended."""
 
-    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
-        """[b] user positions -> [b, items] scores, which the caller may overwrite; `out` [b, items] may be filled."""
+    def scores(self, users: Tensor) -> Tensor:
+        """[b] user positions -> [b, items] scores, which the caller may overwrite."""
 
 
 @runtime_checkable
@@ -44,14 +44,14 @@ class Factors:
     @classmethod
     def of(cls, user: Any, item: Any, bias: Any = None) -> Factors:
         """From arrays or tensors."""
-        return cls(*(None if array is None else torch.as_tensor(array) for array in (user, item, bias)))  # type: ignore[arg-type]
+        return cls(_floats(user), _floats(item), None if bias is None else _floats(bias))
 
     def to(self, device: str | torch.device) -> Factors:
         """The same vectors on another device."""
         return Factors(self.user.to(device), self.item.to(device), None if self.bias is None else self.bias.to(device))
 
     def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
-        """[b] -> [b, items]."""
+        """[b] -> [b, items], into `out` if given."""
         rows = self.user[users.to(self.user.device)]
         if self.bias is None:
             return torch.mm(rows, self.item.T, out=out)
@@ -64,11 +64,9 @@ class ScoreFunction:
 
     function: Callable[[NDArray[np.int64]], Any]
 
-    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
-        """[b] -> [b, items]."""
-        scores = torch.as_tensor(self.function(users.cpu().numpy()))
-        scores = scores if scores.is_floating_point() else scores.to(torch.float32)
-        return scores.clone() if out is None or scores.dtype != out.dtype else out.copy_(scores)
+    def scores(self, users: Tensor) -> Tensor:
+        """[b] -> [b, items]: a copy, since the function may hand out an array of its own."""
+        return _floats(self.function(users.cpu().numpy())).clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True)
@@ -82,14 +80,22 @@ class ListFunction:
 
     def lists(self, users: Tensor, k: int) -> Tensor:
         """[b] -> [b, k or more]."""
-        return torch.as_tensor(self.function(users.cpu().numpy(), k)).to(torch.int64)
+        return torch.as_tensor(self.function(users.cpu().numpy(), k)).to("cpu", torch.int64)
+
+
+def _floats(array: Any) -> Tensor:
+    """A floating-point tensor of an array or tensor; float32 if it holds integers."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        array = array.copy()
+    tensor = torch.as_tensor(array)
+    return tensor if tensor.is_floating_point() else tensor.to(torch.float32)
 
 
 def as_scorer(model: Any) -> Scorer | ListFunction:
     """A scorer from whatever can be one: vectors as a tuple, a model with `factors()`, a scorer, a score function."""
     if isinstance(model, Scorer | ListFunction):
         return model
-    if isinstance(model, HasFactors):
+    if isinstance(model, HasFactors) and callable(model.factors):
         return model.factors()
     if isinstance(model, tuple) and len(model) in (2, 3):
         return Factors.of(*model)

@@ -25,8 +25,9 @@ def _differences(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> NDAr
 def paired_t(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
     """Two-sided p of Student's paired t-test. Rows that never differ give 1, rows that differ by a constant 0."""
     difference = _differences(ours, theirs)
-    if np.ptp(difference) == 0:
-        return 1.0 if difference[0] == 0 else 0.0
+    rounding = 8 * np.finfo(np.float64).eps * np.abs([ours, theirs]).max()
+    if np.ptp(difference) <= rounding:
+        return 1.0 if np.abs(difference).max() <= rounding else 0.0
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
 
 

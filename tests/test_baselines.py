@@ -1,0 +1,244 @@
+"""Baselines: one contract for all on a checkerboard, and a dense loop as the oracle of each."""
+
+from __future__ import annotations
+
+import sys
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import BPR, IALS, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta
+from concf.baselines.popularity import Popularity
+from concf.baselines.table import BASELINES, candidate
+from concf.errors import ConfigError, MissingExtraError
+from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import as_scorer
+
+HELD_OUT = 3  # items a user, on the checkerboard
+SMALL = {
+    "puresvd": {"factors": 2},
+    "ials": {"factors": 8, "regularisation": 1.0},
+    "bpr": {"factors": 8, "learning_rate": 0.05},
+}
+DRAWN_BY_USER = ("ials", "bpr")  # their start and their samples are drawn in the order of the users
+
+
+def make(name):
+    """The baseline with settings that suit a matrix of a few dozen rows."""
+    return candidate(name).make(**SMALL.get(name, {}))
+
+
+def checkerboard():
+    """([32, 24], [32, 24]) even users use even items, odd users odd items; three pairs a user are held out."""
+    user, item = np.indices((32, 24))
+    own = (user - item) % 2 == 0
+    held_out = own & ((user // 2 + item // 2) % 4 == 0)
+    return csr_array((own & ~held_out).astype(np.float32)), held_out
+
+
+def some_matrix(users, items, seed=0, density=0.35):
+    """[users, items] without structure; the last item and the last user have nothing."""
+    dense = np.random.default_rng(seed).random((users, items)) < density
+    dense[-1], dense[:, -1] = False, False
+    return csr_array(dense.astype(np.float32))
+
+
+def all_scores(fitted, n_users):
+    """[users, items] what a fitted baseline scores."""
+    return as_scorer(fitted).scores(torch.arange(n_users)).double().numpy()
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_a_baseline_finds_what_was_held_out_of_the_checkerboard(name):
+    train, held_out = checkerboard()
+    lists = rank(make(name).fit(train, seed=1), np.arange(32), HELD_OUT, seen=train)
+    if name == "popularity":
+        counts = train.toarray().sum(0)
+        free = [sorted(np.flatnonzero(row == 0), key=lambda item: (-counts[item], item)) for row in train.toarray()]
+        assert lists.tolist() == [row[:HELD_OUT] for row in free]
+    else:
+        assert ((lists - np.arange(32)[:, None]) % 2 == 0).all()
+        assert np.sort(lists, 1).tolist() == [np.flatnonzero(row).tolist() for row in held_out]
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_the_same_data_and_seed_give_the_same_lists(name):
+    train = some_matrix(30, 20)
+    first, second = (rank(make(name).fit(train.copy(), seed=5), np.arange(30), 8, seen=train) for _ in range(2))
+    assert first.tolist() == second.tolist()
+
+
+@pytest.mark.parametrize("name", [name for name in BASELINES if name not in DRAWN_BY_USER])
+@pytest.mark.parametrize("shape", [(40, 20), (20, 40)], ids=["tall", "wide"])
+def test_lists_do_not_depend_on_the_order_of_the_users(name, shape):
+    train = some_matrix(*shape, seed=2)
+    users = np.arange(shape[0] - 1)  # the last one has no items: all its scores are tied
+    order = np.random.default_rng(0).permutation(shape[0])
+    settings = candidate(name).make(**({"factors": 6} if name == "puresvd" else {}))
+    plain = settings.fit(train)
+    moved = settings.fit(train[order].tocsr())
+    np.testing.assert_allclose(all_scores(moved, shape[0]), all_scores(plain, shape[0])[order], atol=1e-5)
+    back = np.argsort(order)
+    lists = rank(plain, users, 8, seen=train)
+    assert rank(moved, back[users], 8, seen=train[order].tocsr()).tolist() == lists.tolist()
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_fitting_leaves_the_training_matrix_as_it_was(name):
+    train = some_matrix(12, 9)
+    before = train.toarray()
+    make(name).fit(train)
+    assert np.array_equal(train.toarray(), before)
+
+
+def test_popularity_scores_by_the_number_of_training_users():
+    train = some_matrix(25, 12)
+    counts = [sum(bool(row[item]) for row in train.toarray()) for item in range(12)]
+    assert all_scores(Popularity().fit(train), 25).tolist() == [counts] * 25
+
+
+def keep_nearest(similarity, k):
+    """Of each row the k highest entries off the diagonal, ties to the lower column; the others 0."""
+    kept = np.zeros_like(similarity)
+    for i, row in enumerate(similarity):
+        others = [j for j in range(len(row)) if j != i and row[j] > 0]
+        for j in sorted(others, key=lambda j: (-round(row[j], 6), j))[:k]:
+            kept[i, j] = row[j]
+    return kept
+
+
+@pytest.mark.parametrize("neighbours", [1, 4, 100])
+@pytest.mark.parametrize("shrink", [0.0, 7.5])
+def test_itemknn_is_the_sum_of_shrunk_cosines_of_the_nearest_items(neighbours, shrink):
+    train = some_matrix(20, 14, seed=3)
+    users_of = [set(np.flatnonzero(column)) for column in train.toarray().T]
+    similarity = np.zeros((14, 14))
+    for i, j in product(range(14), repeat=2):
+        norm = (len(users_of[i]) * len(users_of[j])) ** 0.5 + shrink
+        similarity[i, j] = len(users_of[i] & users_of[j]) / norm if norm else 0.0
+    nearest = keep_nearest(similarity, neighbours)
+    expected = [[sum(nearest[i, j] for j in np.flatnonzero(row)) for i in range(14)] for row in train.toarray()]
+    fitted = ItemKNN(neighbours=neighbours, shrink=shrink).fit(train)
+    np.testing.assert_allclose(all_scores(fitted, 20), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("neighbours", [1, 4, 100])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 0.0), (0.7, 0.2), (0.4, -0.1)])
+def test_rp3beta_is_the_sum_over_walks_of_three_steps(neighbours, alpha, beta):
+    train = some_matrix(15, 11, seed=4)
+    pairs = train.toarray() > 0
+    per_user, per_item = pairs.sum(1), pairs.sum(0)
+    into = np.zeros((11, 11))  # row i: the walks j -> v -> i
+    for i, j in product(range(11), repeat=2):
+        for v in np.flatnonzero(pairs[:, i] & pairs[:, j]):
+            into[i, j] += (1 / per_item[j] * 1 / per_user[v]) ** alpha / per_item[i] ** beta
+    into = keep_nearest(into, neighbours)
+    expected = np.zeros((15, 11))
+    for u, i in product(range(15), range(11)):
+        expected[u, i] = sum((1 / per_user[u]) ** alpha * into[i, j] for j in np.flatnonzero(pairs[u]))
+    fitted = RP3beta(alpha=alpha, beta=beta, neighbours=neighbours).fit(train)
+    np.testing.assert_allclose(all_scores(fitted, 15), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(20, 12), (12, 20), (15, 15)])
+@pytest.mark.parametrize("regularisation", [0.5, 10.0, 300.0])
+def test_ease_is_one_ridge_regression_an_item_on_all_other_items_by_both_routes(shape, regularisation):
+    train = some_matrix(*shape, seed=5)
+    dense = train.toarray().astype(np.float64)
+    expected = np.empty(shape)
+    for item in range(shape[1]):
+        others = np.delete(dense, item, axis=1)
+        gram = others.T @ others + regularisation * np.eye(shape[1] - 1)
+        expected[:, item] = others @ np.linalg.solve(gram, others.T @ dense[:, item])
+    settings = EASE(regularisation=regularisation)
+    for fitted in (settings._by_items(train), settings._by_users(train), settings.fit(train)):
+        np.testing.assert_allclose(all_scores(fitted, shape[0]), expected, atol=1e-5)
+
+
+def test_ease_by_users_does_not_depend_on_how_many_items_go_through_together(monkeypatch):
+    train = some_matrix(10, 17, seed=6)
+    whole = all_scores(EASE()._by_users(train), 10)
+    monkeypatch.setattr("concf.baselines.ease.BLOCK", 4)
+    np.testing.assert_allclose(all_scores(EASE()._by_users(train), 10), whole, atol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(20, 12), (12, 20)])
+@pytest.mark.parametrize("factors", [1, 4, 64])
+def test_puresvd_is_the_truncated_decomposition_of_the_dense_matrix(shape, factors):
+    train = some_matrix(*shape, seed=7)
+    left, values, right = np.linalg.svd(train.toarray().astype(np.float64))
+    rank_ = min(factors, 11)
+    expected = left[:, :rank_] * values[:rank_] @ right[:rank_]
+    np.testing.assert_allclose(all_scores(PureSVD(factors=factors).fit(train), shape[0]), expected, atol=1e-5)
+    np.testing.assert_allclose(all_scores(PureSVD(factors=factors).fit(train, seed=9), shape[0]), expected, atol=1e-5)
+
+
+def ials_loss(fitted, train, settings):
+    """sum_ui c_ui (r_ui - <x_u, y_i>)^2 + regularisation (|x|^2 + |y|^2); c is alpha where observed, else 1."""
+    observed, user, item = train.toarray() > 0, fitted.user.double().numpy(), fitted.item.double().numpy()
+    weight = np.where(observed, settings.alpha, 1.0)
+    return (weight * (observed - user @ item.T) ** 2).sum() + settings.regularisation * (
+        (user**2).sum() + (item**2).sum()
+    )
+
+
+def test_ials_lowers_the_weighted_loss_with_every_alternation():
+    train, settings = some_matrix(25, 15, seed=8), IALS(factors=4, alpha=10.0, regularisation=2.0)
+    runs = [settings.model_copy(update={"iterations": iterations}) for iterations in (1, 2, 3, 5, 10)]
+    losses = [ials_loss(run.fit(train, seed=3), train, run) for run in runs]
+    assert all(after <= before * (1 + 1e-6) for before, after in pairwise(losses))
+    assert losses[-1] < losses[0] < (10.0 * train.nnz)  # all factors 0 would lose alpha on every pair
+
+
+def test_ials_gives_each_item_the_exact_least_squares_answer_to_the_users():
+    train, settings = some_matrix(25, 15, seed=8), IALS(factors=3, alpha=10.0, regularisation=2.0, iterations=10)
+    fitted = settings.fit(train, seed=3)
+    user = fitted.user.double().numpy()
+    for item, observed in enumerate(train.toarray().T > 0):
+        weight = np.where(observed, 10.0, 1.0)
+        gram = (user * weight[:, None]).T @ user + 2.0 * np.eye(3)
+        expected = np.linalg.solve(gram, (user * weight[:, None]).T @ observed)
+        np.testing.assert_allclose(fitted.item[item].numpy(), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("settings", [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"])])
+def test_a_drawn_factor_model_scores_what_it_saw_above_what_it_did_not(settings):
+    train, held_out = checkerboard()
+    scores = all_scores(settings.fit(train, seed=2), 32)
+    seen = train.toarray() > 0
+    other = ~seen & ~held_out
+    assert all(scores[user][seen[user]].min() > scores[user][other[user]].max() for user in range(32))
+
+
+@pytest.mark.parametrize("settings", [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"])])
+def test_a_drawn_factor_model_is_a_function_of_the_seed(settings):
+    train = some_matrix(30, 20)
+    first, again, other = (settings.fit(train, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(first.user, again.user)
+    assert torch.equal(first.item, again.item)
+    assert not torch.equal(first.user, other.user)
+
+
+@pytest.mark.parametrize("name", list(BASELINES))
+def test_every_point_of_a_grid_can_be_made_and_is_there_once(name):
+    points = [tuple(settings.model_dump().items()) for settings in BASELINES[name].settings()]
+    sizes = [len(values) for values in BASELINES[name].grid.values()]
+    assert len(points) == len(set(points)) == np.prod(sizes, dtype=int)
+
+
+def test_an_unknown_baseline_is_refused_and_the_known_ones_are_named():
+    with pytest.raises(ConfigError, match=r"unknown model 'slim'.*popularity.*ease.*bpr"):
+        candidate("slim")
+
+
+@pytest.mark.parametrize("settings", [IALS(), BPR()])
+def test_without_implicit_its_baselines_name_the_extra_to_install(settings, monkeypatch):
+    for module in ("implicit", "implicit.als", "implicit.bpr"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=r"implicit.*concf\[baselines\]"):
+        settings.fit(some_matrix(5, 4))

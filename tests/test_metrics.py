@@ -1,0 +1,168 @@
+"""Metrics of ranked lists: `ir_measures` and plain loops are the oracles."""
+
+from __future__ import annotations
+
+from math import log2
+
+import ir_measures
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from ir_measures import AP, RR, P, R, Success, nDCG
+from scipy.sparse import csr_array
+
+from concf.evaluation.metrics import ACCURACY, average_popularity, coverage, gini, hits, novelty
+
+ITEMS = 14
+RIVALS = {"recall": R, "ndcg": nDCG, "precision": P, "map": AP, "mrr": RR, "hit": Success}
+
+
+@st.composite
+def users_with_lists(draw):
+    """Lists [e, N] that may end early, the held-out items of each user (at least one, maybe more than N)."""
+    width = draw(st.integers(1, ITEMS))
+    lists, held_out = [], []
+    for _ in range(draw(st.integers(1, 5))):
+        length = draw(st.one_of(st.just(width), st.integers(0, width)))
+        lists.append(draw(st.permutations(range(ITEMS)))[:length] + [-1] * (width - length))
+        held_out.append(draw(st.sets(st.integers(0, ITEMS - 1), min_size=1)))
+    return np.array(lists, np.int32), held_out
+
+
+def some_lists(seed, users=9, width=6, items=ITEMS):
+    """Random lists, each of its own length, one of them empty."""
+    rng = np.random.default_rng(seed)
+    lists = np.stack([rng.permutation(items)[:width] for _ in range(users)]).astype(np.int32)
+    lists[np.arange(width)[None, :] >= rng.integers(0, width + 1, (users, 1))] = -1
+    lists[0] = -1
+    return lists
+
+
+def matrix(held_out, n_items=ITEMS):
+    dense = np.zeros((len(held_out), n_items), np.float32)
+    for row, items in enumerate(held_out):
+        dense[row, list(items)] = 1
+    return csr_array(dense)
+
+
+def accuracy(name, lists, held_out):
+    return ACCURACY[name](hits(lists, matrix(held_out)), np.array([float(len(items)) for items in held_out]))
+
+
+def rival(name, lists, held_out):
+    """What `ir_measures` says of each user's list, in a run whose scores fall from place to place."""
+    measure = RIVALS[name] @ lists.shape[1]
+    figures = []
+    for row, items in zip(lists.tolist(), held_out, strict=True):
+        run = {f"d{item}": float(len(row) - place) for place, item in enumerate(row) if item >= 0}
+        qrels = {f"d{item}": 1 for item in items}
+        found = [metric.value for metric in ir_measures.iter_calc([measure], {"q": qrels}, {"q": run})] if run else []
+        figures.append(found[0] if found else 0.0)  # an empty list is no query of a run
+    return figures
+
+
+@pytest.mark.parametrize("name", list(ACCURACY))
+@settings(deadline=None, max_examples=60)
+@given(drawn=users_with_lists())
+@example(drawn=(np.array([[0, 1, 2]], np.int32), [set(range(9))]))
+@example(drawn=(np.array([[5, -1, -1], [-1, -1, -1]], np.int32), [{5, 6}, {0}]))
+def test_accuracy_agrees_with_ir_measures(name, drawn):
+    lists, held_out = drawn
+    np.testing.assert_allclose(accuracy(name, lists, held_out), rival(name, lists, held_out), atol=1e-6)
+
+
+def test_every_accuracy_metric_has_a_rival():
+    assert set(RIVALS) == set(ACCURACY)
+
+
+@settings(deadline=None, max_examples=100)
+@given(users_with_lists())
+def test_a_hit_is_a_listed_item_that_was_held_out(drawn):
+    lists, held_out = drawn
+    literal = [[item in items for item in row] for row, items in zip(lists.tolist(), held_out, strict=True)]
+    assert hits(lists, matrix(held_out)).tolist() == literal
+
+
+def test_nothing_is_a_hit_where_nothing_was_held_out():
+    assert not hits(some_lists(0), matrix([set()] * 9)).any()
+
+
+@pytest.mark.parametrize("name", list(ACCURACY))
+@pytest.mark.parametrize("width", [1, 3, 8])
+def test_the_perfect_list_gives_one(name, width):
+    lists, held_out = np.arange(width, dtype=np.int32)[None], [set(range(width))]
+    assert accuracy(name, lists, held_out) == pytest.approx([1.0], abs=1e-12)
+
+
+def test_the_best_possible_list_gives_ndcg_one_also_where_more_or_fewer_items_are_held_out_than_places():
+    lists = np.arange(5, dtype=np.int32)[None].repeat(2, 0)
+    held_out = [set(range(9)), {0, 1}]
+    np.testing.assert_allclose(accuracy("ndcg", lists, held_out), 1.0)
+    np.testing.assert_allclose(accuracy("recall", lists, held_out), [5 / 9, 1.0])
+
+
+@pytest.mark.parametrize("name", list(ACCURACY))
+def test_a_list_without_a_hit_and_an_empty_list_give_zero(name):
+    lists = np.array([[3, 4], [-1, -1], [4, -1]], np.int32)
+    assert accuracy(name, lists, [{0, 1}, {0, 13}, {13}]).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", list(ACCURACY))
+@settings(deadline=None, max_examples=60)
+@given(drawn=users_with_lists())
+def test_accuracy_lies_between_zero_and_one_and_a_users_figure_does_not_depend_on_the_others(name, drawn):
+    lists, held_out = drawn
+    figures = accuracy(name, lists, held_out)
+    assert ((figures >= 0) & (figures <= 1 + 1e-12)).all()
+    alone = [accuracy(name, lists[[user]], [held_out[user]])[0] for user in range(len(lists))]
+    np.testing.assert_allclose(figures, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_coverage_is_the_share_of_items_that_stand_in_any_list(seed):
+    lists = some_lists(seed, users=3)
+    listed = {item for row in lists.tolist() for item in row if item >= 0}
+    assert coverage(lists, np.zeros(ITEMS)) == len(listed) / ITEMS
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_gini_is_half_the_relative_mean_difference_over_all_pairs_of_items(seed):
+    lists = some_lists(seed)
+    exposure = [sum(row.count(item) for row in lists.tolist()) for item in range(ITEMS)]
+    spread = sum(abs(one - other) for one in exposure for other in exposure)
+    assert gini(lists, np.zeros(ITEMS)) == pytest.approx(spread / (2 * ITEMS * sum(exposure)), abs=1e-12)
+
+
+def test_gini_is_zero_where_all_items_are_listed_alike_and_near_one_where_one_takes_all():
+    alike = np.stack([np.roll(np.arange(ITEMS), shift) for shift in range(ITEMS)]).astype(np.int32)
+    one = np.zeros((ITEMS, 1), np.int32)
+    assert gini(alike[:, :3], np.zeros(ITEMS)) == pytest.approx(0.0, abs=1e-12)
+    assert gini(one, np.zeros(ITEMS)) == pytest.approx(1 - 1 / ITEMS)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_novelty_and_average_popularity_are_means_over_the_items_that_are_listed(seed):
+    lists, n_users = some_lists(seed), 40
+    popularity = np.random.default_rng(seed).integers(0, n_users + 1, ITEMS).astype(np.float64)  # some are 0
+    popularity[seed] = 0.0
+    surprise, fame = [], []
+    for row in lists.tolist():
+        listed = [item for item in row if item >= 0]
+        surprise.append(sum(-log2(max(popularity[i], 1) / n_users) for i in listed) / len(listed) if listed else 0.0)
+        fame.append(sum(popularity[i] for i in listed) / len(listed) if listed else 0.0)
+    np.testing.assert_allclose(novelty(lists, popularity, n_users), surprise, atol=1e-12)
+    np.testing.assert_allclose(average_popularity(lists, popularity, n_users), fame, atol=1e-12)
+
+
+def test_an_item_that_everyone_knows_has_no_novelty():
+    assert novelty(np.array([[0]], np.int32), np.array([8.0, 1.0]), 8).tolist() == [0.0]
+    assert novelty(np.array([[1]], np.int32), np.array([8.0, 1.0]), 8).tolist() == [3.0]
+
+
+def test_empty_lists_cover_nothing_and_spread_nothing():
+    empty, popularity = np.full((3, 4), -1, np.int32), np.ones(ITEMS)
+    assert coverage(empty, popularity) == 0.0
+    assert gini(empty, popularity) == 0.0
+    assert novelty(empty, popularity, 5).tolist() == [0.0] * 3
+    assert average_popularity(empty, popularity, 5).tolist() == [0.0] * 3
