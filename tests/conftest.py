@@ -5,9 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from concf.cli import main
 from concf.data.catalogue import HOME_VARIABLE
+
+# A loaded machine must not fail a law by the clock; CI draws the same examples every time.
+settings.register_profile("concf", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("concf"), derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 

@@ -69,6 +69,7 @@ CASES = {
     "users with one item, strictly": (
         "a.csv", HEAD + GOOD + "77,1\n", ["--protocol", "random", "--strict"], ["1 users have one", "77", "--strict"],
     ),
+    "a filter without a minimum": ("a.csv", HEAD + GOOD, ["--core"], ["--core", "--min-user"]),
     "given parts without files": ("a.csv", HEAD + GOOD, ["--protocol", "given"], ["--valid", "--test"]),
 }  # fmt: skip
 

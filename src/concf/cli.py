@@ -101,6 +101,8 @@ def prepare(
     chosen = None
     if min_user is not None or min_item is not None:
         chosen = Filter(min_user=min_user or 0, min_item=min_item or 0, counts=counts, core=core)
+    elif core or counts != "distinct":
+        raise ConfigError("--core and --counts say how to filter; say --min-user or --min-item too")
     settings = {"n": last, "valid_from": valid_from, "test_from": test_from}
     split = prepare_data(
         source, protocol=protocol, seed=seed, filter=chosen, reading=reading, strict=strict, out=out,

@@ -137,8 +137,15 @@ def _typed_time(table: Table, kind: pl.DataType) -> pl.Expr:
         lambda text: text.cast(pl.Float64, strict=False),
         lambda text: text.str.to_datetime(time_unit="us", time_zone="UTC", strict=False).cast(pl.Int64),
     )
-    most = max(ways, key=lambda way: sample.to_frame().select(way(column)).to_series().count())
-    return most(column)
+    return max(ways, key=lambda way: _n_understood(sample, way))(column)
+
+
+def _n_understood(sample: pl.Series, way: Callable[[pl.Expr], pl.Expr]) -> int:
+    """How many of the sample are not null after the conversion; none where it cannot be tried."""
+    try:
+        return sample.to_frame().select(way(pl.col(sample.name))).to_series().count()
+    except pl.exceptions.PolarsError:
+        return 0
 
 
 def _faults(frame: pl.LazyFrame, table: Table) -> list[Fault]:
@@ -179,6 +186,8 @@ def _explain(path: Path, reading: Reading, error: BaseException) -> DataError:
     """What the engine stumbled over, with the line, found by reading the file slowly."""
     if isinstance(error, OSError) and error.errno is not None:
         return DataError(f"{path}: cannot be read ({error.strerror})")
+    if isinstance(error, pl.exceptions.NoDataError):
+        return DataError(f"{path}: holds no interaction. Expected a user and an item a row")
     try:
         problem_of = _line_checker(path, reading)
         with open_bytes(path) as file:
