@@ -17,6 +17,7 @@ from scipy.io import savemat
 from concf.data import catalogue
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, MIRROR_VARIABLE, Entry, File, data_home, fetch, load
 from concf.data.filters import Filter
+from concf.data.prepare import prepare
 from concf.errors import DataError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -47,6 +48,23 @@ def test_the_published_counts(
         data = step.apply(data)
     assert (data.n_users, data.n_items, len(data)) == (users, items, interactions)
     assert events is None or data.n_events == events
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "seed", "beginning"),
+    [
+        ("citeulike", "released", 0, "94be07441ed0"),
+        ("citeulike", "released", 4, "fd84d1c7"),
+        ("citeulike", "paper", 0, "799eef94698d"),
+        ("ciao", "released", 0, "ad76eb9b4e2a"),
+        ("foursquare", "released", 0, "e06b653fee6e"),
+    ],
+)
+def test_published_splits_stay_what_they_are(
+    real_data: Path, name: str, protocol: str, seed: int, beginning: str
+) -> None:
+    """The hashes of docs/baselines.md; a change here changes every published figure."""
+    assert prepare(name, protocol=protocol, seed=seed).hash.startswith(beginning)
 
 
 def checksum(path: Path) -> str:

@@ -33,7 +33,12 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that the package runs from, with a + if it was changed; None when installed."""
+    """The commit of the checkout that the package runs from, with a + if it was changed.
+
+    CONCF_COMMIT says it where there is no git (a container, a copied tree); None when nothing does.
+    """
+    if os.environ.get("CONCF_COMMIT"):
+        return os.environ["CONCF_COMMIT"]
     here = Path(__file__).parent
     try:
         ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]

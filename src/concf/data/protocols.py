@@ -49,7 +49,7 @@ class _Fractions(Settings):
         """[n] the part of each interaction."""
         may_go = np.flatnonzero(self.eligible(interactions))
         user = interactions.user[may_go]
-        shuffled = np.lexsort((np.random.default_rng(seed).random(len(may_go)), user))
+        shuffled = _shuffle_within(user, np.random.default_rng(seed))
         place, total = _place_in_group(user[shuffled])
         n_test = np.floor(self.test * total + 1e-9)  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
         n_valid = np.floor(self.valid * total + 1e-9)
@@ -163,6 +163,15 @@ def honest(interactions: Interactions, parts: Parts) -> Parts:
     has = [np.bincount(interactions.user[parts == part], minlength=interactions.n_users) > 0 for part in (VALID, TEST)]
     evaluated = has[0] & has[1]
     return np.where((parts != TRAIN) & ~evaluated[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+def _shuffle_within(groups: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int64]:
+    """[n] the order that shuffles each run of equal values of the ascending groups [n].
+
+    One sort by group + draw; the draw is kept below the next group, into which it could be rounded.
+    """
+    keys = np.minimum(groups + rng.random(len(groups)), np.nextafter(groups + 1.0, 0.0))
+    return np.argsort(keys, kind="stable")
 
 
 def _place_in_group(groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

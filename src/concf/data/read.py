@@ -67,17 +67,19 @@ def collect(table: Table, reading: Reading) -> Interactions:
     user_ids, user_places = _number(users["user"], "user" in table.may_be_integers)
     item_ids, item_places = _number(items["item"], "item" in table.may_be_integers)
     timed = "timestamp" in frame.collect_schema()
+    cell = pl.col("user_place").cast(pl.Int64) * len(item_ids) + pl.col("item_place")  # one key sorts faster than two
     pairs = (
         liked.join(user_places.lazy(), on="user").join(item_places.lazy(), on="item")
-        .group_by("user_place", "item_place")
+        .group_by(cell.alias("cell"))
         .agg(pl.col("count").sum(), *([pl.col("timestamp").min()] if timed else []))
         .collect(engine="streaming")
-        .sort("user_place", "item_place")
+        .sort("cell")
     )  # fmt: skip
+    user, item = np.divmod(pairs["cell"].to_numpy(), len(item_ids))
     return Interactions(
         user_ids, item_ids,
-        user=pairs["user_place"].to_numpy(),
-        item=pairs["item_place"].to_numpy(),
+        user=user.astype(np.int32),
+        item=item.astype(np.int32),
         count=pairs["count"].to_numpy(),
         timestamp=pairs["timestamp"].to_numpy() if timed else None,
     )  # fmt: skip
