@@ -65,13 +65,13 @@ class Interactions:
 
     def keep(self, rows: NDArray[np.bool_]) -> Interactions:
         """Only the pairs of the mask `rows` [n], without the users and items that are left with none."""
-        users, user = np.unique(self.user[rows], return_inverse=True)
-        items, item = np.unique(self.item[rows], return_inverse=True)
+        users, user = _renumber(self.user[rows], self.n_users)
+        items, item = _renumber(self.item[rows], self.n_items)
         return Interactions(
             user_ids=self.user_ids.take(users),
             item_ids=self.item_ids.take(items),
-            user=user.astype(np.int32),
-            item=item.astype(np.int32),
+            user=user,
+            item=item,
             count=self.count[rows],
             timestamp=None if self.timestamp is None else self.timestamp[rows],
         )
@@ -93,6 +93,13 @@ class Interactions:
             "events": int(self.n_events) if self.n_events.is_integer() else self.n_events,
             "density": len(self) / cells if cells else 0.0,
         }
+
+
+def _renumber(places: NDArray[np.int32], n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The distinct places (of 0 .. n-1), ascending, and [m] where among them each one stands."""
+    there = np.zeros(n, bool)
+    there[places] = True
+    return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[places]
 
 
 def _total(place: NDArray[np.int32], weights: NDArray[np.float64] | None, n: int) -> NDArray[np.float64]:

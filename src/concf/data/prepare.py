@@ -10,12 +10,13 @@ import numpy as np
 from concf.data.catalogue import CATALOGUE, entry, fetch, load, sha256
 from concf.data.filters import Filter
 from concf.data.interactions import Interactions
-from concf.data.protocols import PROTOCOLS, TEST, TRAIN, VALID, Given, Parts
+from concf.data.protocols import PROTOCOLS, TEST, TRAIN, VALID, Given, Parts, Protocol
 from concf.data.read import read
 from concf.data.scan import Reading
 from concf.data.simulate import Simulation
 from concf.data.split import Recipe, Split
 from concf.errors import ConfigError, DataError
+from concf.progress import working
 
 
 def read_source(source: Any, reading: Reading | None = None, seed: int = 0) -> tuple[Interactions, dict[str, Any]]:
@@ -58,31 +59,40 @@ def prepare(
 
     source:   a file, a catalogue name, `demo`, a polars, pandas or Arrow frame, a sparse matrix, a pair of arrays
     protocol: paper | released | random | leave-last | time | given
-    valid, test: with protocol `given`, the other two parts (`source` is the training part)
+    valid, test: the shares that are held out; with protocol `given`, the other two logs (`source` trains)
     filter:   applied first; None: for a catalogue name what the protocol starts from, else nothing
     strict:   refuse, rather than note, data of which something cannot be evaluated
     settings: of the protocol, such as `test=0.1` for `random` or `n=2` for `leave-last`
     """
-    if protocol == "given":
-        split = _given(source, valid, test, filter, reading, seed)
-    else:
-        fractions = {name: value for name, value in (("valid", valid), ("test", test)) if value is not None}
-        if protocol not in PROTOCOLS:
-            raise ConfigError(f"unknown protocol {protocol!r}; choose from {', '.join(PROTOCOLS)}, given")
-        chosen = PROTOCOLS[protocol](**fractions, **settings)
-        interactions, origin = read_source(source, reading)
-        if filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE:
-            filter = CATALOGUE[source].start(protocol)
-        filters = tuple(step for step in (filter, chosen.filter()) if step is not None)
-        for step in filters:
-            interactions = step.apply(interactions)
-        recipe = Recipe(source=origin, reading=_said(reading), filters=filters, protocol=chosen, seed=seed)
-        split = Split.make(interactions, recipe)
+    with working("preparing"):
+        if protocol == "given":
+            split = _given(source, valid, test, filter, reading, seed)
+        else:
+            shares = {name: share for name, share in (("valid", valid), ("test", test)) if share is not None}
+            split = _divided(source, _protocol(protocol, shares | settings), filter, reading, seed)
     if strict and split.notes:
         raise DataError("; ".join(split.notes) + ". Filter the log, or go without --strict")
     if out is not None:
         split.save(out, overwrite=overwrite)
     return split
+
+
+def _protocol(name: str, settings: dict[str, Any]) -> Protocol:
+    if name not in PROTOCOLS:
+        raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}, given")
+    return PROTOCOLS[name](**settings)
+
+
+def _divided(source: Any, protocol: Protocol, filter: Filter | None, reading: Reading | None, seed: int) -> Split:
+    """Read, filter (a catalogue name as its protocol starts, unless told otherwise), divide."""
+    interactions, origin = read_source(source, reading)
+    if filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE:
+        filter = CATALOGUE[source].start(protocol.name)
+    filters = tuple(step for step in (filter, protocol.filter()) if step is not None)
+    for step in filters:
+        interactions = step.apply(interactions)
+    recipe = Recipe(source=origin, reading=_said(reading), filters=filters, protocol=protocol, seed=seed)
+    return Split.make(interactions, recipe)
 
 
 def _said(reading: Reading | None) -> dict[str, Any]:
