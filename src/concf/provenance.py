@@ -33,16 +33,20 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that the package runs from, with a + if it was changed.
+    """The commit of the checkout that the package runs from, with a + if the package was changed.
 
     CONCF_COMMIT says it where there is no git (a container, a copied tree); None when nothing does.
     """
     if os.environ.get("CONCF_COMMIT"):
         return os.environ["CONCF_COMMIT"]
-    here = Path(__file__).parent
+    here = str(Path(__file__).parent)
+    commit = _git(here, "rev-parse", "--short=12", "HEAD")
+    return commit and commit + ("+" if _git(here, "status", "--porcelain", "--", here) else "")
+
+
+def _git(folder: str, *words: str) -> str | None:
     try:
-        ask = ["git", "-C", str(here), "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        answer = subprocess.run(ask, capture_output=True, text=True, timeout=5, check=True)
+        answer = subprocess.run(["git", "-C", folder, *words], capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
