@@ -34,6 +34,8 @@ bench: setup
 	$(BIN)/python benchmarks/bench_evaluation.py
 	$(BIN)/python benchmarks/bench_splitting.py
 	$(BIN)/python benchmarks/bench_loading.py
+	$(BIN)/python benchmarks/bench_loading.py --users 20000 --items 500
+	$(BIN)/python benchmarks/render.py
 
 baselines: setup
 	$(BIN)/python benchmarks/compare_baselines.py
