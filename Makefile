@@ -31,6 +31,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 bench: setup
+	cd benchmarks/results && rm -f evaluation.jsonl splitting.jsonl loading.jsonl
 	$(BIN)/python benchmarks/bench_evaluation.py
 	$(BIN)/python benchmarks/bench_splitting.py
 	$(BIN)/python benchmarks/bench_loading.py

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Speed and memory
 
-Rebuilt by `make bench` (about ten minutes; raw lines with machine and commit under `benchmarks/results/`). Times are medians
-on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what counts.
+Rebuilt by `make bench` (about ten minutes; raw lines with machine and commit under `benchmarks/results/`). Times are
+medians on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what counts.
 """
 
 
@@ -35,11 +35,10 @@ def evaluation() -> str:
     text = """
 ## Evaluation (`benchmarks/bench_evaluation.py`)
 
-Full ranking of 25,181 items by random vectors of 64 dimensions, seen items left out, ties exact, four metrics at 20 and
-50. Bare work: the same blocked matrix product with `torch.topk` and nothing else; concf is below it because it looks for the
-highest scores only in the groups of columns that can hold them. implicit: `ranking_metrics_at_k` on the same vectors, with
-the better of two BLAS settings. Goals: at most 2.5, and below 1. Beside other work that holds both cores, threads wait
-for each other at the end of every operation and both ratios rose above 2 with two threads.
+Full ranking of 25,181 items by random vectors of 64 dimensions, seen items left out, ties exact, four metrics at 20
+and 50. Bare work: the same blocked matrix product with `torch.topk` and nothing else; concf is below it because it
+looks for the highest scores only in the groups of columns that can hold them. implicit: `ranking_metrics_at_k` on the
+same vectors, with the better of two BLAS settings. Goals: at most 2.5, and below 1.
 
 """
     return text + markdown(header, rows) + _gpu()
@@ -52,8 +51,8 @@ def _gpu() -> str:
     line = found[-1]
     return (
         f"\nOn one {line['device']} (`benchmarks/bench_evaluation_gpu.py`): {line['evaluated_users']:,} users in "
-        f"{1000 * line['median_seconds']['concf']:.1f} ms, {line['concf_over_bare']:.1f} times the bare work (most of it is "
-        f"the host's masks and metrics), {line['peak_bytes'] / 1e9:.2f} GB; lists with many ties equal the CPU's.\n"
+        f"{1000 * line['median_seconds']['concf']:.1f} ms, {line['concf_over_bare']:.1f} times the bare work (most is the "
+        f"host's masks and metrics), {line['peak_bytes'] / 1e9:.2f} GB; lists with many ties equal the CPU's.\n"
     )
 
 
@@ -68,10 +67,10 @@ def loading() -> str:
     text = """
 ## Loading (`benchmarks/bench_loading.py`, second half with `--users 20000 --items 500`)
 
-In a fresh process each. What the rivals do is less: Polars reads everything and counts the pairs; pandas reads the ids and
-builds a sparse matrix. concf checks every row, orders the ids, merges repeats, keeps counts and first times, and gives
-the same result for any order of the rows (checked in the same run on a shuffled copy of 10 million rows). Its time is
-spent on going through the file twice. Peak memory contains the pages of the file that the system has mapped.
+In a fresh process each. What the rivals do is less: Polars reads everything and counts the pairs; pandas reads the ids
+and builds a sparse matrix. concf checks every row, orders the ids, merges repeats, keeps counts and first times, and
+gives the same result for any order of the rows (checked in the same run on a shuffled copy of 10 million rows). Its
+time is spent on going through the file twice. Peak memory contains the pages of the file that the system has mapped.
 
 """
     return text + markdown(header, rows)

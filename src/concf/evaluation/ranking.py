@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from math import isqrt
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -98,24 +101,44 @@ def rank(
         return lists
     if isinstance(scorer, ListFunction):
         return _rank_lists(scorer, users, k, seen, lists)
-    budget = memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)
+    threads = torch.get_num_threads() if isinstance(scorer, Factors) and scorer.user.device.type == "cpu" else 1
+    budget = (memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)) // threads
     probe = scorer.scores(torch.as_tensor(users[:1]))
     n_items = probe.shape[1]
     size = min(len(users), max(1, budget // (probe.element_size() * n_items)))
-    buffer = probe.new_empty((size, n_items)) if isinstance(scorer, Factors) else None
-    with working("ranking", len(users)) as advance, torch.inference_mode():
-        for begin in range(0, len(users), size):
-            block = users[begin : begin + size]
-            if (
-                isinstance(scorer, Factors) and buffer is not None
-            ):  # one buffer: fresh memory costs more than the product
+    buffers: SimpleQueue[Tensor] = SimpleQueue()  # reused: fresh memory costs more than the product
+    for _ in range(threads):
+        buffers.put(probe.new_empty((size, n_items)) if isinstance(scorer, Factors) else probe)
+
+    def rank_from(begin: int) -> int:
+        block = users[begin : begin + size]
+        buffer = buffers.get()
+        with torch.inference_mode():
+            if isinstance(scorer, Factors):
                 scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
             else:
                 scores = scorer.scores(torch.as_tensor(block)).contiguous()
             items = _rank_block(scores, block, min(k, n_items), seen)
-            lists[begin : begin + len(block), : items.shape[1]] = items
-            advance(len(block))
+        buffers.put(buffer)
+        lists[begin : begin + len(block), : items.shape[1]] = items
+        return len(block)
+
+    with working("ranking", len(users)) as advance:
+        for n_done in _map(rank_from, range(0, len(users), size), threads):
+            advance(n_done)
     return lists
+
+
+def _map(work: Callable[[int], int], places: range, threads: int) -> Iterator[int]:
+    """The work at each place, a block a thread: threads that share a block wait for each other at every operation."""
+    if threads == 1 or len(places) == 1:
+        yield from map(work, places)
+        return
+    try:
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            yield from pool.map(work, places)
+    finally:
+        torch.set_num_threads(threads)  # a worker's setting may reach threads that are started later
 
 
 def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:
