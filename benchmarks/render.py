@@ -51,8 +51,8 @@ def _gpu() -> str:
     line = found[-1]
     return (
         f"\nOn one {line['device']} (`benchmarks/bench_evaluation_gpu.py`): {line['evaluated_users']:,} users in "
-        f"{1000 * line['median_seconds']['concf']:.1f} ms, {line['concf_over_bare']:.1f} times the bare work (the rest is "
-        f"the host's masks and metrics), {line['peak_bytes'] / 1e9:.2f} GB; lists with many ties equal the CPU's.\n"
+        f"{1000 * line['median_seconds']['concf']:.1f} ms, {line['concf_over_bare']:.1f} times the bare work (the rest "
+        f"is the host's masks and metrics), {line['peak_bytes'] / 1e9:.2f} GB; lists with many ties equal the CPU's.\n"
     )
 
 
