@@ -1,0 +1,1 @@
+"""How it is learned: the consensus of the heads, and the balance between them."""

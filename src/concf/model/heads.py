@@ -1,0 +1,130 @@
+"""Heads: every one scores by an inner product, s(u, i) = <user_u, item_i> + user_offset_u + item_bias_i.
+
+So pair scores, lists, rankings, exports and vector search need one code path. A head says how an encoding becomes a
+vector; the offset of a user changes no ranking, but is part of the score that the loss sees.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
+
+
+class Head(nn.Module, ABC):
+    """What every head offers. encoding: [n, size] of the users or items at the positions `places` [n]."""
+
+    @abstractmethod
+    def user(self, encoding: Tensor, places: Tensor) -> Side:
+        """User vectors and offsets."""
+
+    @abstractmethod
+    def item(self, encoding: Tensor, places: Tensor) -> Side:
+        """Item vectors and biases."""
+
+
+def _none(encoding: Tensor) -> Tensor:
+    return encoding.new_zeros(len(encoding))
+
+
+class DotHead(Head):
+    """CF-A: <f(h_u), f(h_i)>, f linear."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(size, size)
+
+    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """f(h_u)."""
+        return self.map(encoding), _none(encoding)
+
+    item = user
+
+
+class MetricHead(Head):
+    """CF-B: -|g(h_u) - g(h_i)|^2, g linear, then pulled into the unit ball.
+
+    -|u - i|^2 = <2 u, i> - |u|^2 - |i|^2, which orders items as the distance does.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(size, size)
+
+    def _in_ball(self, encoding: Tensor) -> Tensor:
+        mapped: Tensor = self.map(encoding)
+        pulled: Tensor = mapped / mapped.norm(dim=1, keepdim=True).clamp(min=1.0)
+        return pulled
+
+    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """2 g(h_u), -|g(h_u)|^2."""
+        vector = self._in_ball(encoding)
+        return 2 * vector, -vector.square().sum(1)
+
+    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """g(h_i), -|g(h_i)|^2."""
+        vector = self._in_ball(encoding)
+        return vector, -vector.square().sum(1)
+
+
+class ProductHead(Head):
+    """CF-C and CF-D: w . (h_u * h_i) + b, with w folded into the user's side."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(size, 1)
+
+    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """w * h_u, b."""
+        return encoding * self.map.weight, self.map.bias.expand(len(encoding))
+
+    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """h_i."""
+        return encoding, _none(encoding)
+
+
+class ItemTableHead(Head):
+    """CF-E, row-wise: <h_u, V_i> + b_i with its own table of items; a softmax over all items."""
+
+    def __init__(self, size: int, n_items: int) -> None:
+        super().__init__()
+        self.table = nn.Linear(size, n_items)
+
+    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """h_u."""
+        return encoding, _none(encoding)
+
+    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """V_i, b_i."""
+        return self.table.weight[places], self.table.bias[places]
+
+    def logits(self, encoding: Tensor) -> Tensor:
+        """[n, items] for the users' encodings [n, size]."""
+        scores: Tensor = self.table(encoding)
+        return scores
+
+
+class UserTableHead(Head):
+    """CF-E', column-wise: <h_i, V'_u> + b'_u with its own table of users; a softmax over all users.
+
+    Items are ranked by log p(u | i), so the item's log-partition is part of its score: its bias is minus that.
+    """
+
+    def __init__(self, size: int, n_users: int) -> None:
+        super().__init__()
+        self.table = nn.Linear(size, n_users)
+
+    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """V'_u, b'_u."""
+        return self.table.weight[places], self.table.bias[places]
+
+    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+        """h_i, minus its log-partition."""
+        return encoding, -self.logits(encoding).logsumexp(1)
+
+    def logits(self, encoding: Tensor) -> Tensor:
+        """[n, users] for the items' encodings [n, size]."""
+        scores: Tensor = self.table(encoding)
+        return scores

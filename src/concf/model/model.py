@@ -1,0 +1,75 @@
+"""The multi-branch model: shared embeddings, an encoder, and a head for each objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from concf.evaluation.scorers import Factors
+from concf.model.encoders import EncoderMaker, Sharing, mlp
+from concf.model.heads import Head
+from concf.model.objectives import Objective
+
+
+class Model(nn.Module):
+    """One branch an objective, over what they share (the paper's Figure of the framework).
+
+    objectives: by name, in the order of the branches; one of them alone is SingleCF
+    sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
+    spread:     standard deviation of the embeddings at the start; None: PyTorch's default, 1
+    """
+
+    def __init__(
+        self,
+        train: csr_array,
+        objectives: Mapping[str, Objective],
+        *,
+        dimensions: int = 64,
+        encoder: EncoderMaker | None = None,
+        sharing: Sharing = "embedding",
+        spread: float | None = 0.01,
+    ) -> None:
+        super().__init__()
+        self.n_users, self.n_items = train.shape
+        self.names = list(objectives)
+        groups = len(self.names) if sharing == "none" else 1
+        deviation = 1.0 if spread is None else spread
+        self.user = nn.Parameter(torch.randn(groups, self.n_users, dimensions) * deviation)
+        self.item = nn.Parameter(torch.randn(groups, self.n_items, dimensions) * deviation)
+        self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
+        made = [each.head(self.encoder.size, self.n_users, self.n_items) for each in objectives.values()]
+        self.heads = nn.ModuleList(made)
+
+    def head(self, name: str) -> Head:
+        """The head of an objective."""
+        head = self.heads[self.names.index(name)]
+        assert isinstance(head, Head)
+        return head
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """([g, users, d], [g, items, d]) the embeddings after what neighbours tell each other."""
+        return self.encoder.spread(self.user, self.item)
+
+    def encode(self, rows: Tensor) -> Tensor:
+        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch."""
+        encoded: Tensor = self.encoder(rows)
+        return encoded.expand(len(self.names), -1, -1)
+
+    @torch.no_grad()
+    def factors(self) -> dict[str, Factors]:
+        """Each head as user vectors, item vectors and item bias; they rank as the head does."""
+        was_training = self.training
+        self.eval()
+        user, item = (self.encode(table) for table in self.tables())
+        users, items = torch.arange(self.n_users), torch.arange(self.n_items)
+        exported = {}
+        for place, name in enumerate(self.names):
+            head = self.head(name)
+            vectors, _ = head.user(user[place], users.to(user.device))
+            item_vectors, bias = head.item(item[place], items.to(item.device))
+            exported[name] = Factors(vectors.contiguous(), item_vectors.contiguous(), bias.contiguous())
+        self.train(was_training)
+        return exported

@@ -1,0 +1,127 @@
+"""Each loss against its formula written out in loops, at extremes, and by its laws."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from math import exp, log
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from concf.model import losses
+
+scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
+double = torch.float64
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + exp(-x))
+
+
+@given(scores, scores)
+def test_pairwise_and_pointwise_losses_equal_their_formulas(ours: list[float], theirs: list[float]) -> None:
+    pairs = list(zip(ours, theirs, strict=False))
+    positive, negative = (torch.tensor(column, dtype=double) for column in zip(*pairs, strict=True))
+    expected = {
+        losses.bpr: -sum(log(sigmoid(p - n)) for p, n in pairs),
+        losses.cml: sum(max(1 - p + n, 0) for p, n in pairs),
+        losses.cross_entropy: -sum(log(sigmoid(p)) + log(1 - sigmoid(n)) for p, n in pairs),
+        losses.squared_error: sum((1 - p) ** 2 + n**2 for p, n in pairs),
+    }
+    for loss, value in expected.items():
+        assert loss(positive, negative).item() == pytest.approx(value, rel=1e-9, abs=1e-12)
+    assert losses.squared_error(positive, negative, scale=0.5).item() == pytest.approx(
+        expected[losses.squared_error] / 2
+    )
+    assert losses.cml(positive, negative, margin=0.3).item() == pytest.approx(
+        sum(max(0.3 - p + n, 0) for p, n in pairs)
+    )
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.05, 0.0])
+def test_squared_error_everywhere_visits_every_pair(weight: float) -> None:
+    torch.manual_seed(0)
+    user, item = torch.randn(7, 3, dtype=double, requires_grad=True), torch.randn(11, 3, dtype=double)
+    observed = torch.rand(7, 11) < 0.3
+    table = user @ item.T
+    literal = sum(
+        (1 - table[u, i]) ** 2 if observed[u, i] else weight * table[u, i] ** 2 for u in range(7) for i in range(11)
+    )
+    found = losses.squared_error_everywhere(user, item, table[observed], weight=weight, scale=0.5)
+    assert found.item() == pytest.approx(literal.item() / 2)
+    gradients = [torch.autograd.grad(value, user, retain_graph=True)[0] for value in (found, literal / 2)]
+    assert torch.allclose(*gradients, atol=1e-9)
+
+
+def test_multinomial_is_the_negative_log_likelihood_of_the_distinct_users() -> None:
+    torch.manual_seed(1)
+    users, table = torch.tensor([2, 0, 2, 2, 1]), torch.randn(3, 6, dtype=double)
+    items = [[0, 4], [1], [2, 3, 5]]
+    logits = table[users]
+    literal = -sum(table[u].log_softmax(0)[i].item() for u in range(3) for i in items[u])
+    found = losses.multinomial(
+        logits,
+        observed=torch.stack([table[u, items[u]].sum() for u in users.tolist()]),
+        degree=torch.tensor([len(items[u]) for u in users.tolist()], dtype=double),
+        weight=losses.multiplicity_weight(users, 3),
+    )
+    assert found.item() == pytest.approx(literal, rel=1e-6)
+
+
+def literal_list_probability(row: list[float], length: int) -> float:
+    probability = 1.0
+    for k in range(length):
+        probability *= exp(row[k]) / sum(exp(s) for s in row[k:])
+    return probability
+
+
+@given(st.lists(st.lists(st.floats(-5, 5), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
+def test_listwise_is_the_product_of_the_paper(rows: list[list[float]], length: int) -> None:
+    weight = torch.linspace(0.5, 2, len(rows), dtype=double)
+    literal = -sum(w * log(literal_list_probability(row, length)) for w, row in zip(weight.tolist(), rows, strict=True))
+    found = losses.listwise(torch.tensor(rows, dtype=double), length, weight)
+    assert found.item() == pytest.approx(literal, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_listwise_probabilities_of_all_lists_sum_to_one(length: int) -> None:
+    torch.manual_seed(2)
+    row = torch.randn(4, dtype=double)
+    beginnings = {tuple(order[:length]): order for order in permutations(range(4))}
+    one = torch.ones(1, dtype=double)
+    total = sum(torch.exp(-losses.listwise(row[list(order)][None], length, one)) for order in beginnings.values())
+    assert total.item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("order", ["agreeing", "opposed", "equal"])
+def test_everything_is_finite_in_float32_at_scores_of_ten_thousand(order: str) -> None:
+    high, low = {"agreeing": (1e4, -1e4), "opposed": (-1e4, 1e4), "equal": (1e4, 1e4)}[order]
+    positive = torch.full((3,), high, requires_grad=True)
+    negative = torch.full((3,), low, requires_grad=True)
+    row = torch.linspace(high, low, 100).repeat(2, 1).requires_grad_()
+    values = [loss(positive, negative) for loss in (losses.bpr, losses.cml, losses.cross_entropy, losses.squared_error)]
+    values.append(losses.listwise(row, 50, torch.ones(2)))
+    values.append(losses.multinomial(row, row[:, :3].sum(1), torch.full((2,), 3.0), torch.ones(2)))
+    for value in values:
+        assert torch.isfinite(value)
+        value.backward()
+    assert all(torch.isfinite(leaf.grad).all() for leaf in (positive, negative, row))
+    if order == "opposed":
+        assert losses.bpr(positive, negative).item() == pytest.approx(6e4)
+
+
+def test_listwise_gradient_equals_autograd_of_the_product() -> None:
+    torch.manual_seed(3)
+    row = torch.randn(2, 7, dtype=double, requires_grad=True)
+    fast = losses.listwise(row, 4, torch.ones(2, dtype=double))
+    literal = -sum(torch.log(row[u, k].exp() / row[u, k:].exp().sum()) for u in range(2) for k in range(4))
+    gradients = [torch.autograd.grad(value, row, retain_graph=True)[0] for value in (fast, literal)]
+    assert torch.allclose(*gradients, atol=1e-12)
+
+
+def test_multiplicity_weights_count_each_distinct_place_once() -> None:
+    places = torch.tensor([4, 1, 4, 4, 0, 1])
+    weights = losses.multiplicity_weight(places, 6)
+    assert weights.tolist() == pytest.approx([1 / 3, 1 / 2, 1 / 3, 1 / 3, 1, 1 / 2])
