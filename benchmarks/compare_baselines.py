@@ -28,8 +28,8 @@ concf compare data/citeulike-paper --models {models} --seeds 5 --markdown table.
 Mean ± standard deviation of the test figures over five splits (seeds 0 to 4). Settings were chosen by validation
 recall@50 on the split of seed 0, over the grids of `src/concf/baselines/table.py`, and then held; * marks a value at
 the edge of its grid. p: paired t-test over the splits against the first row, Holm-corrected. R recall, N NDCG; full
-ranking, ties to the lower item id. Seconds to fit are of two cores of a shared machine: hold them against each other
-only.
+ranking, ties to the lower item id. Seconds to fit come from several machines and loads (each raw line names its own):
+take them for an order of magnitude.
 """
 
 
