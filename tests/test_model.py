@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from literal import Branch
 from scipy.sparse import csr_array
-from torch import Tensor
 
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
@@ -34,55 +34,12 @@ def model(encoder: str, sharing: Sharing = "embedding") -> Model:
     return Model(TRAIN, OBJECTIVES, dimensions=8, encoder=ENCODERS[encoder], sharing=sharing, spread=1.0)
 
 
-def literal_tables(made: Model, place: int) -> tuple[Tensor, Tensor]:
-    """One branch's own embedding tables, propagated with a dense graph where the encoder says so."""
-    group = place if made.user.shape[0] > 1 else 0
-    user, item = made.user[group], made.item[group]
-    if not hasattr(made.encoder, "graph"):
-        return user, item
-    observed = torch.from_numpy(TRAIN.toarray()).double()
-    adjacency = torch.zeros(USERS + ITEMS, USERS + ITEMS)
-    adjacency[:USERS, USERS:], adjacency[USERS:, :USERS] = observed, observed.T
-    root = adjacency.sum(1).clamp(min=1e-30).rsqrt()
-    step = root[:, None] * adjacency * root
-    nodes = [torch.cat([user, item])]
-    for _ in range(2):
-        nodes.append(step @ nodes[-1])
-    mean = torch.stack(nodes).mean(0)
-    return mean[:USERS], mean[USERS:]
-
-
-def literal_encoding(made: Model, place: int, row: Tensor) -> Tensor:
-    if not hasattr(made.encoder, "first"):
-        return row
-    first, second = made.encoder.first, made.encoder.second
-    one, two = (place if layer.weight.shape[0] > 1 else 0 for layer in (first, second))
-    hidden = torch.relu(row @ first.weight[one] + first.bias[one, 0])
-    return hidden @ second.weight[two] + second.bias[two, 0]
-
-
-def ball(vector: Tensor) -> Tensor:
-    return vector / max(1.0, vector.norm().item())
-
-
 def literal_score(made: Model, name: str) -> Callable[[int, int], float]:
-    """s(u, i) of SPEC's table of heads, from scratch for every pair."""
-    place, head = made.names.index(name), made.head(name)
-    user, item = literal_tables(made, place)
-    h_user = [literal_encoding(made, place, row) for row in user]
-    h_item = [literal_encoding(made, place, row) for row in item]
+    branch = Branch(made, name, TRAIN, layers=2)
 
     @torch.no_grad()
     def score(u: int, i: int) -> float:
-        if name == "bpr":
-            return float(head.map(h_user[u]) @ head.map(h_item[i]))
-        if name == "cml":
-            return -float((ball(head.map(h_user[u])) - ball(head.map(h_item[i]))).norm())
-        if name in ("cross-entropy", "squared-error"):
-            return float(head.map(h_user[u] * h_item[i]))
-        if name == "multinomial":
-            return float(head.table(h_user[u]).log_softmax(0)[i])
-        return float(head.table(h_item[i]).log_softmax(0)[u])
+        return branch.score(u, i).item()
 
     return score
 
@@ -108,8 +65,7 @@ def test_vectors_offset_and_bias_make_the_score_that_the_loss_sees(name: str) ->
     table = vectors @ item_vectors.T + offset[:, None] + bias
     for u in range(USERS):
         for i in range(ITEMS):
-            expected = -(score(u, i) ** 2) if name == "cml" else score(u, i)
-            assert table[u, i].item() == pytest.approx(expected, abs=1e-12)
+            assert table[u, i].item() == pytest.approx(score(u, i), abs=1e-12)
 
 
 def count(made: Model) -> dict[str, int]:

@@ -44,7 +44,9 @@ class Factors:
     @classmethod
     def of(cls, user: Any, item: Any, bias: Any = None) -> Factors:
         """From arrays or tensors."""
-        return cls(_floats(user), _floats(item), None if bias is None else _floats(bias))
+        vectors, item_vectors = _floats(user), _floats(item)
+        kind = torch.promote_types(vectors.dtype, item_vectors.dtype)
+        return cls(vectors.to(kind), item_vectors.to(kind), None if bias is None else _floats(bias).to(kind))
 
     def to(self, device: str | torch.device) -> Factors:
         """The same vectors on another device."""

@@ -22,16 +22,20 @@ class Objective:
     loss:  with needs "pairs" of (positive, negative) scores [B]; with "items" or "users" of (logits, observed, degree,
            weight), see `losses.multinomial`, over all items for each user or over all users for each item
     head:  made from (size of an encoding, number of users, number of items)
+    lesson: what becomes of the scores [B, L] before the consensus loss
     """
 
     loss: Callable[..., Tensor]
     head: Callable[[int, int, int], Head]
     needs: Needs = "pairs"
+    lesson: Callable[[Tensor], Tensor] = lambda scores: scores
 
 
 OBJECTIVES = {
     "bpr": Objective(losses.bpr, lambda size, users, items: DotHead(size)),  # noqa: ARG005
-    "cml": Objective(losses.cml, lambda size, users, items: MetricHead(size)),  # noqa: ARG005
+    "cml": Objective(
+        losses.cml, lambda size, users, items: MetricHead(size), lesson=lambda scores: 10 * scores  # noqa: ARG005
+    ),
     "cross-entropy": Objective(losses.cross_entropy, lambda size, users, items: ProductHead(size)),  # noqa: ARG005
     "squared-error": Objective(losses.squared_error, lambda size, users, items: ProductHead(size)),  # noqa: ARG005
     "multinomial": Objective(
