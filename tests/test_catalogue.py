@@ -172,3 +172,29 @@ def test_unknown_names_are_refused_with_the_known_ones(concf: Run) -> None:
     assert code == 2
     assert "'netflix'" in err
     assert "citeulike, ciao, foursquare" in err
+
+
+def test_what_is_said_of_columns_is_refused_for_a_catalogue_name(concf: Run, real_data: Path, tmp_path: Path) -> None:
+    code, _, err = concf("prepare", "ciao", "--min-rating", 5, "--out", tmp_path / "x")
+    assert code == 2
+    assert "read as it is" in err
+
+
+def test_a_connection_that_breaks_off_says_what_to_put_where(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "small", small_entry(b"2 1 2\n"))
+
+    class Broken:
+        headers: dict[str, str] = {}  # noqa: RUF012
+
+        def read(self, _n: int) -> bytes:
+            raise ConnectionResetError("Connection reset by peer")
+
+        def __enter__(self) -> Broken:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Broken())
+    with pytest.raises(DataError, match=r"(?s)reset by peer.*put these files there by hand"):
+        fetch("small")
+    assert not any((data_home() / "small").iterdir())

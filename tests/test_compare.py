@@ -20,7 +20,7 @@ from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.tables import comparison_rows, markdown
 
@@ -128,9 +128,39 @@ def test_markdown_has_a_row_a_model(data: Split) -> None:
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
 
 
+def test_one_split_under_five_seeds_is_no_evidence() -> None:
+    untied = prepare(LOG, protocol="leave-last")
+    assert untied.with_seed(1).hash == untied.hash
+    with pytest.raises(ConfigError, match="one split only"):
+        compare(untied, MODELS, seeds=5)
+
+
+def test_a_log_serves_other_figures_too_and_refuses_what_is_not_its_own(data: Split, tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    compare(data, MODELS, seeds=1, log=log)
+    again = compare(data, MODELS, seeds=1, log=log, tune_on="ndcg@20", metrics=("recall", "ndcg", "coverage"))
+    assert again.tuned_on == "ndcg@20"
+    assert again.p_values("coverage@20") == [None, None]
+    for foreign in (b"user_id,item_id\n1,2\n", b"\xff\xfe"):
+        log.write_bytes(foreign)
+        with pytest.raises(DataError, match="--log"):
+            compare(data, MODELS, seeds=1, log=log)
+        assert log.read_bytes() == foreign
+
+
+def test_a_missing_library_is_told_before_anything_is_fitted(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concf.baselines.table.find_spec", lambda _name: None)
+    with pytest.raises(MissingExtraError, match="baselines"):
+        compare(data, ["popularity", "ials"], seeds=1)
+
+
 def test_nonsense_is_refused(data: Split) -> None:
     with pytest.raises(ConfigError, match="'magic'"):
         compare(data, ["magic"])
+    with pytest.raises(ConfigError, match="cannot tune"):
+        compare(data, [])
+    with pytest.raises(ConfigError, match="magic"):
+        compare(data, MODELS, metrics=("magic",))
     with pytest.raises(ConfigError, match="recall@7"):
         compare(data, MODELS, tune_on="recall@7")
     by_time = prepare(LOG, protocol="time", valid=0.2, test=0.2)

@@ -70,18 +70,55 @@ def test_the_manifest_says_how_it_was_made(folder: Path) -> None:
 def test_a_missing_or_shortened_file_is_refused(folder: Path, name: str) -> None:
     path = folder / name
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(DataError, match=f"{name} has .* bytes instead of"):
+    with pytest.raises(DataError, match=f"{name} was changed or cut short"):
         Split.load(folder)
     path.unlink()
     with pytest.raises(DataError, match=f"{name} is missing"):
         Split.load(folder)
 
 
-def test_a_changed_split_is_refused(folder: Path) -> None:
-    parts = np.load(folder / "part.npy")
-    np.save(folder / "part.npy", parts[::-1])
-    with pytest.raises(DataError, match="not the one its manifest names"):
+@pytest.mark.parametrize("name", ["part", "timestamp", "count", "user"])
+def test_a_file_with_other_values_is_refused(folder: Path, name: str) -> None:
+    values = np.load(folder / f"{name}.npy")
+    np.save(folder / f"{name}.npy", values[::-1])
+    with pytest.raises(DataError, match=f"{name}.npy was changed"):
         Split.load(folder)
+
+
+def test_a_failing_rename_puts_the_old_data_set_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, rename = Split.load(folder).hash, Path.rename
+
+    def broken(self: Path, target: Path) -> Path:
+        if "partial" in self.name:
+            raise OSError(5, "Input/output error")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+    with pytest.raises(DataError, match="Input/output error"):
+        prepare(LOG, protocol="random", seed=5, out=folder, overwrite=True)
+    assert Split.load(folder).hash == before
+    assert [path.name for path in folder.parent.iterdir()] == ["data"]
+
+
+def test_a_kill_between_the_two_renames_loses_nothing(folder: Path) -> None:
+    before = Split.load(folder).hash
+    script = """
+import os, signal, sys
+from pathlib import Path
+from concf.data.prepare import prepare
+rename = Path.rename
+def killed(self, target):
+    if "partial" in self.name: os.kill(os.getpid(), signal.SIGKILL)
+    return rename(self, target)
+Path.rename = killed
+prepare("demo", protocol="random", out=sys.argv[1], overwrite=True)
+"""
+    assert run_python(script, folder).returncode == -signal.SIGKILL
+    assert not folder.exists()
+    with pytest.raises(DataError, match="--overwrite"):
+        prepare(LOG, protocol="random", out=folder)
+    assert Split.load(folder).hash == before
+    assert [path.name for path in folder.parent.iterdir()] == ["data"]
 
 
 def test_a_newer_format_and_a_damaged_manifest_are_refused(folder: Path) -> None:
@@ -90,8 +127,12 @@ def test_a_newer_format_and_a_damaged_manifest_are_refused(folder: Path) -> None
     path.write_text(json.dumps(whole | {"format": 99}))
     with pytest.raises(DataError, match="format 99 is newer"):
         Split.load(folder)
-    path.write_text(json.dumps(whole)[:200])
-    with pytest.raises(DataError, match="damaged"):
+    for damaged in (json.dumps(whole)[:200], json.dumps({k: v for k, v in whole.items() if k != "notes"}), "[]"):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match="damaged"):
+            Split.load(folder)
+    path.write_text(json.dumps(whole | {"files": {}}))
+    with pytest.raises(DataError, match="was changed"):
         Split.load(folder)
     path.unlink()
     with pytest.raises(DataError, match="not a prepared data set"):
@@ -150,7 +191,7 @@ from concf.data.prepare import prepare
 log, out, file = sys.argv[1:]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 save, write_text = np.save, Path.write_text
-def killed_save(path, array):
+def killed_save(path, array, **_):
     if Path(path).name == file:
         Path(path).write_bytes(b"half"); die()
     save(path, array)

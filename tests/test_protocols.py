@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from math import floor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,19 @@ def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
     assert parts[(2, "b")] == DROPPED  # in validation and test: then user 2 has no test item
     with pytest.raises(ConfigError, match="cannot be divided anew"):
         split.with_seed(1)
+
+
+def test_given_files_may_spell_integers_in_one_part_only(tmp_path: Path) -> None:
+    for part, text in {"train": "7,a\n8,1\nx,2\n7,2\n", "valid": "7,1\n", "test": "7,3\nx,1\n8,3\nx,3\n"}.items():
+        (tmp_path / f"{part}.csv").write_text("user_id,item_id\n" + text)
+    (tmp_path / "test.csv").write_text("user_id,item_id\n7,2\n8,2\n")
+    (tmp_path / "train.csv").write_text("user_id,item_id\n7,a\n8,1\nx,2\n")
+    files = [str(tmp_path / f"{part}.csv") for part in ("train", "valid", "test")]
+    split = prepare(files[0], protocol="given", valid=files[1], test=files[2])
+    assert split.interactions.user_ids.values[split.evaluated].tolist() == ["7"]
+    assert parts_by_pair(split)[("7", "2")] == TEST
+    with pytest.raises(ConfigError, match="no settings"):
+        prepare(files[0], protocol="given", valid=files[1], test=files[2], n=4)
 
 
 def test_nonsense_is_refused() -> None:

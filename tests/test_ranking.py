@@ -234,3 +234,47 @@ def test_a_given_list_that_names_an_item_twice_is_refused_and_its_user_named():
 def test_what_cannot_be_ranked_is_refused_with_its_type(thing):
     with pytest.raises(ConfigError, match=f"{type(thing).__name__} cannot be ranked"):
         rank(thing, np.arange(2), 1)
+
+
+def test_an_error_in_one_of_many_blocks_ends_all_of_them():
+    rng = np.random.default_rng(0)
+    user, item = rng.standard_normal((400, 4)), rng.standard_normal((300, 4))
+    item[7] = np.nan
+    with pytest.raises(DataError, match="NaN"):
+        rank((user, item), np.arange(400), 5, memory=300 * 8 * 16)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(DataError, match="NaN"):
+            rank((user, item), np.arange(400), 5, memory=300 * 8 * 16)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_shapes_that_do_not_fit_are_refused():
+    user, item = np.ones((4, 2)), np.ones((6, 2))
+    users, seen = np.arange(4), csr_array((4, 5))
+    for model in ((user, np.ones((6, 3))), (user, item, np.ones(5)), (np.ones(4), item)):
+        with pytest.raises(ConfigError, match="expected"):
+            rank(model, users, 2)
+    with pytest.raises(ConfigError, match="6 items and the data has 5"):
+        rank((user, item), users, 2, seen=seen)
+    with pytest.raises(ConfigError, match="position 7"):
+        rank((user, item), np.array([7]), 2)
+    with pytest.raises(ConfigError, match=r"expected .1, items."):
+        rank(lambda users: np.ones(6), users, 2)
+    with pytest.raises(ConfigError, match="k is 1 or more"):
+        rank((user, item), users, 0)
+
+
+def test_a_list_function_is_asked_for_enough_to_lose_what_was_seen():
+    asked = []
+
+    def best_first(users, k):
+        asked.append(k)
+        return np.tile(np.arange(k), (len(users), 1))
+
+    seen = csr_array(np.array([[1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]))
+    assert rank(ListFunction(best_first), np.arange(2), 3, seen=seen).tolist() == [[2, 3, 4], [0, 1, 3]]
+    assert asked == [5]

@@ -183,6 +183,67 @@ def test_columns_can_be_named_by_name_or_place(tmp_path: Path) -> None:
     assert pairs(found) == [(1, 2), (3, 4)]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("decimal commas.csv", "1;10;3,5\n2;11;4,5\n", [(1, 10), (2, 11)]),
+        ("names with spaces.csv", "u 1,a b c\nu 2,d e f\n", [("u 1", "a b c"), ("u 2", "d e f")]),
+        ("counted, all alike.dat", "3 1 2 3\n3 4 5 6\n", [(0, 1), (0, 2), (0, 3), (1, 4), (1, 5), (1, 6)]),
+        ("a column called row.csv", "row,user_id,item_id\n9,1,2\n9,3,4\n", [(1, 2), (3, 4)]),
+        ("long lines.txt", "".join(f"{u} {' '.join(map(str, range(20000 + u)))}\n" for u in (1, 2, 3)), None),
+        ("quotes.inter", 'user_id:token\titem_id:token\n1\t"a\n2\tb"\n', [(1, '"a'), (2, 'b"')]),
+    ],
+)
+def test_text_that_is_easily_misread(tmp_path: Path, name: str, content: str, expected: list | None) -> None:
+    found = read(write(tmp_path / name, content))
+    assert len(found) == 60006 if expected is None else pairs(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("# exported 2020\nuser_id,item_id\n1,2\n", "a.csv:1: begins with a comment"),
+        ("1,a b\n3\n4,c d\n5,e\n", "a.csv:2: .*no item id"),
+        ("1\t2\n3\t4\n5\n6\t7\n", "a.csv:3: .*no item id"),
+        ("1::2\n3::4\n5\n6::7\n", "a.csv:3: .*no user id"),
+        ("1 2 3\n4 5 6\n", "a.csv:1: .*--format table or --format user-lines"),
+        ("1,2\r3,4\r", "a.csv:1: .*carriage return"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_with_the_line(tmp_path: Path, content: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read(write(tmp_path / "a.csv", content))
+
+
+def test_integers_of_64_bits_stay_integers(tmp_path: Path) -> None:
+    found = read(write(tmp_path / "a.csv", f"user_id,item_id\n1234567890123456789,1\n{-(2**63)},2\n"))
+    assert found.user_ids.values.tolist() == [-(2**63), 1234567890123456789]
+    words = read(write(tmp_path / "b.csv", f"user_id,item_id\n{2**63},1\n5,2\n"))
+    assert words.user_ids.values.tolist() == ["5", str(2**63)]
+    unsigned = pl.DataFrame({"user_id": pl.Series([3, 7], dtype=pl.UInt64), "item_id": [1, 2]})
+    assert read(unsigned).user_ids.values.tolist() == [3, 7]
+
+
+def test_unsigned_and_decimal_times_become_plain_numbers() -> None:
+    frame = pl.DataFrame({"user_id": [1, 1], "item_id": [1, 2], "timestamp": pl.Series([0, 9], dtype=pl.UInt32)})
+    assert read(frame).timestamp.dtype == np.int64
+    assert read(frame.cast({"timestamp": pl.Decimal(10, 2)})).timestamp.dtype == np.float64
+
+
+def test_a_column_can_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "user_id,item_id,date,count\n1,2,Jan 5,many\n")
+    with pytest.raises(DataError, match="column 'count': not a count"):
+        read(path, Reading(timestamp="none"))
+    found = read(path, Reading(timestamp="none", count="none"))
+    assert (found.timestamp, found.count.tolist()) == (None, [1.0])
+
+
+@pytest.mark.parametrize("log", [pl.Series([1]), ([1, 2], 3), pd.DataFrame({"user_id": [1, "a"], "item_id": [1, 2]})])
+def test_strange_objects_are_refused_without_a_traceback(log: object) -> None:
+    with pytest.raises(DataError):
+        read(log)
+
+
 def test_one_column_cannot_play_two_roles(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "user_id,item_id\n1,2\n")
     with pytest.raises(ConfigError, match="'user_id' cannot be user and item"):

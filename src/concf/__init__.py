@@ -3,7 +3,7 @@
     import concf
 
     data = concf.prepare("log.csv", protocol="random", seed=0)
-    model = concf.baselines["ials"].make().fit(data.train)
+    model = concf.BASELINES["ease"].make().fit(data.train)
     print(concf.evaluate(model, data).means())
 
 Names are imported when they are first used, so that a part of the package needs only its own libraries.

@@ -122,11 +122,11 @@ def prepare(
 @app.command()
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
-    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr.")] = "popularity,itemknn,ease,rp3beta,ials",
+    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr.")] = "popularity,itemknn,ease,rp3beta",
     seeds: Annotated[int, typer.Option(min=1, help="Splits: the data set's own seed and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
-    tune_on: Annotated[str, typer.Option(help="Validation metric that chooses the settings.")] = "recall@50",
+    tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings (default: the first metric at the greatest length).")] = None,
     test: Annotated[str, typer.Option(help="Significance: t or wilcoxon, paired, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a killed comparison goes on from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the table there as Markdown.")] = None,
@@ -183,9 +183,9 @@ def demo(as_json: Json = False) -> None:
 @data_app.command("list")
 def list_data(as_json: Json = False) -> None:
     """The public data sets that concf knows, and whether they are here."""
-    from concf.data.catalogue import CATALOGUE, data_home, locate
+    from concf.data.catalogue import CATALOGUE, data_home, is_here
 
-    rows = [{"name": name, "about": entry.title, "here": locate(name) is not None} for name, entry in CATALOGUE.items()]
+    rows = [{"name": name, "about": entry.title, "here": is_here(name)} for name, entry in CATALOGUE.items()]
     rows.append({"name": "demo", "about": "Simulated: tastes, popularity and noise", "here": True})
     if as_json:
         typer.echo(json.dumps({"home": str(data_home()), "data": rows}))
@@ -219,7 +219,7 @@ def data_statistics(
     header: Header = None,
     as_json: Json = False,
 ) -> None:
-    """Users, items, interactions and density: as the log is, and after the filters that the protocols use."""
+    """Users, items, interactions and density of a log; of a data set of the catalogue also after the protocols' filters."""
     from concf.data.catalogue import CATALOGUE
     from concf.data.prepare import read_source
     from concf.data.protocols import Released

@@ -15,12 +15,10 @@ from numpy.typing import NDArray
 from concf.baselines.table import Baseline, Candidate, candidate
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.evaluate import evaluate
+from concf.evaluation.evaluate import evaluate, known_metrics
 from concf.evaluation.significance import TESTS, holm
 from concf.progress import working
 from concf.provenance import provenance
-
-TUNE_ON = "recall@50"
 
 
 @dataclass
@@ -64,7 +62,12 @@ class Comparison:
     source: str
 
     def p_values(self, metric: str, test: str = "t") -> list[float | None]:
-        """Each entrant against the first, Holm-corrected: over splits, or over users if there is one split."""
+        """Each entrant against the first, Holm-corrected: over splits, or over users if there is one split.
+
+        None for the first, and for a figure that single users do not have where there is one split.
+        """
+        if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
+            return [None] * len(self.entrants)
         first, *others = (self._row(entrant, metric) for entrant in self.entrants)
         corrected = holm([TESTS[test](first, other) for other in others]) if others else []
         return [None, *corrected]
@@ -108,22 +111,24 @@ def compare(
     seeds: int = 5,
     at: Sequence[int] = (20, 50),
     metrics: Sequence[str] = ("recall", "ndcg"),
-    tune_on: str = TUNE_ON,
+    tune_on: str | None = None,
     log: str | Path | None = None,
 ) -> Comparison:
     """Tune every model on the first split's validation part, hold the settings, test on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
     models: names of `BASELINES`, or your own candidates by name
+    tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     log:    JSON lines of what was measured; what stands there already is not run again
     """
     entrants = models if isinstance(models, Mapping) else {name: candidate(name) for name in models}
-    names = [f"{metric}@{n}" for n in at for metric in metrics]
-    if tune_on not in names:
-        raise ConfigError(f"cannot tune on {tune_on!r}; the metrics are {', '.join(names)}")
-    if seeds > 1 and not data.depends_on_seed:
-        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds=1")
-    splits = [data] + [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
+    names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
+    tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
+    if tune_on not in names or not entrants:
+        raise ConfigError(f"cannot tune {list(entrants)} on {tune_on!r}; the figures are {', '.join(names)}")
+    for model in entrants.values():
+        model.refuse_if_absent()
+    splits = _splits(data, seeds)
     book = _Book(Path(log) if log else None)
     done = []
     with working("comparing", len(entrants) * (1 + seeds)) as advance:
@@ -144,6 +149,18 @@ def compare(
     )  # fmt: skip
 
 
+def _splits(data: Split, seeds: int) -> list[Split]:
+    """The data set's own split and the next ones; the same split again would only look like evidence."""
+    splits = [data]
+    if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
+        splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
+    if len({split.hash for split in splits}) < seeds:
+        raise ConfigError(
+            f"protocol {data.recipe.protocol.name!r} has one split only, whatever the seed; compare with seeds 1"
+        )
+    return splits
+
+
 def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: _Book) -> tuple[Entrant, Baseline]:
     """The point of the grid with the best validation figure; the first of equals."""
     metric, _, n = tune_on.partition("@")
@@ -153,7 +170,7 @@ def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: _Book)
         for settings in points:
             key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": "valid"}
             cell = book.find(key)
-            if cell is None:
+            if cell is None or tune_on not in cell["mean"]:
                 fitted, seconds = _fit(settings, split)
                 value = evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()[tune_on]
                 cell = book.add(key, {"mean": {tune_on: value}, "fit_seconds": seconds})
@@ -196,12 +213,22 @@ class _Book:
         self.path = path
         self.cells: dict[str, dict[str, Any]] = {}
         if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                lines = path.read_text(encoding="utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise DataError(
+                    f"{path}: not a log of comparisons ({type(error).__name__}). Choose another --log"
+                ) from None
+            for line in lines:
                 try:
                     cell = json.loads(line)
                     self.cells[self._name(cell["key"])] = cell
                 except (ValueError, KeyError, TypeError):
                     continue
+            if lines and not self.cells:
+                raise DataError(
+                    f"{path}: holds something else than comparisons; it is left alone. Choose another --log"
+                )
 
     @staticmethod
     def _name(key: dict[str, Any]) -> str:

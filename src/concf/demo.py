@@ -39,7 +39,7 @@ def run(seeds: int = 3) -> tuple[Comparison, dict[str, Any]]:
         "user": data.interactions.user_ids.values[user].tolist()[0],
         "history": names[data.train[user].indices[:8]].tolist(),
         "items": [
-            {"rank": place + 1, "item": names[item].item(), "was": "used later" if item in held_out else ""}
+            {"rank": place + 1, "item": names[item].item(), "was": "held out" if item in held_out else ""}
             for place, item in enumerate(items.tolist())
         ],
     }

@@ -40,6 +40,9 @@ def _commit() -> str | None:
     if os.environ.get("CONCF_COMMIT"):
         return os.environ["CONCF_COMMIT"]
     here = str(Path(__file__).parent)
+    top = _git(here, "rev-parse", "--show-toplevel")
+    if top is None or Path(top, "src", "concf").resolve() != Path(here).resolve():
+        return None  # installed, perhaps inside a checkout of something else
     commit = _git(here, "rev-parse", "--short=12", "HEAD")
     return commit and commit + ("+" if _git(here, "status", "--porcelain", "--", here) else "")
 

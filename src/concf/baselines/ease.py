@@ -9,7 +9,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array
 
 from concf.config import Settings
-from concf.evaluation.scorers import Factors, ScoreFunction
+from concf.evaluation.scorers import ScoreFunction
 
 BLOCK = 1024
 
@@ -23,7 +23,7 @@ class EASE(Settings):
 
     regularisation: float = Field(150.0, gt=0)
 
-    def fit(self, train: csr_array, seed: int = 0) -> ScoreFunction | Factors:  # noqa: ARG002
+    def fit(self, train: csr_array, seed: int = 0) -> ScoreFunction:  # noqa: ARG002
         """Solve by the smaller of the two Gram matrices. train: [users, items]."""
         n_users, n_items = train.shape
         solve = self._by_users if n_users < n_items else self._by_items

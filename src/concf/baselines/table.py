@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import product
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from concf.baselines.ease import EASE
 from concf.baselines.factorisation import BPR, IALS, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.baselines.popularity import Popularity
-from concf.errors import ConfigError
+from concf.errors import ConfigError, MissingExtraError
 
 
 class Baseline(Protocol):
@@ -28,10 +29,16 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A baseline, and the values tried for its settings."""
+    """A baseline, and the values tried for its settings. library: what it needs beyond the core."""
 
     make: Any
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    library: str | None = None
+
+    def refuse_if_absent(self) -> None:
+        """Say at once, not after an hour of tuning, that a library is missing."""
+        if self.library is not None and not find_spec(self.library):
+            raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
 
     def settings(self) -> Iterator[Baseline]:
         """Every point of the grid."""
@@ -59,8 +66,11 @@ BASELINES = {
             "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
             "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0, 1000.0),
         },
+        library="implicit",
     ),
-    "bpr": Candidate(BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}),
+    "bpr": Candidate(
+        BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"
+    ),
 }
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from concf.data.filters import Filter
-from concf.data.folders import new_file
+from concf.data.folders import new_file, sha256
 from concf.data.interactions import Interactions
 from concf.data.read import collect, read
 from concf.data.scan import BOTH, Reading, Table, scan_file
@@ -90,6 +91,14 @@ def locate(name: str) -> tuple[list[Path], Callable[[list[Path]], Interactions]]
     return None
 
 
+def is_here(name: str) -> bool:
+    """Whether a whole and unchanged variant is in the data home."""
+    try:
+        return locate(name) is not None
+    except DataError:
+        return False
+
+
 def fetch(name: str) -> list[Path]:
     """The files of a data set, downloaded if they are not in the data home."""
     found = locate(name)
@@ -114,12 +123,6 @@ def load(name: str) -> Interactions:
     return reader(paths)
 
 
-def sha256(path: Path) -> str:
-    """The checksum of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _check(file: File, path: Path) -> None:
     found = sha256(path)
     if found != file.sha256:
@@ -133,11 +136,14 @@ def _download(name: str, file: File, path: Path) -> None:
         with urllib.request.urlopen(file.url, timeout=TIMEOUT) as answer, new_file(path) as fresh:
             total = int(answer.headers.get("Content-Length", 0)) or None
             with working(f"downloading {path.name}", total) as advance, fresh.open("wb") as out:
-                while block := answer.read(1 << 16):
+                for block in _blocks(answer):
                     out.write(block)
                     advance(len(block))
-            _check(file, fresh)
-    except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            if sha256(fresh) != file.sha256:
+                raise DataError(
+                    f"{file.url}: what came has not the SHA-256 {file.sha256}; it was not kept. Try again later"
+                )
+    except (urllib.error.URLError, _BrokenOffError, HTTPException, ValueError) as error:
         lines = "\n".join(
             f"  {f.url}\n    to {data_home() / f.place}\n    SHA-256 {f.sha256}" for f in entry(name).files
         )
@@ -145,6 +151,21 @@ def _download(name: str, file: File, path: Path) -> None:
             f"{name}: could not be downloaded ({error}). Without a network, put these files there by hand:\n{lines}\n"
             f"or set {HOME_VARIABLE} to a folder that has them"
         ) from None
+
+
+class _BrokenOffError(Exception):
+    """The connection ended before the file did."""
+
+
+def _blocks(answer: Any) -> Iterator[bytes]:
+    while True:
+        try:
+            block = answer.read(1 << 16)
+        except (OSError, HTTPException) as error:
+            raise _BrokenOffError(str(error)) from error
+        if not block:
+            return
+        yield block
 
 
 def _read_text(paths: list[Path]) -> Interactions:

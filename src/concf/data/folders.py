@@ -1,7 +1,8 @@
-"""Writing so that nothing is ever half-written: beside, then renamed."""
+"""Writing so that nothing is ever half-written: beside, then renamed. And telling whether it was changed since."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ def new_folder(target: Path, *, marker: str, overwrite: bool = False) -> Iterato
 
     marker: the file by which a folder of ours is known; only such a folder, or an empty one, is ever replaced.
     """
-    _refuse_occupied(target, marker, overwrite)
+    target = target.absolute()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _sweep(target)
+        _refuse_occupied(target, marker, overwrite)
         fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
         fresh.mkdir()
         try:
@@ -52,6 +54,12 @@ def new_file(target: Path) -> Iterator[Path]:
         raise DataError(f"{target}: could not be written ({reason}). Nothing was left behind") from error
 
 
+def sha256(path: Path) -> str:
+    """The checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _refuse_occupied(target: Path, marker: str, overwrite: bool) -> None:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
@@ -62,10 +70,14 @@ def _refuse_occupied(target: Path, marker: str, overwrite: bool) -> None:
 
 
 def _sweep(target: Path) -> None:
-    """Remove what a killed process left beside the target."""
-    for stale in target.parent.glob(f".{target.name}.partial-*"):
-        pid = stale.name.rpartition("-")[2]
-        if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
+    """Mend what a killed process left beside the target: put a folder that it had moved away back, remove the rest."""
+    for stale in sorted(target.parent.glob(f".{target.name}.*-*"), reverse=True):  # `replaced` before `partial`
+        state, _, pid = stale.name.removeprefix(f".{target.name}.").partition("-")
+        if state not in ("partial", "replaced") or not pid.isdigit() or (int(pid) != os.getpid() and _alive(int(pid))):
+            continue
+        if state == "replaced" and not target.exists():
+            stale.rename(target)
+        else:
             shutil.rmtree(stale, ignore_errors=True)
 
 
@@ -92,7 +104,11 @@ def _replace(target: Path, fresh: Path) -> None:
     if not target.exists():
         fresh.rename(target)
         return
-    old = target.with_name(f"{fresh.name}-old")
+    old = target.with_name(f".{target.name}.replaced-{os.getpid()}")
     target.rename(old)
-    fresh.rename(target)
+    try:
+        fresh.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
     shutil.rmtree(old, ignore_errors=True)

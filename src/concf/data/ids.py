@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-from concf.errors import DataError
 
 MAX_ID_BYTES = 1024
 
@@ -40,21 +36,10 @@ class Ids:
         """Whether the ids are integers (else they are strings)."""
         return bool(self.values.dtype == np.int64)
 
-    @cached_property
-    def _places(self) -> dict[Any, int]:
-        return {identity: place for place, identity in enumerate(self.values.tolist())}
-
-    def places(self, ids: Iterable[Any]) -> NDArray[np.int64]:
-        """[m] the positions of the given ids; an unknown one is refused by name."""
-        wanted = list(ids)
-        try:
-            return np.fromiter((self._places[identity] for identity in wanted), np.int64, len(wanted))
-        except KeyError as error:
-            kind = "integers" if self.are_integers else "strings"
-            raise DataError(
-                f"unknown id {error.args[0]!r}; the {len(self)} known ids are {kind}, "
-                f"for example {', '.join(map(repr, self.values[:3].tolist()))}"
-            ) from None
+    def named(self, places: NDArray[Any]) -> list[Any]:
+        """The ids at the given positions, in their order; an empty place (-1) is left out."""
+        named: list[Any] = self.values[places[places >= 0]].tolist()
+        return named
 
     def take(self, places: NDArray[Any]) -> Ids:
         """The ids at the given ascending positions."""

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from concf.data.catalogue import CATALOGUE, entry, fetch, load, sha256
+from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
+from concf.data.folders import sha256
 from concf.data.interactions import Interactions
 from concf.data.protocols import PROTOCOLS, TEST, TRAIN, VALID, Given, Parts, Protocol
 from concf.data.read import read
@@ -21,7 +22,11 @@ from concf.progress import working
 
 def read_source(source: Any, reading: Reading | None = None, seed: int = 0) -> tuple[Interactions, dict[str, Any]]:
     """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and what they were read from."""
-    if isinstance(source, str) and not Path(source).exists():
+    if isinstance(source, str) and not Path(source).is_file():
+        if source in (*CATALOGUE, "demo") and reading is not None and reading != Reading():
+            raise ConfigError(
+                f"{source}: a data set of the catalogue is read as it is; what you say of columns is for files"
+            )
         if source == "demo":
             simulation = Simulation()
             return read(simulation.draw(seed)), {
@@ -66,6 +71,8 @@ def prepare(
     """
     with working("preparing"):
         if protocol == "given":
+            if settings:
+                raise ConfigError(f"protocol 'given' has no settings, found {settings}")
             split = _given(source, valid, test, filter, reading, seed)
         else:
             shares = {name: share for name, share in (("valid", valid), ("test", test)) if share is not None}
@@ -106,7 +113,8 @@ def _given(train: Any, valid: Any, test: Any, filter: Filter | None, reading: Re
     if filter is not None:
         raise ConfigError("protocol 'given' takes the parts as they are; a filter would change them")
     sources = [read_source(source, reading) for source in (train, valid, test)]
-    interactions, parts = _union([interactions for interactions, _ in sources])
+    from_files = all(isinstance(source, str | Path) for source in (train, valid, test))
+    interactions, parts = _union([interactions for interactions, _ in sources], mixed_ids=from_files)
     names = ("train", "valid", "test")
     origin = {
         "name": "given",
@@ -116,36 +124,32 @@ def _given(train: Any, valid: Any, test: Any, filter: Filter | None, reading: Re
     return Split.make(interactions, recipe, parts)
 
 
-def _union(logs: list[Interactions]) -> tuple[Interactions, Parts]:
-    """All pairs of three logs under common ids, and the part that each pair comes from first."""
+def _union(logs: list[Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
+    """All pairs of three logs under common ids, and the part that each pair comes from first.
+
+    mixed_ids: where one file's ids all spell integers and another's do not, all are strings
+    """
     import polars as pl
 
     kinds = {side: {getattr(log, side).are_integers for log in logs} for side in ("user_ids", "item_ids")}
     for side, found in kinds.items():
-        if len(found) > 1:
-            raise DataError(
-                f"the {side.replace('_', ' ')} are integers in one part and strings in another. Make them alike"
-            )
+        if len(found) > 1 and not mixed_ids:
+            name = side.replace("_", " ")
+            raise DataError(f"the {name} are integers in one part and strings in another. Make them alike")
+    strings = {f"{side[:4]}_id": pl.String for side, found in kinds.items() if found != {True}}
     timed = all(log.timestamp is not None for log in logs)
     frames = []
     for part, log in zip((TRAIN, VALID, TEST), logs, strict=True):
         columns: dict[str, Any] = {
-            "user_id": log.user_ids.values[log.user],
-            "item_id": log.item_ids.values[log.item],
+            "user_id": pl.Series(log.user_ids.values[log.user].tolist()),
+            "item_id": pl.Series(log.item_ids.values[log.item].tolist()),
             "count": log.count,
             "part": np.full(len(log), part, np.uint8),
         }
         if timed:
             columns["timestamp"] = log.timestamp
-        frames.append(pl.DataFrame(columns, schema_overrides=_string_columns(log)))
-    joined = pl.concat(frames).sort("user_id", "item_id", "part")
+        frames.append(pl.DataFrame(columns).cast(strings))  # type: ignore[arg-type]
+    joined = pl.concat(frames, how="vertical_relaxed").sort("user_id", "item_id", "part")
     first = joined.unique(["user_id", "item_id"], keep="first", maintain_order=True)
     interactions = read(first.drop("part"))
     return interactions, first["part"].to_numpy()
-
-
-def _string_columns(log: Interactions) -> dict[str, Any]:
-    import polars as pl
-
-    sides = {"user_id": log.user_ids, "item_id": log.item_ids}
-    return {name: pl.String for name, ids in sides.items() if not ids.are_integers}

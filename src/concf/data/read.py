@@ -18,8 +18,6 @@ from concf.data.sniff import TextShape, fields, open_bytes, sniff
 from concf.errors import DataError
 from concf.progress import working
 
-CANONICAL_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
-
 
 @dataclass(frozen=True)
 class Fault:
@@ -35,11 +33,17 @@ def read(log: Any, reading: Reading | None = None) -> Interactions:
     """The interactions of a file, a frame, a sparse matrix or a pair of arrays.
 
     The file is gone through twice by Polars' streaming engine: once for the ids and the checks, once for the
-    pairs. Memory grows with the distinct ids and pairs, not with the size of the file.
+    pairs. The rows themselves are never held all at once.
     """
     reading = reading or Reading()
     if not isinstance(log, str | Path):
-        return collect(scan_object(log, reading), reading)
+        try:
+            return collect(scan_object(log, reading), reading)
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise DataError(
+                f"the {type(log).__name__} cannot be read ({reason}). Expected a user and an item a row"
+            ) from error
     path = Path(log)
     try:
         with working(f"reading {path.name}"):
@@ -88,8 +92,9 @@ def collect(table: Table, reading: Reading) -> Interactions:
 def _number(ids: pl.Series, may_be_integers: bool) -> tuple[Ids, pl.DataFrame]:
     """The ids in ascending order, and the table (id as in the source, its place) to join with."""
     kind = ids.name
-    are_integers = may_be_integers and ids.str.contains(CANONICAL_INTEGER).all()
-    values = ids.cast(pl.Int64) if are_integers else ids
+    numbers = ids.cast(pl.Int64, strict=False) if may_be_integers else None
+    plain = numbers is not None and (numbers.cast(pl.String) == ids).fill_null(False).all()  # 7, but not 007
+    values = numbers if numbers is not None and plain else ids
     order = values.arg_sort()
     places = pl.DataFrame({kind: ids.gather(order)}).with_columns(
         pl.int_range(pl.len(), dtype=pl.Int32).alias(f"{kind}_place")
@@ -117,7 +122,9 @@ def _typed_id(table: Table, role: str, kind: pl.DataType) -> pl.Expr:
     column = pl.col(role)
     if isinstance(kind, pl.Categorical | pl.Enum):
         return column.cast(pl.String)
-    if kind == pl.String or (kind.is_integer() and kind not in (pl.UInt64, pl.Int128)):
+    if kind == pl.UInt64:
+        return column.cast(pl.Int64, strict=False)
+    if kind == pl.String or (kind.is_integer() and kind not in (pl.Int128, pl.UInt128)):
         return column
     raise DataError(
         f"{table.name}: the {role} ids are {kind}; expected strings or integers up to 64 bits. Cast the column first"
@@ -130,7 +137,7 @@ def _typed_time(table: Table, kind: pl.DataType) -> pl.Expr:
     if kind.is_temporal():
         return column.cast(pl.Datetime("us")).cast(pl.Int64)
     if kind.is_numeric():
-        return column
+        return column.cast(pl.Int64 if kind.is_integer() else pl.Float64, strict=False)
     if kind != pl.String:
         raise DataError(f"{table.name}: the timestamps are {kind}; expected numbers, dates or text in ISO 8601")
     sample = table.frame.select("timestamp").head(1000).collect()["timestamp"].drop_nulls()
@@ -164,7 +171,7 @@ def _faults(frame: pl.LazyFrame, table: Table) -> list[Fault]:
             faults.append(Fault(role, long, what, f"Use shorter ids, or another column.{separator}"))
     count = pl.col("count")
     bad_count = count.is_null() | ~count.is_finite() | (count < 0)
-    mend = "Counts are numbers, 0 or more; drop the row, or read the log without this column"
+    mend = "Counts are numbers, 0 or more; drop the row, or leave the column out with --count none"
     faults.append(Fault("count", bad_count, "not a count", mend))
     if "rating" in schema:
         bad_rating = pl.col("rating").is_null() | pl.col("rating").is_nan()
@@ -172,7 +179,14 @@ def _faults(frame: pl.LazyFrame, table: Table) -> list[Fault]:
     if "timestamp" in schema:
         time = pl.col("timestamp")
         bad_time = time.is_null() | time.is_nan() if schema["timestamp"].is_float() else time.is_null()
-        faults.append(Fault("timestamp", bad_time, "not a time", "Times are numbers or ISO 8601; drop the row"))
+        faults.append(
+            Fault(
+                "timestamp",
+                bad_time,
+                "not a time",
+                "Times are numbers or ISO 8601; drop the row, or leave the column out with --timestamp none",
+            )
+        )
     return faults
 
 
@@ -181,7 +195,8 @@ def _report(frame: pl.LazyFrame, table: Table, fault: Fault) -> DataError:
     row = frame.filter(fault.when).select(pl.col("row").min()).collect(engine="streaming").item()
     source = table.frame.filter(pl.col("row") == row).drop("row").head(1).collect(engine="streaming")
     found = {name: str(value)[:60] if value is not None else None for name, value in source.row(0, named=True).items()}
-    return DataError(f"{table.where(row)}: column {fault.column!r}: {fault.what}, found {found}. {fault.mend}")
+    column = table.columns.get(fault.column, fault.column)
+    return DataError(f"{table.where(row)}: column {column!r}: {fault.what}, found {found}. {fault.mend}")
 
 
 def _explain(path: Path, reading: Reading, error: BaseException) -> DataError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from concf.data.sniff import ROLES, first_lines, sniff
 from concf.errors import ConfigError, DataError
 
 Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
+ROW = "row of the source"  # a name that no column has
 BOTH = frozenset({"user", "item"})
 SUFFIXES: dict[str, Format] = {
     ".parquet": "parquet", ".pq": "parquet",
@@ -31,8 +32,8 @@ class Reading(Settings):
     user: str | None = None  # column of the user; its place, from 0, in a file without header
     item: str | None = None  # column of the item
     rating: str | None = None  # column of an explicit rating, looked at only with `min_rating`
-    count: str | None = None  # column that says how many events a row stands for
-    timestamp: str | None = None  # column of the time
+    count: str | None = None  # column that says how many events a row stands for; "none": there is none
+    timestamp: str | None = None  # column of the time; "none": there is none
     min_rating: float | None = None  # a row rated below is not an interaction
     format: Format = "auto"  # table | parquet | jsonl | user-lines (id first) | counted-lines (count first)
     separator: str | None = None  # of a text table; one or more characters
@@ -51,12 +52,14 @@ class Table:
     name:       what messages call it
     first_line: the line of the text file that holds row 0, or None if the source has no lines
     may_be_integers: the roles (user, item) whose ids came as text that may spell integers
+    columns:    what the source calls the column of a role
     """
 
     frame: pl.LazyFrame
     name: str
     first_line: int | None = None
     may_be_integers: frozenset[str] = frozenset()
+    columns: dict[str, str] = field(default_factory=dict)
 
     def where(self, row: int) -> str:
         """The place of a row, for a message."""
@@ -70,6 +73,8 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
     lowered = {name.lower(): name for name in reversed(names)}
     for role, usual in ROLES.items():
         if role in named:
+            if named[role] == "none" and role not in ("user", "item"):
+                continue
             if named[role] not in names:
                 raise DataError(f"{where}: no column {named[role]!r} for the {role}; the columns are {names}")
             chosen[role] = named[role]
@@ -93,14 +98,14 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
 
 
 def _roles(frame: pl.LazyFrame, columns: dict[str, str]) -> pl.LazyFrame:
-    return frame.select("row", **{role: pl.col(name) for role, name in columns.items()})
+    return frame.select(pl.col(ROW).alias("row"), **{role: pl.col(name) for role, name in columns.items()})
 
 
 def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
     """row, line: every line of a text file as one string."""
     return pl.scan_csv(
         path, has_header=False, skip_rows=skip, schema={"line": pl.String},
-        separator="\x1e", quote_char=None, row_index_name="row",
+        separator="\x1e", quote_char=None, row_index_name=ROW,
     )  # fmt: skip
 
 
@@ -114,7 +119,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
     if len(shape.separator.encode()) == 1:
         frame = pl.scan_csv(
             path, has_header=False, skip_rows=skip, schema=dict.fromkeys(names, pl.String),
-            separator=shape.separator, row_index_name="row",
+            separator=shape.separator, row_index_name=ROW, quote_char=None if _is_recbole(path) else '"',
         )  # fmt: skip
     else:
         pieces = pl.col("line").str.split(shape.separator)
@@ -123,11 +128,16 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
             name: pl.when(whole).then(pieces.list.get(place, null_on_oob=True))
             for place, name in enumerate(names)
         }  # fmt: skip
-        frame = _scan_lines(path, skip).filter(pl.col("line").is_not_null()).select("row", **cells)
+        frame = _scan_lines(path, skip).filter(pl.col("line").is_not_null()).select(ROW, **cells)
     columns = choose_columns(names, reading, f"{path}:1")
     blank = pl.col(columns["user"]).is_null() & pl.col(columns["item"]).is_null()
     kept = frame if len(shape.separator) > 1 else frame.filter(~blank)
-    return Table(_roles(kept, columns), str(path), first_line=1 + skip, may_be_integers=BOTH)
+    return Table(_roles(kept, columns), str(path), first_line=1 + skip, may_be_integers=BOTH, columns=columns)
+
+
+def _is_recbole(path: Path) -> bool:
+    """RecBole's files quote nothing."""
+    return ".inter" in path.suffixes
 
 
 def _scan_user_lines(path: Path, reading: Reading) -> Table:
@@ -144,15 +154,15 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
     frame = _scan_lines(path).filter(pl.col("line").is_not_null())
     if counted:
         _refuse_wrong_counts(path, frame, pieces)
-    first = pl.col("row").cast(pl.String) if counted else pieces.list.first()
-    items = frame.select("row", user=first, item=pieces.list.slice(1))
+    first = pl.col(ROW).cast(pl.String) if counted else pieces.list.first()
+    items = frame.select(pl.col(ROW).alias("row"), user=first, item=pieces.list.slice(1))
     exploded = items.filter(pl.col("item").list.len() > 0).explode("item")
     return Table(exploded, str(path), first_line=1, may_be_integers=BOTH)
 
 
 def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> None:
     length = (pieces.list.len().cast(pl.Int64) - 1).cast(pl.String)
-    wrong = frame.filter(pieces.list.first() != length).bottom_k(1, by="row").collect(engine="streaming")
+    wrong = frame.filter(pieces.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
     if len(wrong):
         row, line = wrong.row(0)
         raise DataError(
@@ -163,24 +173,39 @@ def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> No
 
 def _scan_json_lines(path: Path, reading: Reading) -> Table:
     """Ids keep the kind that the first line gives them: numbers are read as text, then become integers again."""
-    line = next(line for line in first_lines(path) if line.strip())
+    lines = [line for line in first_lines(path) if line.strip()]
+    line = lines[0]
     try:
         first = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:1: not JSON ({error.msg}), found {line[:80]!r}. Expected one object a line") from None
     if not isinstance(first, dict):
         raise DataError(f"{path}:1: expected a JSON object with a user and an item, found {line[:80]!r}")
-    columns = choose_columns(list(first), reading, f"{path}:1")
+    keys = dict.fromkeys(key for text in lines for key in _keys(text))
+    columns = choose_columns(list(keys), reading, f"{path}:1")
+    for role in ("user", "item"):
+        if not isinstance(first.get(columns[role]), str | int) or isinstance(first[columns[role]], bool):
+            found = first.get(columns[role])
+            raise DataError(f"{path}:1: the {role} id is {found!r}; expected a string or an integer")
     schema = dict.fromkeys(columns.values(), pl.String)
-    frame = _roles(pl.scan_ndjson(path, schema=schema, row_index_name="row"), columns)
+    frame = _roles(pl.scan_ndjson(path, schema=schema, row_index_name=ROW), columns)
     numbers = frozenset(role for role in ("user", "item") if not isinstance(first[columns[role]], str))
-    return Table(frame, str(path), first_line=1, may_be_integers=numbers)
+    return Table(frame, str(path), first_line=1, may_be_integers=numbers, columns=columns)
+
+
+def _keys(text: str) -> list[str]:
+    """The keys of one line of JSON, none if it is broken (it is found when all are read)."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return []
+    return list(found) if isinstance(found, dict) else []
 
 
 def _scan_parquet(path: Path, reading: Reading) -> Table:
-    frame = pl.scan_parquet(path, row_index_name="row")
-    columns = choose_columns(frame.drop("row").collect_schema().names(), reading, str(path))
-    return Table(_roles(frame, columns), str(path))
+    frame = pl.scan_parquet(path, row_index_name=ROW)
+    columns = choose_columns(frame.drop(ROW).collect_schema().names(), reading, str(path))
+    return Table(_roles(frame, columns), str(path), columns=columns)
 
 
 SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
@@ -231,4 +256,4 @@ def scan_object(log: Any, reading: Reading) -> Table:
     frame = log.lazy()
     name = f"the {type(log).__name__}"
     columns = choose_columns(frame.collect_schema().names(), reading, name)
-    return Table(_roles(frame.with_row_index("row"), columns), name)
+    return Table(_roles(frame.with_row_index(ROW), columns), name, columns=columns)

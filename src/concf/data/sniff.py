@@ -6,6 +6,7 @@ import csv
 import gzip
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -34,6 +35,7 @@ class TextShape:
     header: whether the first line names the columns
     names:  the columns, `0, 1, 2 ..` where there is no header
     skip:   lines before the first line of data, blank ones included
+    is_table: as many fields in (nearly) every line; else it may hold one line a user
     """
 
     separator: str
@@ -51,26 +53,41 @@ def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
 
 
 def first_lines(path: Path) -> list[str]:
-    """Up to 200 lines of the beginning, less the last if the sample cuts it; one at least is not blank."""
+    """Up to 200 lines of the beginning; one at least is not blank."""
     try:
         with open_bytes(path) as file:
-            sample = file.read(SAMPLE_BYTES)
+            sample = b"".join(_sampled(file))
     except (EOFError, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: the gzip data is damaged ({error}). Fetch or pack the file again") from None
     text = sample.decode("utf-8-sig", errors="replace")
-    lines = text.splitlines()
-    if len(sample) == SAMPLE_BYTES and len(lines) > 1:
-        lines = lines[:-1]
+    lines = text.replace("\r\n", "\n").split("\n")
+    if "\r" in lines[0]:
+        raise DataError(f"{path}:1: the lines end with a carriage return alone. Save the file with ordinary line ends")
     if not any(line.strip() for line in lines):
         raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
+    if lines[0].startswith("#"):
+        raise DataError(f"{path}:1: begins with a comment, found {lines[0][:80]!r}. Remove it")
     return lines[:SAMPLE_LINES]
+
+
+def _sampled(file: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines: 64 KiB of them, but ten at least."""
+    size = 0
+    for number, line in enumerate(file, start=1):
+        yield line
+        size += len(line)
+        if number >= SAMPLE_LINES or (size >= SAMPLE_BYTES and number >= 10):
+            return
 
 
 def fields(line: str, separator: str) -> list[str]:
     """One line cut at the separator, quotes respected where the separator is a single character."""
     if len(separator) > 1:
         return [field.strip() for field in line.split(separator)]
-    return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
+    try:
+        return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
+    except csv.Error:
+        return [field.strip() for field in line.split(separator)]
 
 
 def _regularity(lines: list[str], separator: str) -> tuple[int, float]:
@@ -80,7 +97,10 @@ def _regularity(lines: list[str], separator: str) -> tuple[int, float]:
 
 
 def find_separator(path: Path, lines: list[str]) -> str:
-    """The candidate that cuts the most lines into the same number (two or more) of fields."""
+    """The candidate that cuts the most lines into the same number (two or more) of fields; then the most fields.
+
+    A space stands within fields too, so it is taken only where nothing else makes a table.
+    """
     scores = {separator: _regularity(lines, separator) for separator in SEPARATORS}
     usable = [separator for separator in SEPARATORS if scores[separator][0] > 1]
     if not usable:
@@ -88,7 +108,9 @@ def find_separator(path: Path, lines: list[str]) -> str:
             f"{path}:1: expected at least 2 fields, found {lines[0][:80]!r}. "
             "Is the separator another one? Give it with --separator"
         )
-    return max(usable, key=lambda separator: scores[separator][1])
+    best = max(usable, key=lambda separator: (scores[separator][1], scores[separator][0]))
+    tables = [separator for separator in usable if separator != " " and scores[separator][1] >= TABLE_SHARE]
+    return max(tables, key=lambda separator: scores[separator][0]) if tables else best
 
 
 def _is_number(field: str) -> bool:
@@ -122,13 +144,22 @@ def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[st
     separator = separator or find_separator(path, lines)
     width, share = _regularity(lines, separator)
     rows = [fields(line, separator) for line in lines[:2]]
-    is_table = width > 1 and share >= TABLE_SHARE
     if header is None:
         header = _has_header(path, rows, wanted)
+    cut = [line.split(separator) for line in lines]
+    ragged = width < 2 or share < TABLE_SHARE
+    counted = width > 2 and all(row[0] == str(len(row) - 1) for row in cut)
+    alone = any(len(row) == 1 and row[0] != "0" for row in cut)  # a user has items, unless their number is 0
+    is_table = header or separator not in " \t" or alone or not (ragged or counted)
+    if is_table and not header and separator == " " and width > 2 and not wanted:
+        raise DataError(
+            f"{path}:1: {lines[0][:80]!r} may be a row of {width} columns or a user with its items. "
+            "Say --format table or --format user-lines"
+        )
     names = [column_name(field) for field in rows[0]] if header else [str(place) for place in range(width)]
     doubled = [name for name, times in Counter(names).items() if times > 1]
     if doubled:
         raise DataError(f"{path}:1: column {doubled[0]!r} stands twice in the header. Rename one of the two")
     first_data = numbered[header : header + 1]
     skip = first_data[0][0] if first_data else numbered[0][0] + 1
-    return TextShape(separator, header, names, skip, is_table or header)
+    return TextShape(separator, header, names, skip, is_table)

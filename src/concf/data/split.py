@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from concf.config import Settings
 from concf.data.filters import Filter
-from concf.data.folders import new_folder
+from concf.data.folders import new_folder, sha256
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol, honest
@@ -24,6 +24,7 @@ from concf.version import VERSION
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"
+REQUIRED = {f"{name}.npy" for name in ("user_ids", "item_ids", "user", "item", "part", "count")}
 
 
 class Recipe(Settings):
@@ -33,7 +34,7 @@ class Recipe(Settings):
     reading: dict[str, Any] = Field(default_factory=dict)  # what was said about columns and format
     filters: tuple[Filter, ...] = ()  # applied in order, the protocol's own last
     protocol: Protocol
-    seed: int = 0
+    seed: int = Field(0, ge=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,11 +71,6 @@ class Split:
         if isinstance(self.recipe.protocol, Given):
             raise ConfigError("a data set whose parts were given cannot be divided anew")
         return Split.make(self.interactions, self.recipe.model_copy(update={"seed": seed}))
-
-    @property
-    def depends_on_seed(self) -> bool:
-        """Whether another seed gives another split."""
-        return self.recipe.protocol.name not in ("given", "time")
 
     @cached_property
     def train(self) -> csr_array:
@@ -134,9 +130,9 @@ class Split:
             if self.interactions.timestamp is not None:
                 columns |= {"timestamp": self.interactions.timestamp}
             for name, column in columns.items():
-                np.save(fresh / f"{name}.npy", column)
-            sizes = {file.name: file.stat().st_size for file in sorted(fresh.iterdir())}
-            manifest = self.summary() | {"files": sizes}
+                np.save(fresh / f"{name}.npy", column, allow_pickle=False)
+            checksums = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
+            manifest = self.summary() | {"files": checksums}
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -154,8 +150,6 @@ class Split:
             timestamp=np.load(columns["timestamp"]) if "timestamp" in columns else None,
         )
         split = cls(interactions, np.load(columns["part"]), Recipe(**manifest["recipe"]), tuple(manifest["notes"]))
-        if split.hash != manifest["split_hash"]:
-            raise DataError(f"{folder}: the split is not the one its manifest names. Prepare the data set again")
         return split
 
     def part(self, name: str) -> csr_array:
@@ -181,14 +175,15 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
                 f"{folder}: format {manifest['format']} is newer than this concf ({VERSION}) knows. Update concf"
             )
         Recipe(**manifest["recipe"])
-        sizes = dict(manifest["files"])
+        checksums = dict(manifest["files"]) | dict.fromkeys(REQUIRED - set(manifest["files"]))
+        list(manifest["notes"])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None
-    for name, size in sizes.items():
-        found = (folder / name).stat().st_size if (folder / name).is_file() else None
-        if found != size:
-            state = "is missing" if found is None else f"has {found} bytes instead of {size}"
-            raise DataError(f"{folder / name} {state}: the data set is incomplete. Prepare it again")
+    for name, checksum in checksums.items():
+        found = sha256(folder / name) if (folder / name).is_file() else None
+        if found is None or found != checksum:
+            state = "is missing" if found is None else "was changed or cut short"
+            raise DataError(f"{folder / name} {state}: the data set is not the one that was prepared. Prepare it again")
     return manifest
 
 

@@ -67,7 +67,7 @@ def evaluate(
     split: Split,
     *,
     on: Literal["valid", "test"] = "test",
-    at: Iterable[int] = (20, 50),
+    at: Iterable[int] | int = (20, 50),
     metrics: Iterable[str] = METRICS,
     device: str | torch.device = "cpu",
     memory: int | None = None,
@@ -77,7 +77,9 @@ def evaluate(
     For `test`, a user's training and validation items are left out of the lists; for `valid`, its training and
     test items. Ties go to the lower item position. See `rank` for what a model may be.
     """
-    cuts, metrics = _cuts(at), _known(metrics)
+    cuts, metrics = _cuts(at), known_metrics(metrics)
+    if on not in ("valid", "test"):
+        raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
     lists = rank(model, split.evaluated, cuts[-1], seen=split.seen(on), device=device, memory=memory)
     return score_lists(lists, split.evaluated, split.part(on), split.train, at=cuts, metrics=metrics)
 
@@ -92,7 +94,7 @@ def score_lists(
     metrics: Iterable[str] = METRICS,
 ) -> Evaluation:
     """Score ranked lists [e, N] of the given users [e]. held_out, train: [users, items]."""
-    cuts, wanted = _cuts(at), _known(metrics)
+    cuts, wanted = _cuts(at), known_metrics(metrics)
     if cuts[-1] > lists.shape[1]:
         raise ConfigError(f"cannot score the first {cuts[-1]} places of lists of {lists.shape[1]}")
     _refuse_strange_items(lists, train.shape[1])
@@ -115,8 +117,8 @@ def score_lists(
     return Evaluation(users, lists, per_user, overall, activity)
 
 
-def _cuts(at: Iterable[int]) -> list[int]:
-    cuts = sorted(set(at))
+def _cuts(at: Iterable[int] | int) -> list[int]:
+    cuts = [at] if isinstance(at, int) else sorted(set(at))
     if not cuts or cuts[0] < 1:
         raise ConfigError(f"lists are cut at lengths of 1 or more, found {cuts}")
     return cuts
@@ -131,7 +133,8 @@ def _refuse_strange_items(lists: NDArray[np.int32], n_items: int) -> None:
         )
 
 
-def _known(metrics: Iterable[str]) -> list[str]:
+def known_metrics(metrics: Iterable[str]) -> list[str]:
+    """The metrics' names; an unknown one is refused."""
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     for name in names:
         if name not in ALL_METRICS:

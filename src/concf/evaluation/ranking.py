@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.errors import DataError
-from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer
+from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer, floats
 from concf.progress import working
 
 NOTHING = -1  # an empty place at the end of a list
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
 GPU_MEMORY = 1 << 30
+SMALLEST_BLOCK = 16  # users, however many threads share the memory
+LISTED_USERS = 4096  # whose lists are asked for at a time
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -93,6 +95,8 @@ def rank(
     memory: bytes of scores held at a time; it sets how many users go through together
     Ties go to the lower item position. An item scored -inf is not recommended.
     """
+    if k < 1:
+        raise ConfigError(f"lists of {k} items make no sense; k is 1 or more")
     scorer = as_scorer(model)
     if isinstance(scorer, Factors):
         scorer = scorer.to(device)
@@ -103,9 +107,11 @@ def rank(
         return _rank_lists(scorer, users, k, seen, lists)
     threads = torch.get_num_threads() if isinstance(scorer, Factors) and scorer.user.device.type == "cpu" else 1
     budget = (memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)) // threads
-    probe = scorer.scores(torch.as_tensor(users[:1]))
+    _refuse_other_users(scorer, users, seen)
+    probe = floats(scorer.scores(torch.as_tensor(users[:1])))
+    _refuse_other_items(probe, seen)
     n_items = probe.shape[1]
-    size = min(len(users), max(1, budget // (probe.element_size() * n_items)))
+    size = min(len(users), max(1 if memory else SMALLEST_BLOCK, budget // (probe.element_size() * n_items)))
     buffers: SimpleQueue[Tensor] = SimpleQueue()  # reused: fresh memory costs more than the product
     for _ in range(threads):
         buffers.put(probe.new_empty((size, n_items)) if isinstance(scorer, Factors) else probe)
@@ -113,13 +119,15 @@ def rank(
     def rank_from(begin: int) -> int:
         block = users[begin : begin + size]
         buffer = buffers.get()
-        with torch.inference_mode():
-            if isinstance(scorer, Factors):
-                scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
-            else:
-                scores = scorer.scores(torch.as_tensor(block)).contiguous()
-            items = _rank_block(scores, block, min(k, n_items), seen)
-        buffers.put(buffer)
+        try:
+            with torch.inference_mode():
+                if isinstance(scorer, Factors):
+                    scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
+                else:
+                    scores = floats(scorer.scores(torch.as_tensor(block))).contiguous()
+                items = _rank_block(scores, block, min(k, n_items), seen)
+        finally:
+            buffers.put(buffer)  # also after an error, or the next block would wait for it for ever
         lists[begin : begin + len(block), : items.shape[1]] = items
         return len(block)
 
@@ -127,6 +135,20 @@ def rank(
         for n_done in _map(rank_from, range(0, len(users), size), threads):
             advance(n_done)
     return lists
+
+
+def _refuse_other_items(probe: Tensor, seen: csr_array | None) -> None:
+    if probe.ndim != 2 or len(probe) != 1:
+        raise ConfigError(f"for one user the model gives scores of shape {list(probe.shape)}; expected [1, items]")
+    if seen is not None and probe.shape[1] != seen.shape[1]:
+        raise ConfigError(f"the model scores {probe.shape[1]} items and the data has {seen.shape[1]}")
+
+
+def _refuse_other_users(scorer: Scorer, users: NDArray[np.int64], seen: csr_array | None) -> None:
+    last = int(users.max())
+    n_users = len(scorer.user) if isinstance(scorer, Factors) else seen.shape[0] if seen is not None else last + 1
+    if last >= n_users or users.min() < 0:
+        raise ConfigError(f"user position {last} is asked for and there are {n_users} users, numbered from 0")
 
 
 def _map(work: Callable[[int], int], places: range, threads: int) -> Iterator[int]:
@@ -158,15 +180,15 @@ def _rank_lists(
     scorer: ListFunction, users: NDArray[np.int64], k: int, seen: csr_array | None, lists: NDArray[np.int32]
 ) -> NDArray[np.int32]:
     """Lists as they were given, seen items and empty places taken out, cut at k."""
-    given = scorer.lists(torch.as_tensor(users), k).numpy()
-    for place, (user, items) in enumerate(zip(users, given, strict=True)):
-        known = seen.indices[seen.indptr[user] : seen.indptr[user + 1]] if seen is not None else ()
-        left = [item for item in items.tolist() if item != NOTHING]
-        if len(set(left)) < len(left):
-            raise DataError(f"the list of user position {user} names an item twice")
-        kept = np.setdiff1d(left, known, assume_unique=True)[:k]
-        lists[place, : len(kept)] = kept
+    longest = int(np.diff(seen.indptr)[users].max()) if seen is not None else 0
+    for begin in range(0, len(users), LISTED_USERS):
+        block = users[begin : begin + LISTED_USERS]
+        given = scorer.lists(torch.as_tensor(block), k + longest).numpy()
+        for place, (user, items) in enumerate(zip(block, given, strict=True), start=begin):
+            known = seen.indices[seen.indptr[user] : seen.indptr[user + 1]] if seen is not None else ()
+            left = items[items != NOTHING]
+            if len(np.unique(left)) < len(left):
+                raise DataError(f"the list of user position {user} names an item twice")
+            kept = np.setdiff1d(left, known, assume_unique=True)[:k]
+            lists[place, : len(kept)] = kept
     return lists
-
-
-__all__ = ["NOTHING", "Scorer", "rank", "top_k"]

@@ -44,9 +44,15 @@ class Factors:
     @classmethod
     def of(cls, user: Any, item: Any, bias: Any = None) -> Factors:
         """From arrays or tensors."""
-        vectors, item_vectors = _floats(user), _floats(item)
+        vectors, item_vectors = floats(user), floats(item)
         kind = torch.promote_types(vectors.dtype, item_vectors.dtype)
-        return cls(vectors.to(kind), item_vectors.to(kind), None if bias is None else _floats(bias).to(kind))
+        biases = None if bias is None else floats(bias).to(kind)
+        if vectors.ndim != 2 or item_vectors.ndim != 2 or vectors.shape[1] != item_vectors.shape[1]:
+            shapes = f"{list(vectors.shape)} and {list(item_vectors.shape)}"
+            raise ConfigError(f"expected user vectors [users, d] and item vectors [items, d], found {shapes}")
+        if biases is not None and biases.shape != item_vectors.shape[:1]:
+            raise ConfigError(f"expected an item bias [{len(item_vectors)}], found {list(biases.shape)}")
+        return cls(vectors.to(kind), item_vectors.to(kind), biases)
 
     def to(self, device: str | torch.device) -> Factors:
         """The same vectors on another device."""
@@ -68,14 +74,14 @@ class ScoreFunction:
 
     def scores(self, users: Tensor) -> Tensor:
         """[b] -> [b, items]: a copy, since the function may hand out an array of its own."""
-        return _floats(self.function(users.cpu().numpy())).clone(memory_format=torch.contiguous_format)
+        return floats(self.function(users.cpu().numpy())).clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True)
 class ListFunction:
     """A function from user positions [b] (numpy) and a length k to ranked item positions [b, k or more], best first.
 
-    -1 marks an empty place. Seen items are taken out of the lists, so give more than k where they may occur.
+    -1 marks an empty place. Seen items are taken out of the lists; the length that is asked for leaves room for them.
     """
 
     function: Callable[[NDArray[np.int64], int], Any]
@@ -85,7 +91,7 @@ class ListFunction:
         return torch.as_tensor(self.function(users.cpu().numpy(), k)).to("cpu", torch.int64)
 
 
-def _floats(array: Any) -> Tensor:
+def floats(array: Any) -> Tensor:
     """A floating-point tensor of an array or tensor; float32 if it holds integers."""
     if isinstance(array, np.ndarray) and not array.flags.writeable:
         array = array.copy()
@@ -95,10 +101,12 @@ def _floats(array: Any) -> Tensor:
 
 def as_scorer(model: Any) -> Scorer | ListFunction:
     """A scorer from whatever can be one: vectors as a tuple, a model with `factors()`, a scorer, a score function."""
+    if isinstance(model, Factors):
+        return Factors.of(model.user, model.item, model.bias)
     if isinstance(model, Scorer | ListFunction):
         return model
     if isinstance(model, HasFactors) and callable(model.factors):
-        return model.factors()
+        return as_scorer(model.factors())
     if isinstance(model, tuple) and len(model) in (2, 3):
         return Factors.of(*model)
     if callable(model):
