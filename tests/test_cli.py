@@ -114,8 +114,12 @@ def test_evaluation_needs_no_reader_and_no_extra(blocked: str) -> None:
     subprocess.run([sys.executable, "-c", PARTS_ALONE, blocked], check=True)
 
 
-def test_importing_the_package_is_cheap() -> None:
-    script = "import sys, concf; print({'torch', 'polars', 'pydantic', 'rich'} & set(sys.modules))"
+@pytest.mark.parametrize(
+    ("imports", "unwanted"),
+    [("concf", "torch polars pydantic rich"), ("concf.cli, concf.tables, concf.data.prepare", "torch implicit pandas")],
+)
+def test_importing_brings_no_more_than_is_needed(imports: str, unwanted: str) -> None:
+    script = f"import sys, {imports}; print(set({unwanted.split()}) & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from concf.compare import Comparison
-
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from concf.compare import Comparison
 
 SHORT = {"recall": "R", "ndcg": "N", "precision": "P", "map": "MAP", "mrr": "MRR", "hit": "Hit"}
 
