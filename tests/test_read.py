@@ -215,6 +215,13 @@ def test_what_cannot_be_told_is_refused_with_the_line(tmp_path: Path, content: s
         read(write(tmp_path / "a.csv", content))
 
 
+def test_what_may_be_either_is_read_as_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "1 2 3\n4 5 6\n")
+    assert pairs(read(path, Reading(format="table"))) == [(1, 2), (4, 5)]
+    assert pairs(read(path, Reading(format="user-lines"))) == [(1, 2), (1, 3), (4, 5), (4, 6)]
+    assert pairs(read(path, Reading(user="0", item="2"))) == [(1, 3), (4, 6)]
+
+
 def test_integers_of_64_bits_stay_integers(tmp_path: Path) -> None:
     found = read(write(tmp_path / "a.csv", f"user_id,item_id\n1234567890123456789,1\n{-(2**63)},2\n"))
     assert found.user_ids.values.tolist() == [-(2**63), 1234567890123456789]

@@ -229,7 +229,7 @@ def _line_checker(path: Path, reading: Reading) -> Callable[[bytes], str | None]
         return lambda line: _undecodable(line) or _not_json(line.decode())
     if kind in ("auto", "table"):
         shape = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-        if shape.is_table or kind == "table":
+        if shape.kind == "table" or kind == "table":
             return lambda line: _undecodable(line) or _wrong_fields(line.decode().rstrip("\r\n"), shape)
     return _undecodable
 

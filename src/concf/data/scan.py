@@ -111,8 +111,13 @@ def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
 
 def _scan_text_table(path: Path, reading: Reading) -> Table:
     shape = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-    if not shape.is_table and reading.format == "auto":
+    if shape.kind == "lines" and reading.format == "auto":
         return _scan_user_lines(path, reading)
+    if shape.kind == "either" and reading.format == "auto":
+        raise DataError(
+            f"{path}:1: a line may be a row of {len(shape.names)} columns or a user with its items. "
+            "Say --format table or --format user-lines"
+        )
     names, skip = shape.names, shape.skip
     if not shape.header and not reading.named():
         reading = reading.model_copy(update={"user": "0", "item": "1"})

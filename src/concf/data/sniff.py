@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from typing import Literal
 
 from concf.errors import DataError
 
@@ -28,6 +29,9 @@ ROLES = {
 KNOWN_NAMES = {name for names in ROLES.values() for name in names}
 
 
+Kind = Literal["table", "lines", "either"]
+
+
 @dataclass(frozen=True)
 class TextShape:
     """What a text file looks like.
@@ -35,14 +39,14 @@ class TextShape:
     header: whether the first line names the columns
     names:  the columns, `0, 1, 2 ..` where there is no header
     skip:   lines before the first line of data, blank ones included
-    is_table: as many fields in (nearly) every line; else it may hold one line a user
+    kind:   a table, one line a user, or either
     """
 
     separator: str
     header: bool
     names: list[str]
     skip: int
-    is_table: bool
+    kind: Kind
 
 
 def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
@@ -146,20 +150,24 @@ def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[st
     rows = [fields(line, separator) for line in lines[:2]]
     if header is None:
         header = _has_header(path, rows, wanted)
-    cut = [line.split(separator) for line in lines]
-    ragged = width < 2 or share < TABLE_SHARE
-    counted = width > 2 and all(row[0] == str(len(row) - 1) for row in cut)
-    alone = any(len(row) == 1 and row[0] != "0" for row in cut)  # a user has items, unless their number is 0
-    is_table = header or separator not in " \t" or alone or not (ragged or counted)
-    if is_table and not header and separator == " " and width > 2 and not wanted:
-        raise DataError(
-            f"{path}:1: {lines[0][:80]!r} may be a row of {width} columns or a user with its items. "
-            "Say --format table or --format user-lines"
-        )
+    kind: Kind = "table" if header else _kind(lines, separator, regular=width > 1 and share >= TABLE_SHARE)
+    kind = "table" if kind == "either" and wanted else kind  # who names columns has a table in mind
     names = [column_name(field) for field in rows[0]] if header else [str(place) for place in range(width)]
     doubled = [name for name, times in Counter(names).items() if times > 1]
     if doubled:
         raise DataError(f"{path}:1: column {doubled[0]!r} stands twice in the header. Rename one of the two")
     first_data = numbered[header : header + 1]
     skip = first_data[0][0] if first_data else numbered[0][0] + 1
-    return TextShape(separator, header, names, skip, is_table)
+    return TextShape(separator, header, names, skip, kind)
+
+
+def _kind(lines: list[str], separator: str, regular: bool) -> Kind:
+    """What headerless lines hold. Only a space or a tab separates the items of a user."""
+    rows = [line.split(separator) for line in lines]
+    alone = any(len(row) == 1 and row[0] != "0" for row in rows)  # a user has items, unless their number is 0
+    if separator not in " \t" or alone:
+        return "table"
+    counted = all(row[0] == str(len(row) - 1) for row in rows)
+    if not regular or (counted and len(rows[0]) > 2):
+        return "lines"
+    return "either" if separator == " " and len(rows[0]) > 2 else "table"
