@@ -58,6 +58,7 @@ def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
     code, out, _ = concf(*words)
     assert "ease" in out
     assert "Holm" in out
+    assert report["split_hashes"][0][:8] in out
 
 
 def test_demo_runs_and_reports(concf: Run) -> None:

@@ -141,6 +141,11 @@ def test_a_log_serves_other_figures_too_and_refuses_what_is_not_its_own(data: Sp
     again = compare(data, MODELS, seeds=1, log=log, tune_on="ndcg@20", metrics=("recall", "ndcg", "coverage"))
     assert again.tuned_on == "ndcg@20"
     assert again.p_values("coverage@20") == [None, None]
+    FITS.clear()
+    counted = {"counted": Candidate(Counted)}
+    for figure in ("recall@50", "ndcg@20", "recall@50"):
+        compare(data, counted, seeds=1, log=log, tune_on=figure)
+    assert len(FITS) == 3  # two validations and one test; the third comparison finds everything
     for foreign in (b"user_id,item_id\n1,2\n", b"\xff\xfe"):
         log.write_bytes(foreign)
         with pytest.raises(DataError, match="--log"):
@@ -161,6 +166,8 @@ def test_nonsense_is_refused(data: Split) -> None:
         compare(data, [])
     with pytest.raises(ConfigError, match="magic"):
         compare(data, MODELS, metrics=("magic",))
+    with pytest.raises(ConfigError, match="tune on are recall@20"):
+        compare(data, MODELS, metrics=("gini", "recall"))
     with pytest.raises(ConfigError, match="recall@7"):
         compare(data, MODELS, tune_on="recall@7")
     by_time = prepare(LOG, protocol="time", valid=0.2, test=0.2)

@@ -181,6 +181,10 @@ def test_columns_can_be_named_by_name_or_place(tmp_path: Path) -> None:
     bare = write(tmp_path / "b.csv", "5,1,2\n5,3,4\n")
     found = read(bare, Reading(user="1", item="2", rating="0", min_rating=5))
     assert pairs(found) == [(1, 2), (3, 4)]
+    found = read(bare, Reading(timestamp="2"))
+    assert pairs(found) == [(5, 1), (5, 3)]
+    assert found.timestamp is not None
+    assert found.timestamp.tolist() == [2, 4]
 
 
 @pytest.mark.parametrize(

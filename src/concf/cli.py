@@ -36,8 +36,10 @@ User = Annotated[str | None, typer.Option(help="Column of the user (its place fr
 Item = Annotated[str | None, typer.Option(help="Column of the item.", rich_help_panel=READING)]
 Rating = Annotated[str | None, typer.Option(help="Column of an explicit rating.", rich_help_panel=READING)]
 MinRating = Annotated[float | None, typer.Option(help="Rows rated below are no interactions.", rich_help_panel=READING)]
-Count = Annotated[str | None, typer.Option(help="Column of how often.", rich_help_panel=READING)]
-Timestamp = Annotated[str | None, typer.Option(help="Column of the time.", rich_help_panel=READING)]
+Count = Annotated[str | None, typer.Option(help="Column of how often (`none`: leave it out).", rich_help_panel=READING)]
+Timestamp = Annotated[
+    str | None, typer.Option(help="Column of the time (`none`: leave it out).", rich_help_panel=READING)
+]
 Format = Annotated[str, typer.Option(help="auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", rich_help_panel=READING)]  # fmt: skip
 Separator = Annotated[str | None, typer.Option(help="Of a text table, such as ';' or '::'.", rich_help_panel=READING)]
 Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether line 1 names the columns.", rich_help_panel=READING)]  # fmt: skip
@@ -309,7 +311,8 @@ def _print_figures(figures: dict[str, Any]) -> None:
 def _print_footnote(report: dict[str, Any]) -> None:
     typer.echo(
         f"Mean ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
-        f"* marks the edge of a grid.\np: against the first, {report['test']}."
+        f"* marks the edge of a grid.\np: against the first, {report['test']}. "
+        f"Split hashes {', '.join(split[:8] for split in report['split_hashes'])}."
     )
 
 

@@ -16,6 +16,7 @@ from concf.baselines.table import Baseline, Candidate, candidate
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate, known_metrics
+from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
 from concf.progress import working
 from concf.provenance import provenance
@@ -124,8 +125,9 @@ def compare(
     entrants = models if isinstance(models, Mapping) else {name: candidate(name) for name in models}
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
-    if tune_on not in names or not entrants:
-        raise ConfigError(f"cannot tune {list(entrants)} on {tune_on!r}; the figures are {', '.join(names)}")
+    if tune_on not in names or tune_on.partition("@")[0] not in ACCURACY or not entrants:
+        accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
+        raise ConfigError(f"cannot tune {list(entrants)} on {tune_on!r}; figures to tune on are {', '.join(accurate)}")
     for model in entrants.values():
         model.refuse_if_absent()
     splits = _splits(data, seeds)
@@ -173,7 +175,8 @@ def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: _Book)
             if cell is None or tune_on not in cell["mean"]:
                 fitted, seconds = _fit(settings, split)
                 value = evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()[tune_on]
-                cell = book.add(key, {"mean": {tune_on: value}, "fit_seconds": seconds})
+                known = {} if cell is None else cell["mean"]
+                cell = book.add(key, {"mean": known | {tune_on: value}, "fit_seconds": seconds})
             tried.append((cell["mean"][tune_on], settings))
             advance(1)
     value, best = max(tried, key=lambda pair: pair[0])

@@ -20,7 +20,7 @@ from concf.errors import ConfigError, DataError
 from concf.progress import working
 
 
-def read_source(source: Any, reading: Reading | None = None, seed: int = 0) -> tuple[Interactions, dict[str, Any]]:
+def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactions, dict[str, Any]]:
     """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and what they were read from."""
     if isinstance(source, str) and not Path(source).is_file():
         if source in (*CATALOGUE, "demo") and reading is not None and reading != Reading():
@@ -29,11 +29,7 @@ def read_source(source: Any, reading: Reading | None = None, seed: int = 0) -> t
             )
         if source == "demo":
             simulation = Simulation()
-            return read(simulation.draw(seed)), {
-                "name": "demo",
-                "simulation": simulation.model_dump(),
-                "seed": seed,
-            }
+            return read(simulation.draw(seed=0)), {"name": "demo", "simulation": simulation.model_dump(), "seed": 0}
         if source in CATALOGUE:
             paths = fetch(source)
             return load(source), {"name": source, "sha256": {path.name: sha256(path) for path in paths}}

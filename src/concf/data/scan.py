@@ -119,8 +119,8 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
             "Say --format table or --format user-lines"
         )
     names, skip = shape.names, shape.skip
-    if not shape.header and not reading.named():
-        reading = reading.model_copy(update={"user": "0", "item": "1"})
+    if not shape.header:
+        reading = reading.model_copy(update={"user": reading.user or "0", "item": reading.item or "1"})
     if len(shape.separator.encode()) == 1:
         frame = pl.scan_csv(
             path, has_header=False, skip_rows=skip, schema=dict.fromkeys(names, pl.String),

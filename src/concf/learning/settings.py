@@ -1,4 +1,4 @@
-"""The settings of a training run, and our reading of the paper and of its released code: the preset `reference`."""
+"""The settings of a training run; the defaults are our reading of the paper and of its released code."""
 
 from __future__ import annotations
 
