@@ -19,10 +19,13 @@ _tasks = 0
 
 
 @contextmanager
-def working(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Show `what` while the block runs; the yielded function advances the bar. total None: length unknown."""
+def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Show `what` while the block runs; the yielded function advances the bar, with a note if there is news.
+
+    total None: length unknown.
+    """
     if not sys.stderr.isatty():
-        yield lambda _steps: None
+        yield lambda _steps, _note="": None
         return
     task = _Task(what, total)
     timer = threading.Timer(PATIENCE, task.show)
@@ -40,6 +43,7 @@ class _Task:
 
     def __init__(self, what: str, total: int | None) -> None:
         self.what, self.total, self.done = what, total, 0
+        self.note = ""
         self.id: int | None = None
         self.over = False
 
@@ -61,13 +65,18 @@ class _Task:
                 _display = Progress(*columns, console=Console(stderr=True), transient=True)
                 _display.start()
             _tasks += 1
-            self.id = int(_display.add_task(self.what, total=self.total, completed=self.done))
+            self.id = int(_display.add_task(self.said(), total=self.total, completed=self.done))
 
-    def advance(self, steps: int) -> None:
+    def advance(self, steps: int, note: str = "") -> None:
         with _lock:
             self.done += steps
+            self.note = note or self.note
             if self.id is not None and _display is not None:
-                _display.update(self.id, completed=self.done)  # type: ignore[arg-type]
+                _display.update(self.id, completed=self.done, description=self.said())  # type: ignore[arg-type]
+
+    def said(self) -> str:
+        """What stands before the bar."""
+        return f"{self.what}  {self.note}" if self.note else self.what
 
     def hide(self) -> None:
         global _display, _tasks

@@ -46,6 +46,7 @@ def new_file(target: Path) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield fresh
+            _sync_one(fresh)
             fresh.replace(target)
         finally:
             fresh.unlink(missing_ok=True)
@@ -93,11 +94,15 @@ def _alive(pid: int) -> bool:
 
 def _sync(folder: Path) -> None:
     for path in [*folder.iterdir(), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace(target: Path, fresh: Path) -> None:

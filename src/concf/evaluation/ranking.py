@@ -137,6 +137,37 @@ def rank(
     return lists
 
 
+def rank_everyone(factors: Factors, k: int, seen: Seen) -> Tensor:
+    """[users, k] int32: as `rank` for every user, but the lists stay on the device where the vectors are."""
+    device, n_items = factors.user.device, len(factors.item)
+    if device.type == "cpu":
+        users = np.arange(len(factors.user))
+        return torch.from_numpy(rank(factors, users, k, seen=seen.matrix))
+    lists = torch.full((len(factors.user), k), NOTHING, dtype=torch.int32, device=device)
+    size = max(1, GPU_MEMORY // (factors.item.element_size() * n_items))
+    for begin in range(0, len(lists), size):
+        end = min(begin + size, len(lists))
+        scores = factors.scores(torch.arange(begin, end, device=device))
+        scores.view(-1).index_fill_(0, seen.flat(begin, end), -torch.inf)
+        values, items = top_k(scores, min(k, n_items))
+        listed = items.masked_fill_(values == -torch.inf, NOTHING)
+        lists[begin:end, : listed.shape[1]] = listed
+    return lists
+
+
+class Seen:
+    """What each user has seen, on a device: `matrix` [users, items] with the places of its cells beside it."""
+
+    def __init__(self, matrix: csr_array, device: str | torch.device) -> None:
+        self.matrix, self.ends = matrix, matrix.indptr.tolist()
+        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+        self.places = torch.from_numpy(row * matrix.shape[1] + matrix.indices).to(device)
+
+    def flat(self, begin: int, end: int) -> Tensor:
+        """The places of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
+        return self.places[self.ends[begin] : self.ends[end]] - begin * self.matrix.shape[1]
+
+
 def _refuse_other_items(probe: Tensor, seen: csr_array | None) -> None:
     if probe.ndim != 2 or len(probe) != 1:
         raise ConfigError(f"for one user the model gives scores of shape {list(probe.shape)}; expected [1, items]")

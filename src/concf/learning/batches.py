@@ -13,6 +13,11 @@ from torch import Tensor
 DRAWS = 100  # after so many draws a user is taken to have used everything
 
 
+def stream(*key: int) -> int:
+    """A seed for one purpose: from the run's seed, the epoch and what it is for."""
+    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+
+
 @dataclass(frozen=True)
 class Batch:
     """[B] users, items they used, and items they did not."""
@@ -28,6 +33,11 @@ class Batch:
         """The same on another device."""
         return Batch(self.user.to(device), self.positive.to(device), self.negative.to(device))
 
+    def copy_(self, other: Batch) -> None:
+        """Take over the other's pairs."""
+        for mine, theirs in ((self.user, other.user), (self.positive, other.positive), (self.negative, other.negative)):
+            mine.copy_(theirs)
+
     def split(self, size: int) -> Iterator[Batch]:
         """Batches of `size` pairs, the last one shorter."""
         for begin in range(0, len(self), size):
@@ -36,7 +46,7 @@ class Batch:
 
 
 class Sampler:
-    """Draws epochs on the CPU, from a generator, so that a seed gives the same pairs on every device."""
+    """Draws epochs on the CPU, so that a seed gives the same pairs on every device."""
 
     def __init__(self, train: csr_array) -> None:
         self.n_items = train.shape[1]
@@ -44,13 +54,15 @@ class Sampler:
         user, item = (torch.from_numpy(np.asarray(places, np.int64)) for places in cells.coords)
         self.observed = (user * self.n_items + item).sort().values
 
-    def epoch(self, generator: torch.Generator) -> Batch:
-        """Every observed pair once, in random order."""
+    def epoch(self, seed: int, epoch: int) -> Batch:
+        """Every observed pair once, in an order that seed and epoch alone decide: no state to keep."""
+        generator = torch.Generator().manual_seed(stream(seed, epoch, 0))
         order = torch.randperm(len(self.observed), generator=generator)
         user, positive = self.observed[order] // self.n_items, self.observed[order] % self.n_items
         negative = torch.randint(self.n_items, (len(order),), generator=generator)
+        again = torch.arange(len(order))
         for _ in range(DRAWS):
-            again = self._is_observed(user, negative).nonzero().squeeze(1)
+            again = again[self._is_observed(user[again], negative[again])]
             if not len(again):
                 break
             negative[again] = torch.randint(self.n_items, (len(again),), generator=generator)

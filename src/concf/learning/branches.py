@@ -9,7 +9,8 @@ from torch import Tensor
 
 from concf.learning.batches import Batch
 from concf.model import losses
-from concf.model.heads import ItemTableHead, UserTableHead
+from concf.model.heads import TableHead
+from concf.model.kernels import Sparse, listed_scores, take_rows
 from concf.model.model import Model
 from concf.model.objectives import Objective
 
@@ -23,69 +24,111 @@ class Branches:
     def __init__(self, model: Model, objectives: dict[str, Objective], train: csr_array) -> None:
         self.model, self.objectives = model, objectives
         device, kind = model.user.device, model.user.dtype
-        self.items_of = _sparse(train, kind).to(device)  # [users, items]
-        self.users_of = _sparse(csr_array(train.T), kind).to(device)  # [items, users]
+        self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
+        self.users_of = self.items_of.T
         self.user_degree = torch.from_numpy(np.diff(train.indptr)).to(device, kind)
         item_degree = np.bincount(train.indices, minlength=train.shape[1])
         self.item_degree = torch.from_numpy(item_degree).to(device, kind)
+        self.everything = torch.arange(train.shape[1], device=device)
 
-    def own(self, user: Tensor, item: Tensor, batch: Batch) -> Tensor:
-        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d]; item: [heads, items, d]."""
+    def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
+        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d]; item: [heads, items, d]; noise: of dropout."""
         user, item = self.model.encoder.spread(user, item)
         both = torch.cat([batch.positive, batch.negative])
-        h_user, h_item = self.model.encode(user[:, batch.user]), self.model.encode(item[:, both])
+        rows = torch.cat([take_rows(user, batch.user), take_rows(item, both)], 1)
+        h_user, h_item = self.model.encode(rows, noise).split([len(batch), len(both)], 1)
         costs = []
         for place, (name, objective) in enumerate(self.objectives.items()):
-            if objective.needs == "pairs":
-                vectors, offset = self.model.head(name).user(h_user[place], batch.user)
-                item_vectors, bias = self.model.head(name).item(h_item[place], both)
-                scores = (vectors.repeat(2, 1) * item_vectors).sum(1) + offset.repeat(2) + bias
-                costs.append(objective.loss(*scores.chunk(2)))
-            elif objective.needs == "items":
+            if objective.needs == "items":
                 costs.append(self._rows(name, h_user[place], batch.user, self.items_of, self.user_degree))
-            else:
+            elif objective.needs == "users":
                 costs.append(self._rows(name, h_item[place], both, self.users_of, self.item_degree))
+            elif objective.needs == "pairs":
+                costs.append(objective.loss(*self._pair_scores(name, h_user[place], h_item[place], batch.user, both)))
+            else:
+                positives = h_item[place, : len(batch)]
+                positive = self._pair_scores(name, h_user[place], positives, batch.user, batch.positive)
+                h_all = self.model.encode(item, noise)[place]
+                vectors = self._whole_vectors(name, h_user[place], batch.user, h_all)
+                costs.append(objective.loss(*positive, *vectors, 1 / self.user_degree[batch.user]))
         return torch.stack(costs)
 
-    def _rows(self, name: str, encoding: Tensor, places: Tensor, used: Tensor, degree: Tensor) -> Tensor:
+    def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
+        """The scores of (user, item) pairs, in parts as long as `user`, which is paired with each part of `item`."""
+        vectors, offset = self.model.head(name).user(h_user, user)
+        item_vectors, bias = self.model.head(name).item(h_item, item)
+        parts = zip(item_vectors.split(len(user)), bias.split(len(user)), strict=True)
+        scores = torch.stack([(vectors * theirs).sum(1) + offset + extra for theirs, extra in parts])
+        return list(self.objectives[name].score(scores).unbind())
+
+    def _whole_vectors(self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor) -> tuple[Tensor, Tensor]:
+        """([B, size + 2], [items, size + 2]) vectors that hold offset and bias too: their product is the score."""
+        vectors, offset = self.model.head(name).user(h_user, user)
+        item_vectors, bias = self.model.head(name).item(h_item, self.everything)
+        ones, more_ones = torch.ones_like(offset), torch.ones_like(bias)
+        whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
+        return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
+
+    def _rows(self, name: str, encoding: Tensor, places: Tensor, used: Sparse, degree: Tensor) -> Tensor:
         """The multinomial loss of the distinct rows among `places`.
 
         sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse sum, no dense matrix of what was used.
         """
         head = self.model.head(name)
-        assert isinstance(head, ItemTableHead | UserTableHead)
-        summed = torch.sparse.mm(used, torch.cat([head.table.weight, head.table.bias[:, None]], 1))[places]
+        assert isinstance(head, TableHead)
+        rows, weight = distinct(places, len(degree), encoding.dtype)
+        encoding, places = encoding[rows], places[rows]
+        summed = used @ torch.cat([head.table.weight, head.table.bias[:, None]], 1)
+        summed = take_rows(summed[None], places)[0]
         observed = (encoding * summed[:, :-1]).sum(1) + summed[:, -1]
-        weight = losses.multiplicity_weight(places, len(degree)).to(encoding.dtype)
-        loss: Tensor = self.objectives[name].loss(head.logits(encoding), observed, degree[places], weight)
+        loss: Tensor = self.objectives[name].loss(head.partition(encoding), observed, degree[places], weight)
         return loss
 
     def taught(
-        self, user: Tensor, item: Tensor, users: Tensor, lesson: Tensor, length: int, names: list[str]
-    ) -> Tensor:
+        self, user: Tensor, item: Tensor, users: Tensor, lesson: Tensor, length: int, names: list[str],
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None,
+    ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
-        users: [B]; lesson: [users, L] the consensus of every user, the first `length` places taught
+        users: [B]; lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places
+        taught; clip: head -> the greatest score either way
         """
         user, item = self.model.encoder.spread(user, item)
-        h_user, h_item = self.model.encode(user[:, users]), self.model.encode(item)
-        everything = torch.arange(item.shape[1], device=item.device)
-        weight = losses.multiplicity_weight(users, self.model.n_users).to(user.dtype)
-        lists = lesson[users]  # [B, L]
-        costs = []
-        for place, (name, objective) in enumerate(self.objectives.items()):
-            if name not in names:
-                costs.append(user.new_zeros(()))
-                continue
+        rows, weight = distinct(users, self.model.n_users, user.dtype)
+        users = users[rows]
+        h_user = self.model.encode(take_rows(user, users), noise)
+        h_item = self.model.encode(item, noise)
+        lists = lesson[users]  # [b, L]
+        empty, lists = lists < 0, lists.clamp(min=0)
+        sides = []
+        for name in names:
+            place = self.model.names.index(name)
             vectors, offset = self.model.head(name).user(h_user[place], users)
-            item_vectors, bias = self.model.head(name).item(h_item[place], everything)
-            scores = torch.einsum("bk,blk->bl", vectors, item_vectors[lists]) + bias[lists] + offset[:, None]
-            costs.append(losses.listwise(objective.lesson(scores), length, weight))
-        return torch.stack(costs)
+            item_vectors, bias = self.model.head(name).item(h_item[place], self.everything)
+            sides.append((vectors, offset, item_vectors, bias))
+        mine, offsets, theirs, biases = (torch.stack(parts) for parts in zip(*sides, strict=True))
+        ones = torch.ones_like(biases)[..., None]
+        mine = torch.cat([mine, torch.ones_like(offsets)[..., None], offsets[..., None]], 2)
+        raw = listed_scores(mine, torch.cat([theirs, biases[..., None], ones], 2), lists)  # [heads, b, L]
+        scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
+        costs = losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight)
+        places = torch.tensor([self.model.names.index(name) for name in names], device=costs.device)
+        return costs.new_zeros(len(self.model.names)).index_copy(0, places, costs)
+
+    def _lesson(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
+        said = self.objectives[name].lesson(scores)
+        return said.clamp(-clip[name], clip[name]) if name in clip else said
 
 
-def _sparse(matrix: csr_array, kind: torch.dtype) -> Tensor:
-    cells = matrix.tocoo()
-    places = torch.from_numpy(np.stack([np.asarray(side, np.int64) for side in cells.coords]))
-    values = torch.ones(len(cells.data), dtype=kind)
-    return torch.sparse_coo_tensor(places, values, matrix.shape, check_invariants=True).coalesce()
+def distinct(places: Tensor, n: int, kind: torch.dtype) -> tuple[Tensor | slice, Tensor]:
+    """(rows, weights) that count each distinct one of the places [B] (of 0 .. n-1) once.
+
+    On a GPU, where shapes must stay the same, all rows with weight 1 / multiplicity; elsewhere fewer rows.
+    """
+    if places.is_cuda:
+        one = torch.ones(len(places), dtype=kind, device=places.device)
+        times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, places, one)
+        return slice(None), 1 / times[places]
+    last = torch.full((n,), -1).index_copy_(0, places, torch.arange(len(places)))
+    rows = last[last >= 0]
+    return rows, torch.ones(len(rows), dtype=kind)

@@ -3,43 +3,21 @@
 Every p epochs each head ranks the items; the newest |Q| rankings are kept. An item outside a head's newest first K
 places gets nothing from that head. For its standard deviation the first M places of every ranking are kept, and an
 item outside them has rank M there. With K = M = all items this is the paper to the letter.
+
+A ranking is [heads, users, M] int32: items, best first, -1 for an empty place at the end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 NOTHING = -1  # an empty place at the end of a list
-STEPS = 2.0**40  # importance is compared in steps of 2^-40: sums that differ by rounding alone are ties
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """One head's lists at one time, kept so that an item's rank is found by bisection.
-
-    lists: [users, M] items, best first, -1 for an empty place
-    items: [users, M] the same, ascending; ranks: [users, M] the rank of each
-    """
-
-    lists: Tensor
-    items: Tensor
-    ranks: Tensor
-
-    @classmethod
-    def of(cls, lists: Tensor) -> Ranking:
-        """From lists [users, M], best first."""
-        items, ranks = lists.sort(dim=1)
-        return cls(lists, items, ranks)
-
-    def rank(self, asked: Tensor) -> Tensor:
-        """[users, k] the rank (from 0) of each asked item, M where it is not listed."""
-        length = self.items.shape[1]
-        place = torch.searchsorted(self.items, asked).clamp(max=length - 1)
-        listed = self.items.gather(1, place) == asked
-        return torch.where(listed, self.ranks.gather(1, place), length)
+STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
+CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 26  # of a table [users, items] that is held at a time
 
 
 def rank_importance(rank: Tensor, temperature: float) -> Tensor:
@@ -52,48 +30,83 @@ def consistency(ranks: Tensor, temperature: float) -> Tensor:
     return torch.exp(-ranks.double().std(0, correction=0) / temperature)
 
 
-def importance(
-    history: list[Ranking], places: int, temperature: float, steadiness: float | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """([users, K], [users, K], [users, K]) one head's first K items, what they earn (R, or R + C) and their ranks.
-
-    history:    the head's rankings, the newest last
-    steadiness: T_c, or None for the R-consensus
-    """
-    asked = history[-1].lists[:, :places].contiguous()
-    rank = torch.arange(asked.shape[1], device=asked.device).expand_as(asked)
-    earned = rank_importance(rank.double(), temperature)
-    if steadiness is not None:
-        earned = earned + consistency(torch.stack([ranking.rank(asked) for ranking in history]), steadiness)
-    return asked, earned.masked_fill(asked == NOTHING, 0.0), rank
-
-
 def consensus(
-    histories: list[list[Ranking]],
+    newest: Tensor,
+    window: Sequence[Tensor],
+    n_items: int,
     length: int,
     *,
     places: int = 100,
     temperature: float = 10.0,
     steadiness: float | None = 10.0,
-) -> Tensor:
-    """[users, length] the items by importance, the mean over heads of R + C (Eq. 12); -1 where there are too few.
+) -> tuple[Tensor, Tensor]:
+    """([users, length], [users, length]) the RC- and the R-consensus; -1 where there are too few items.
 
-    histories: for each head that votes its rankings, the newest last
-    Ties go to the item with the better best rank, then to the lower item.
+    Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
+    best rank, then to the lower item.
+    newest: the ranking that votes; window: the rankings over which steadiness is measured, may be empty;
+    places: K; temperature: T; steadiness: T_c, or None for R in both
     """
-    votes = [importance(history, places, temperature, steadiness) for history in histories]
-    items, earned, ranks = (torch.cat(columns, 1) for columns in zip(*votes, strict=True))  # [users, heads K]
-    items, order = items.sort(dim=1, stable=True)  # stable: each item's votes are summed in the order of the heads
-    first = torch.ones_like(items, dtype=torch.bool)
-    first[:, 1:] = items[:, 1:] != items[:, :-1]
-    group = first.cumsum(1) - 1  # [users, heads K] which distinct item each vote is for
-    total = torch.zeros_like(earned).scatter_add_(1, group, earned.gather(1, order)) / len(histories)
-    best = torch.full_like(ranks, places).scatter_reduce_(1, group, ranks.gather(1, order), "amin")
-    chosen = torch.full_like(items, NOTHING).scatter_(1, group, items)  # ascending, then empty places
-    total = torch.where(chosen == NOTHING, -1.0, (total * STEPS).round())
-    order = best.sort(dim=1, stable=True).indices  # items are ascending: stable sorts leave the lower item first
-    order = order.gather(1, total.gather(1, order).sort(dim=1, descending=True, stable=True).indices)
-    ordered = chosen.gather(1, order)[:, :length]
-    if ordered.shape[1] == length:
-        return ordered
-    return torch.nn.functional.pad(ordered, (0, length - ordered.shape[1]), value=NOTHING)
+    n_users = newest.shape[1]
+    size = max(1, (CPU_CELLS if newest.device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+    agreed = []
+    for begin in range(0, n_users, size):
+        users = slice(begin, begin + size)
+        asked = newest[:, users, :places].long()
+        lists = [ranking[:, users].long() for ranking in window] if steadiness is not None else []
+        agreed.append(_agree(asked, lists, n_items, length, temperature, steadiness))
+    both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
+    return both, by_rank
+
+
+def ranks_over_time(asked: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
+    """[Q, users, K] the rank of each asked item [users, K] in each of Q lists [users, M]; M where it is not listed."""
+    length = lists[0].shape[1]
+    table = torch.full((len(asked), n_items + 1), length, device=asked.device)  # the last column: empty places
+    rank = torch.arange(length, device=asked.device).expand(len(asked), -1)
+    found = []
+    for listed in lists:
+        at = listed.where(listed != NOTHING, n_items)
+        table.scatter_(1, at, rank)
+        found.append(table.gather(1, asked.where(asked != NOTHING, n_items)))
+        table.scatter_(1, at, length)  # as it was, for the next list
+    return torch.stack(found)
+
+
+def _agree(
+    asked: Tensor, window: Sequence[Tensor], n_items: int, length: int, temperature: float, steadiness: float | None
+) -> tuple[Tensor, Tensor]:
+    """The consensus of a block of users. asked: [heads, b, K]; window: of [heads, b, M]."""
+    heads, users, places = asked.shape
+    rank = torch.arange(places, device=asked.device)
+    earned = _steps(rank_importance(rank.double(), temperature)).expand(users, heads, places)
+    votes = [earned]
+    if window and steadiness is not None:
+        steady = [
+            consistency(ranks_over_time(asked[head], [ranking[head] for ranking in window], n_items), steadiness)
+            for head in range(heads)
+        ]
+        votes.insert(0, earned + _steps(torch.stack(steady, 1)))
+    items = asked.transpose(0, 1).reshape(users, -1)  # [b, heads K]
+    items = items.where(items != NOTHING, n_items)
+    order = (rank * heads + torch.arange(heads, device=asked.device)[:, None]).reshape(1, -1).expand(users, -1)
+    first = torch.full((users, n_items + 1), places * heads, device=asked.device).scatter_reduce_(
+        1, items, order, "amin"
+    )
+    speaks = (first.gather(1, items) == order) & (items < n_items)  # one vote of each item: the one at its best rank
+    by_rank = (rank.repeat(heads) * (n_items + 1) + items).sort(dim=1).indices  # ties: best rank, then item
+    agreed = [_by_total(each.reshape(users, -1), items, speaks, by_rank, n_items, length) for each in votes]
+    return agreed[0], agreed[-1]
+
+
+def _steps(importance: Tensor) -> Tensor:
+    return (importance * STEPS).round().long()
+
+
+def _by_total(votes: Tensor, items: Tensor, speaks: Tensor, by_rank: Tensor, n_items: int, length: int) -> Tensor:
+    """[b, length] the items by the sum of their votes. votes, items, speaks, by_rank: [b, heads K]."""
+    total = torch.zeros(len(items), n_items + 1, dtype=torch.int64, device=items.device).scatter_add_(1, items, votes)
+    total = total.gather(1, items).masked_fill(~speaks, NOTHING).gather(1, by_rank)
+    total, order = total.sort(dim=1, descending=True, stable=True)
+    listed = items.gather(1, by_rank).gather(1, order).masked_fill(total == NOTHING, NOTHING)[:, :length]
+    return F.pad(listed, (0, length - listed.shape[1]), value=NOTHING).to(torch.int32)

@@ -1,4 +1,4 @@
-"""The settings of a training run; the defaults are our reading of the paper and of its released code."""
+"""The settings of a training run. Each says what its number means; the defaults are the preset `reference`."""
 
 from __future__ import annotations
 
@@ -7,69 +7,99 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from concf.config import Settings
+from concf.errors import ConfigError
 from concf.model.encoders import ENCODERS, EncoderMaker, Sharing
-from concf.model.objectives import OBJECTIVES
+from concf.model.objectives import FIVE, LossSettings, imported
+
+CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # what stands beside the heads' names in results
 
 
 class ModelSettings(Settings):
     """What is learned."""
 
     dimensions: int = Field(64, ge=4, multiple_of=4)
-    encoder: Literal["mlp", "mf", "lightgcn"] = "mlp"
+    encoder: str = "mlp"  # mlp, mf, lightgcn, or module:name of an EncoderMaker of yours
     layers: int = Field(3, ge=1)  # of LightGCN
     dropout: float = Field(0.1, ge=0, lt=1)  # of the MLP
-    spread: float | None = 0.01  # standard deviation of the embeddings at the start; none: 1
-    sharing: Sharing = "embedding"
+    spread: float | None = Field(0.01, gt=0)  # standard deviation of the embeddings at the start; none: PyTorch's 1
+    sharing: Sharing = "embedding"  # full (all but the heads), layer, embedding, none
 
     def make_encoder(self) -> EncoderMaker:
         """The target model."""
         options: dict[str, dict[str, float]] = {"mlp": {"dropout": self.dropout}, "lightgcn": {"layers": self.layers}}
-        return ENCODERS[self.encoder](**options.get(self.encoder, {}))
+        if self.encoder in ENCODERS:
+            return ENCODERS[self.encoder](**options.get(self.encoder, {}))
+        found = imported(self.encoder) if ":" in self.encoder else None
+        if not callable(found):
+            known = ", ".join(ENCODERS)
+            raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
+        return found  # type: ignore[return-value]
 
 
 class ConsensusSettings(Settings):
     """How the heads agree, and how loudly each is taught."""
 
-    weight: float = Field(0.005, ge=0)  # alpha; 0: the heads are not taught
+    weight: float = Field(0.005, ge=0)  # alpha: how loud the lesson is beside a head's own loss; 0: no lesson
     every: int = Field(10, ge=1)  # p: epochs between two rankings
     window: int = Field(5, ge=1)  # |Q|: rankings over which steadiness is measured
     temperature: float = Field(10.0, gt=0)  # T: how much the top counts
     steadiness: float | None = Field(100.0, gt=0)  # T_c: how little a jump costs; none: R-consensus
-    places: int = Field(100, ge=1)  # K: an item outside a head's newest first K earns nothing from it
-    kept: int = Field(500, ge=1)  # M: places of each ranking that are kept
+    places: int | None = Field(100, ge=1)  # K: an item outside a head's newest first K earns nothing there; none: all
+    kept: int | None = Field(500, ge=1)  # M: places of each ranking that are kept; none: all
     length: int = Field(50, ge=1)  # N: places that are taught
-    tail: int = Field(50, ge=0)  # further places that stand in the denominators
-    untaught: tuple[str, ...] = ("multinomial-users",)  # heads that vote but are not taught
+    tail: int | None = Field(50, ge=0)  # further places that stand in the denominators; none: all that the heads name
+    shown: int = Field(200, ge=1)  # places of the consensus that are kept to recommend from
+    begins: Literal["full-window", "warm-up", "after-warm-up"] = "full-window"  # the first lesson: see `first_lesson`
+    window_moves: bool = True  # false: steadiness is measured once, over the rankings up to epoch |Q| p
+    newest_votes: bool = True  # false: the ranking before the newest votes
+    silent: tuple[str, ...] = ()  # heads that do not vote
+    untaught: tuple[str, ...] = ("multinomial-users",)  # heads that are not taught
     weight_range: tuple[float, float] | None = (0.5, 2.0)  # lambda_x is clipped to it before it weighs the lesson
+    clip: float | None = Field(None, gt=0)  # scores are clipped to +-this in the lesson ...
+    clipped: tuple[str, ...] = ("bpr", "multinomial")  # ... of these heads
+
+    @property
+    def first_lesson(self) -> int:
+        """The first epoch with consensus loss: right after the |Q|-th ranking, |Q| p (Algorithm 1), or one later."""
+        warm_up = self.window * self.every
+        first = {"full-window": warm_up - self.every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
+        return first[self.begins]
 
 
 class BalanceSettings(Settings):
     """How the heads' gradients are kept alike."""
 
     on: bool = True
+    ratio_of: Literal["own", "whole"] = "own"  # training ratio of lambda_x L_CF-x, or of L_x with its lesson (Eq. 15)
     exponent: float = Field(0.15, ge=0)  # of the training ratio
-    settle: int = Field(10, ge=0)  # epochs in which L^0 is overwritten by every batch
-    total: float | None = None  # what the weights sum to; none: the number of heads
-    floor: float = Field(0.01, gt=0)
-    learning_rate: float = Field(0.01, gt=0)  # of Adam on the weights
-    item_share: float = Field(0.5, gt=0)  # gradient scale = norm(users) + item_share norm(items)
+    settle: int = Field(10, ge=0)  # epochs in which every batch overwrites L^0; 0: it is the first batch's
+    total: float | None = Field(None, gt=0)  # what the weights sum to; none: the number of heads
+    floor: float = Field(0.01, gt=0)  # no weight falls below, before they are scaled to the total
+    optimiser: Literal["adam", "descent"] = "adam"
+    learning_rate: float = Field(0.01, gt=0)  # of the weights
+    update: Literal["batch", "epoch"] = "batch"  # when the weights move; with epoch, by the mean of the batches
+    norm: Literal["sides", "joint"] = "sides"  # gradient scale: norm(users) + item_share norm(items), or of both as one
+    item_share: float = Field(0.5, gt=0)
 
 
 class TrainingSettings(Settings):
     """The loop."""
 
     epochs: int = Field(200, ge=1)
-    batch: int = Field(1024, ge=1)
+    batch: int = Field(1024, ge=1)  # observed pairs, one negative each
     learning_rate: float = Field(0.01, gt=0)
     weight_decay: float = Field(1e-5, ge=0)
-    patience: int = Field(20, ge=1)  # epochs without a rise of validation, counted from the first lesson
-    metric: str = "recall@50"  # of the consensus, on validation
+    patience: int | None = Field(20, ge=1)  # epochs without a rise, counted from the first lesson on; none: never stop
+    metric: str = "recall@50"  # on validation, every p epochs
+    watch: str = CONSENSUS  # whose validation stops the run: the consensus, or a head by name
+    tf32: bool = True  # on a GPU: products with 10 bits of mantissa
 
 
 class ConCFSettings(Settings):
     """Everything that a run depends on, but for the data and the seed."""
 
-    objectives: tuple[str, ...] = tuple(OBJECTIVES)
+    objectives: tuple[str, ...] = FIVE
+    losses: LossSettings = LossSettings()
     model: ModelSettings = ModelSettings()
     consensus: ConsensusSettings = ConsensusSettings()
     balance: BalanceSettings = BalanceSettings()
@@ -77,9 +107,32 @@ class ConCFSettings(Settings):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ConCFSettings:
-        unknown = [name for name in self.objectives if name not in OBJECTIVES]
-        if unknown or not self.objectives:
-            raise ValueError(f"unknown objectives {unknown}; choose from {', '.join(OBJECTIVES)}")
-        if self.balance.on and self.model.sharing == "none" and len(self.objectives) > 1:
+        if not self.objectives or len(set(self.objectives)) < len(self.objectives):
+            raise ValueError(f"objectives {list(self.objectives)}: expected one or more, each once")
+        if self.balances and self.model.sharing == "none":
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
+        if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS):
+            raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
+        if self.several and set(self.objectives) <= set(self.consensus.silent):
+            raise ValueError("consensus.silent names every head: none is left to vote")
         return self
+
+    @property
+    def several(self) -> bool:
+        """Whether there are heads to agree and to balance; one alone is SingleCF."""
+        return len(self.objectives) > 1
+
+    @property
+    def balances(self) -> bool:
+        """Whether the heads' weights move."""
+        return self.balance.on and self.several
+
+    @property
+    def teaches(self) -> bool:
+        """Whether the heads learn from the consensus."""
+        return self.consensus.weight > 0 and self.several
+
+    def single(self, objective: str) -> ConCFSettings:
+        """SingleCF: the same with one head."""
+        training = self.training.model_copy(update={"watch": objective})
+        return self.model_copy(update={"objectives": (objective,), "training": training})

@@ -1,19 +1,22 @@
 """Target models: from embeddings to the encodings that the heads score with.
 
-Everything that may be shared has a leading dimension of groups: 1 where the heads share it, else one for each head, so
-that the heads go through side by side as one batched product.
+Every parameter of an encoder has a leading dimension of groups: 1 where the heads share it, else one for each head, so
+that the heads go through side by side as one batched product, and one branch is a slice.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from math import sqrt
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from scipy.sparse import block_array, csr_array, diags_array
 from torch import Tensor, nn
+
+from concf.model.kernels import Sparse
 
 Sharing = Literal["full", "layer", "embedding", "none"]
 
@@ -46,9 +49,18 @@ class Encoder(nn.Module):
         """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""
         return user, item
 
-    def forward(self, rows: Tensor) -> Tensor:
-        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings."""
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
+        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: of dropout; None: no dropout."""
         return rows
+
+    def branch(self, place: int) -> Self:
+        """The encoder of one head alone: its slice of whatever is not shared."""
+        alone = copy.deepcopy(self)
+        for module in alone.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if len(parameter) > 1:
+                    setattr(module, name, nn.Parameter(parameter.detach()[place : place + 1].clone()))
+        return alone
 
 
 class MLP(Encoder):
@@ -58,12 +70,23 @@ class MLP(Encoder):
         super().__init__(dimensions // 4)
         self.first = GroupedLinear(first, dimensions, dimensions // 2)
         self.second = GroupedLinear(second, dimensions // 2, self.size)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
 
-    def forward(self, rows: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
         """[g, n, d] -> [heads, n, d/4]."""
-        encoded: Tensor = self.second(torch.relu(self.dropout(self.first(rows))))
+        hidden: Tensor = self.first(rows)
+        if noise is not None and self.dropout:
+            hidden = _dropout(hidden, self.dropout, noise)
+        encoded: Tensor = self.second(torch.relu(hidden))
         return encoded
+
+
+def _dropout(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
+    """Each figure set to 0 with probability `share`, the others scaled up; 16 random bits a figure are enough."""
+    words = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64, device=rows.device)
+    bits = words.random_(-(2**63), None, generator=noise).view(torch.int16)[: rows.numel()]
+    kept = bits >= round(share * 2**16) - 2**15
+    return rows * (kept.view(rows.shape) * (1 / (1 - share)))
 
 
 class LightGCN(Encoder):
@@ -72,12 +95,10 @@ class LightGCN(Encoder):
     E^(l+1) = D^-1/2 A D^-1/2 E^(l),  E = mean_l E^(l)
     """
 
-    graph: Tensor
-
     def __init__(self, dimensions: int, train: csr_array, layers: int = 3) -> None:
         super().__init__(dimensions)
         self.layers, self.n_users = layers, train.shape[0]
-        self.register_buffer("graph", _normalised_graph(train), persistent=False)
+        self.graph = Sparse(_normalised_graph(train), torch.get_default_dtype())
 
     def spread(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """([g, users, d], [g, items, d]) -> the same shapes."""
@@ -85,22 +106,18 @@ class LightGCN(Encoder):
         nodes = torch.cat([user, item], 1).transpose(0, 1).reshape(-1, groups * size)  # [users + items, g d]
         total = nodes
         for _ in range(self.layers):
-            nodes = torch.sparse.mm(self.graph, nodes)
+            nodes = self.graph @ nodes
             total = total + nodes
         mean = (total / (self.layers + 1)).view(-1, groups, size).transpose(0, 1)
         return mean[:, : self.n_users], mean[:, self.n_users :]
 
 
-def _normalised_graph(train: csr_array) -> Tensor:
-    """[users + items, users + items] sparse: 1 / sqrt(|I_u| |U_i|) at the observed pairs, both ways."""
-    n_users, n_items = train.shape
-    cells = train.tocoo()
-    user, item = (np.asarray(places, np.int64) for places in cells.coords)
-    weight = 1 / np.sqrt(np.bincount(user, minlength=n_users)[user] * np.bincount(item, minlength=n_items)[item])
-    places = torch.from_numpy(np.stack([np.r_[user, item + n_users], np.r_[item + n_users, user]]))
-    values = torch.from_numpy(np.r_[weight, weight]).to(torch.get_default_dtype())
-    size = n_users + n_items
-    return torch.sparse_coo_tensor(places, values, (size, size), check_invariants=True).coalesce()
+def _normalised_graph(train: csr_array) -> csr_array:
+    """[users + items, users + items] 1 / sqrt(|I_u| |U_i|) at the observed pairs, both ways."""
+    observed = csr_array(train > 0, dtype=np.float64)
+    of_user, of_item = (np.maximum(observed.sum(side), 1) ** -0.5 for side in (1, 0))
+    weighted = diags_array(of_user) @ observed @ diags_array(of_item)
+    return csr_array(block_array([[None, weighted], [weighted.T, None]]))
 
 
 EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, heads, sharing, train

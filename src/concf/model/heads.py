@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from concf.model.kernels import log_partition
+
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 
 
@@ -85,12 +87,20 @@ class ProductHead(Head):
         return encoding, _none(encoding)
 
 
-class ItemTableHead(Head):
-    """CF-E, row-wise: <h_u, V_i> + b_i with its own table of items; a softmax over all items."""
+class TableHead(Head):
+    """A head with an output table of its own, [n, size] and [n], and a softmax over it."""
 
-    def __init__(self, size: int, n_items: int) -> None:
+    def __init__(self, size: int, n: int) -> None:
         super().__init__()
-        self.table = nn.Linear(size, n_items)
+        self.table = nn.Linear(size, n)
+
+    def partition(self, encoding: Tensor) -> Tensor:
+        """[b] the log-partition of each encoding [b, size]."""
+        return log_partition(encoding, self.table.weight, self.table.bias)
+
+
+class ItemTableHead(TableHead):
+    """CF-E, row-wise: <h_u, V_i> + b_i with its own table of items; a softmax over all items."""
 
     def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
         """h_u."""
@@ -100,21 +110,12 @@ class ItemTableHead(Head):
         """V_i, b_i."""
         return self.table.weight[places], self.table.bias[places]
 
-    def logits(self, encoding: Tensor) -> Tensor:
-        """[n, items] for the users' encodings [n, size]."""
-        scores: Tensor = self.table(encoding)
-        return scores
 
-
-class UserTableHead(Head):
+class UserTableHead(TableHead):
     """CF-E', column-wise: <h_i, V'_u> + b'_u with its own table of users; a softmax over all users.
 
     Items are ranked by log p(u | i), so the item's log-partition is part of its score: its bias is minus that.
     """
-
-    def __init__(self, size: int, n_users: int) -> None:
-        super().__init__()
-        self.table = nn.Linear(size, n_users)
 
     def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
         """V'_u, b'_u."""
@@ -122,9 +123,4 @@ class UserTableHead(Head):
 
     def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
         """h_i, minus its log-partition."""
-        return encoding, -self.logits(encoding).logsumexp(1)
-
-    def logits(self, encoding: Tensor) -> Tensor:
-        """[n, users] for the items' encodings [n, size]."""
-        scores: Tensor = self.table(encoding)
-        return scores
+        return encoding, -self.partition(encoding)

@@ -1,11 +1,12 @@
 """The objectives CF-A to CF-E (Eq. 1-5) and the consensus loss (Eq. 13, 14), each a pure function.
 
 Every loss is a sum over the batch. B observed pairs (u, i), with one unobserved pair (u, j) each, give scores
-`positive` and `negative` [B]. Where a loss counts each distinct user once, a user that occurs c times in the batch
-brings c rows of weight 1 / c: shapes stay the same from batch to batch.
+`positive` and `negative` [B]. Where a loss counts each distinct user once, the rows carry weights that say so.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,26 +34,27 @@ def squared_error(positive: Tensor, negative: Tensor, scale: float = 1.0) -> Ten
 
 
 def squared_error_everywhere(
-    user: Tensor, item: Tensor, observed: Tensor, weight: float = 1.0, scale: float = 1.0
+    positive: Tensor, user: Tensor, item: Tensor, share: Tensor, unobserved: float = 1.0, scale: float = 1.0
 ) -> Tensor:
-    """Squared error, CF-D (Eq. 4) over *all* pairs of the given users, unobserved ones with a weight.
+    """Squared error, CF-D (Eq. 4) over *all* pairs, the unobserved ones with a weight.
 
-        L = scale (sum_observed (1 - s_ui)^2 + weight sum_unobserved s_uj^2)
+        L = scale (sum_observed (1 - s_ui)^2 + unobserved sum_unobserved s_uj^2)
 
-    user: [b, d] and item: [n, d] with s_ui = <user_u, item_i>; observed: [m] the scores of all their observed pairs.
-    The sum over all pairs is <U'U, I'I>, two Gram matrices of d x d: O((b + n) d^2).
+    positive: [B] scores of the batch's observed pairs; user: [B, d] and item: [n, d] with s_ui = <user_u, item_i>;
+    share: [B] 1 / |I_u|. A user with |I_u| pairs comes so often in an epoch, so the batches of an epoch sum to L.
+    The sum over all pairs is <U' diag(share) U, I'I>, two Gram matrices of d x d: O((B + n) d^2).
     """
-    everywhere = ((user.T @ user) * (item.T @ item)).sum()
-    return scale * ((1 - observed).square() - weight * observed.square()).sum() + scale * weight * everywhere
+    everywhere = ((user.T @ (share[:, None] * user)) * (item.T @ item)).sum()
+    return scale * ((1 - positive).square() - unobserved * positive.square()).sum() + scale * unobserved * everywhere
 
 
-def multinomial(logits: Tensor, observed: Tensor, degree: Tensor, weight: Tensor) -> Tensor:
+def multinomial(partition: Tensor, observed: Tensor, degree: Tensor, weight: Tensor) -> Tensor:
     """Multinomial likelihood, CF-E (Eq. 5): -sum_u weight_u sum_{i in I_u} log softmax(s_u)_i.
 
-    logits: [b, n] scores of every item; observed: [b] the sum of those of the user's items; degree: [b] |I_u|;
-    weight: [b]. Column-wise (E') the rows are items and the columns users.
+    partition: [b] log sum_i exp s_ui over every item; observed: [b] the sum of s_ui over the user's items;
+    degree: [b] |I_u|; weight: [b]. Column-wise (E') the rows are items and the columns users.
     """
-    return (weight * (degree * logits.logsumexp(1) - observed)).sum()
+    return (weight * (degree * partition - observed)).sum()
 
 
 def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
@@ -60,14 +62,43 @@ def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
 
         p(pi_{0:N}) = prod_{k <= N} exp s_pi(k) / sum_{i >= k} exp s_pi(i)
 
-    scores: [b, L] in the order of the consensus; the first N = `length` places are taught, the rest (the tail) only
-    stands in the denominators. weight: [b].
+    scores: [..., b, L] in the order of the consensus, -inf at an empty place; the first N = `length` places are
+    taught, the rest (the tail) only stands in the denominators. weight: [b]. Gives [...].
     """
-    denominators = scores.flip(1).logcumsumexp(1).flip(1)
-    return (weight * (denominators - scores)[:, :length].sum(1)).sum()
+    negative_log: Tensor = _NegativeLogPermutation.apply(scores, length)  # type: ignore[no-untyped-call]
+    return negative_log @ weight
 
 
-def multiplicity_weight(places: Tensor, n: int) -> Tensor:
-    """[B] 1 / the times that each of the places [B] (of 0 .. n-1) occurs, so that each distinct one weighs 1."""
-    times = torch.zeros(n, device=places.device).index_add_(0, places, torch.ones(len(places), device=places.device))
-    return 1 / times[places]
+class _NegativeLogPermutation(torch.autograd.Function):
+    """[..., L] scores -> [...] -log p(pi_{0:N}), with its gradient in closed form.
+
+    With D_k = log sum_{i >= k} exp s_i the loss is sum_{k < N} D_k - s_k, and its derivative by s_i is
+    sum_{k <= i, k < N} exp(s_i - D_k) - [i < N] = exp(s_i + A_i) - [i < N], A_i = log sum_{k <= i, k < N} exp(-D_k).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
+        there = scores[..., :length] > -torch.inf
+        below = _log_cumulative(scores.flip(-1)).flip(-1)  # D
+        taught = (below - scores)[..., :length].masked_fill(~there, 0.0)
+        above = _log_cumulative((-below[..., :length]).masked_fill(~there, -torch.inf))  # A
+        above = F.pad(above, (0, scores.shape[-1] - above.shape[-1]), mode="replicate")
+        gradient = torch.exp(scores + above)
+        gradient[..., :length] -= there.to(gradient.dtype)
+        ctx.save_for_backward(gradient)
+        return taught.sum(-1)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (gradient,) = ctx.saved_tensors
+        return upstream[..., None] * gradient, None
+
+
+def _log_cumulative(rows: Tensor) -> Tensor:
+    """[..., L] -> log cumsum exp along the last dimension; a -inf is nothing."""
+    if rows.device.type != "cpu":
+        return rows.logcumsumexp(-1)
+    columns = rows.movedim(-1, 0).contiguous()  # a vector operation a place is ten times faster than a scan a row
+    for place in range(1, len(columns)):
+        torch.logaddexp(columns[place - 1], columns[place], out=columns[place])
+    return columns.movedim(0, -1)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from typing import Self
 
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
+from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.model.encoders import EncoderMaker, Sharing, mlp
 from concf.model.heads import Head
@@ -53,23 +56,34 @@ class Model(nn.Module):
         """([g, users, d], [g, items, d]) the embeddings after what neighbours tell each other."""
         return self.encoder.spread(self.user, self.item)
 
-    def encode(self, rows: Tensor) -> Tensor:
-        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch."""
-        encoded: Tensor = self.encoder(rows)
+    def encode(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch. noise: of dropout."""
+        encoded: Tensor = self.encoder(rows, noise)
         return encoded.expand(len(self.names), -1, -1)
 
     @torch.no_grad()
     def factors(self) -> dict[str, Factors]:
         """Each head as user vectors, item vectors and item bias; they rank as the head does."""
-        was_training = self.training
-        self.eval()
         user, item = (self.encode(table) for table in self.tables())
-        users, items = torch.arange(self.n_users), torch.arange(self.n_items)
+        users, items = (torch.arange(n, device=user.device) for n in (self.n_users, self.n_items))
         exported = {}
         for place, name in enumerate(self.names):
-            head = self.head(name)
-            vectors, _ = head.user(user[place], users.to(user.device))
-            item_vectors, bias = head.item(item[place], items.to(item.device))
+            vectors, _ = self.head(name).user(user[place], users)
+            item_vectors, bias = self.head(name).item(item[place], items)
             exported[name] = Factors(vectors.contiguous(), item_vectors.contiguous(), bias.contiguous())
-        self.train(was_training)
         return exported
+
+    def keep(self, name: str) -> Self:
+        """The single-branch model of one head: a SingleCF in size and cost, whose scores are the head's."""
+        if name not in self.names:
+            raise ConfigError(f"no head is called {name!r}; there are {', '.join(self.names)}")
+        place = self.names.index(name)
+        alone = copy.copy(self)
+        alone._parameters, alone._modules = {}, {}
+        alone.names = [name]
+        group = place if len(self.user) > 1 else 0
+        alone.user = nn.Parameter(self.user.detach()[group : group + 1].clone())
+        alone.item = nn.Parameter(self.item.detach()[group : group + 1].clone())
+        alone.encoder = self.encoder.branch(place)
+        alone.heads = nn.ModuleList([copy.deepcopy(self.heads[place])])
+        return alone

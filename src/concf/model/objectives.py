@@ -2,53 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Literal
 
+from pydantic import Field
 from torch import Tensor
 
+from concf.config import Settings
 from concf.errors import ConfigError
 from concf.model import losses
 from concf.model.heads import DotHead, Head, ItemTableHead, MetricHead, ProductHead, UserTableHead
 
-Needs = Literal["pairs", "items", "users"]
+Needs = Literal["pairs", "everything", "items", "users"]
+
+
+def _unchanged(scores: Tensor) -> Tensor:
+    return scores
 
 
 @dataclass(frozen=True)
 class Objective:
     """One way to learn from who used what.
 
-    loss:  with needs "pairs" of (positive, negative) scores [B]; with "items" or "users" of (logits, observed, degree,
-           weight), see `losses.multinomial`, over all items for each user or over all users for each item
-    head:  made from (size of an encoding, number of users, number of items)
-    lesson: what becomes of the scores [B, L] before the consensus loss
+    loss:   with needs "pairs" of (positive, negative) scores [B];
+            with "everything" of (positive [B], user [B, d], item [items, d], share [B]), where <user, item> is the score
+            and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
+            with "items" or "users" of (partition, observed, degree, weight), see `losses.multinomial`, over all items
+            for each user or over all users for each item, by a `TableHead`
+    head:   made from (size of an encoding, number of users, number of items)
+    score:  what becomes of the head's inner product before the loss; it must keep the order
+    lesson: what becomes of the head's inner product before the consensus loss
     """
 
     loss: Callable[..., Tensor]
     head: Callable[[int, int, int], Head]
     needs: Needs = "pairs"
-    lesson: Callable[[Tensor], Tensor] = lambda scores: scores
+    score: Callable[[Tensor], Tensor] = _unchanged
+    lesson: Callable[[Tensor], Tensor] = _unchanged
 
 
-OBJECTIVES = {
-    "bpr": Objective(losses.bpr, lambda size, users, items: DotHead(size)),  # noqa: ARG005
-    "cml": Objective(
-        losses.cml, lambda size, users, items: MetricHead(size), lesson=lambda scores: 10 * scores  # noqa: ARG005
-    ),
-    "cross-entropy": Objective(losses.cross_entropy, lambda size, users, items: ProductHead(size)),  # noqa: ARG005
-    "squared-error": Objective(losses.squared_error, lambda size, users, items: ProductHead(size)),  # noqa: ARG005
-    "multinomial": Objective(
-        losses.multinomial, lambda size, users, items: ItemTableHead(size, items), needs="items"  # noqa: ARG005
-    ),
-    "multinomial-users": Objective(
-        losses.multinomial, lambda size, users, items: UserTableHead(size, users), needs="users"  # noqa: ARG005
-    ),
-}  # fmt: skip
+class LossSettings(Settings):
+    """Where the paper and its released code differ, or leave a choice."""
+
+    margin: float = Field(1.0, gt=0)  # of CF-B
+    distance: Literal["squared", "plain"] = "squared"  # CF-B trains on it
+    distance_lesson: float = Field(10.0, gt=0)  # CF-B's lesson is minus the distance, times this
+    error_scale: float = Field(1.0, gt=0)  # of CF-D; Eq. 4 has 1/2
+    unobserved: float = Field(0.05, gt=0)  # weight of an unobserved pair in CF-D over all pairs
 
 
-def objective(name: str) -> Objective:
-    """The objective of that name."""
-    if name not in OBJECTIVES:
-        raise ConfigError(f"unknown objective {name!r}; choose from {', '.join(OBJECTIVES)}")
-    return OBJECTIVES[name]
+def minus_distance(scores: Tensor) -> Tensor:
+    """-|u - i| from -|u - i|^2; flat at 0, where the root has no derivative."""
+    return -(-scores).clamp(min=1e-12).sqrt()
+
+
+def _cml(chosen: LossSettings) -> Objective:
+    loss, times = partial(losses.cml, margin=chosen.margin), chosen.distance_lesson
+    if chosen.distance == "squared":
+        return Objective(loss, _metric, lesson=lambda scores: times * scores)
+    return Objective(loss, _metric, score=minus_distance, lesson=lambda scores: times * minus_distance(scores))
+
+
+def _dot(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+    return DotHead(size)
+
+
+def _metric(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+    return MetricHead(size)
+
+
+def _product(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+    return ProductHead(size)
+
+
+def _item_table(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+    return ItemTableHead(size, items)
+
+
+def _user_table(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+    return UserTableHead(size, users)
+
+
+def _squared_error(chosen: LossSettings) -> Objective:
+    return Objective(partial(losses.squared_error, scale=chosen.error_scale), _product)
+
+
+def _squared_error_everywhere(chosen: LossSettings) -> Objective:
+    loss = partial(losses.squared_error_everywhere, unobserved=chosen.unobserved, scale=chosen.error_scale)
+    return Objective(loss, _product, needs="everything")
+
+
+OBJECTIVES: dict[str, Callable[[LossSettings], Objective]] = {
+    "bpr": lambda chosen: Objective(losses.bpr, _dot),  # noqa: ARG005
+    "cml": _cml,
+    "cross-entropy": lambda chosen: Objective(losses.cross_entropy, _product),  # noqa: ARG005
+    "squared-error": _squared_error,
+    "multinomial": lambda chosen: Objective(losses.multinomial, _item_table, needs="items"),  # noqa: ARG005
+    "multinomial-users": lambda chosen: Objective(losses.multinomial, _user_table, needs="users"),  # noqa: ARG005
+    "squared-error-everywhere": _squared_error_everywhere,
+}
+FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinomial-users")  # of the paper, E both ways
+
+
+def choose(
+    names: tuple[str, ...], chosen: LossSettings | None = None, own: Mapping[str, Objective] | None = None
+) -> dict[str, Objective]:
+    """The objectives of those names: the user's own, of the table, or `module:name` of an `Objective` to import."""
+    own = own or {}
+    return {name: own[name] if name in own else _objective(name, chosen or LossSettings()) for name in names}
+
+
+def _objective(name: str, chosen: LossSettings) -> Objective:
+    if name in OBJECTIVES:
+        return OBJECTIVES[name](chosen)
+    found = imported(name) if ":" in name else None
+    if isinstance(found, Objective):
+        return found
+    where = "" if found is None else f" ({type(found).__name__}, not an Objective)"
+    raise ConfigError(
+        f"unknown objective {name!r}{where}; choose from {', '.join(OBJECTIVES)}, or name one of yours as module:name"
+    )
+
+
+def imported(name: str) -> object:
+    """What `module:name` names."""
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name!r} cannot be imported: {error}") from None

@@ -1,0 +1,114 @@
+"""Settings by name: the paper to the letter, what its released code does, and our reading of both."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from concf.errors import ConfigError
+from concf.learning.settings import (
+    BalanceSettings,
+    ConCFSettings,
+    ConsensusSettings,
+    ModelSettings,
+    TrainingSettings,
+)  # fmt: skip
+from concf.model.objectives import LossSettings
+
+REFERENCE = ConCFSettings()
+
+PAPER = ConCFSettings(
+    losses=LossSettings(distance="plain", distance_lesson=1.0, error_scale=0.5),
+    model=ModelSettings(spread=None, dropout=0.0),
+    consensus=ConsensusSettings(
+        weight=0.01,
+        every=20,
+        steadiness=10.0,
+        begins="warm-up",
+        silent=("multinomial-users",),
+        weight_range=None,
+    ),
+    balance=BalanceSettings(
+        ratio_of="whole",
+        exponent=1.0,
+        settle=0,
+        total=1.0,
+        floor=1e-4,
+        optimiser="descent",
+        learning_rate=1e-4,  # the paper leaves it open
+        norm="joint",
+    ),
+    training=TrainingSettings(epochs=500, weight_decay=0.0),
+)
+
+RELEASED = ConCFSettings(
+    consensus=ConsensusSettings(begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0),
+    training=TrainingSettings(patience=None),
+)
+
+PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE}
+
+
+def preset(name: str) -> ConCFSettings:
+    """The settings of that name."""
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def choose_settings(
+    name: str = "reference",
+    changes: Mapping[str, Any] | None = None,
+    *,
+    file: str | Path | None = None,
+    words: Iterable[str] = (),
+    single: str | None = None,
+) -> ConCFSettings:
+    """A preset, then a TOML file, then nested `changes`, then words such as `consensus.weight=0`, then one head alone."""
+    chosen = preset(name).model_dump()
+    for layer in (_read(Path(file)) if file else {}, changes or {}, *map(_setting, words)):
+        chosen = _merged(chosen, layer)
+    if single is not None and "watch" not in (changes or {}).get("training", {}):
+        chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": single}})
+    try:
+        return ConCFSettings.model_validate(chosen)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc'])) or 'settings'}: {each['msg']}" for each in error.errors()]
+        raise ConfigError("; ".join(problems)) from None
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merged(merged[name], value) if nested else value
+    return merged
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None
+
+
+def _setting(word: str) -> dict[str, Any]:
+    """`consensus.weight=0` -> {"consensus": {"weight": 0}}; the value as in TOML, `none`, or else plain text."""
+    name, equals, text = word.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {word!r}: expected name=value, such as consensus.weight=0")
+    value: Any = text.strip()
+    if value.lower() == "none":
+        value = None
+    else:
+        try:
+            value = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            pass
+    for part in reversed(name.strip().split(".")):
+        value = {part: value}
+    return dict(value)

@@ -1,0 +1,96 @@
+"""What training leaves behind: the history, and each head and consensus at the epoch of its best validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from concf.errors import ConfigError
+from concf.evaluation.scorers import Factors, ListFunction
+from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
+from concf.learning.trainer import Trainer
+from concf.model.model import Model
+
+
+@dataclass
+class Best:
+    """One recommender at its best.
+
+    state: parameters: of a head its single-branch model's, of the consensus the whole model's
+    lists: [users, shown] of a consensus
+    """
+
+    validation: float = -1.0
+    epoch: int = -1
+    state: dict[str, Tensor] = field(default_factory=dict)
+    lists: Tensor | None = None
+
+
+class Run:
+    """A run, under way or finished.
+
+    best:    head name, "consensus" (R + C) or "R-consensus" -> its best state
+    history: one record an epoch: losses, weights, gradient scales, validation, seconds
+    model:   the branches as they are now; `keep` and `recommender` take the best state of each
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.settings: ConCFSettings = trainer.settings
+        self.seed, self.model = trainer.seed, trainer.model
+        self.best: dict[str, Best] = {}
+        self.history: list[dict[str, Any]] = []
+        self.epoch = 0  # the next one
+        self.finished = False
+
+    def notice(self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor]) -> None:
+        """Take over every recommender that is better than before."""
+        for name, value in validation.items():
+            best = self.best.setdefault(name, Best())
+            if value > best.validation:
+                best.validation, best.epoch = value, epoch
+                if name in self.model.names:
+                    best.state = _state(self.model.keep(name))
+                else:
+                    best.state = _state(self.model) if name == CONSENSUS else {}
+                    best.lists = lists[name].clone()
+
+    def best_head(self) -> str:
+        """The head with the best validation, the first of equals: the one to deploy."""
+        return max(self.model.names, key=lambda name: self._of(name).validation)
+
+    def keep(self, head: str) -> Model:
+        """The single-branch model of a head at its best: no trace of the others."""
+        alone = self.model.keep(head)
+        alone.load_state_dict(self._of(head).state)
+        return alone
+
+    def recommender(self, name: str) -> Factors | ListFunction:
+        """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`."""
+        if name not in (CONSENSUS, R_CONSENSUS):
+            return self.keep(name).factors()[name]
+        lists = self._of(name).lists
+        assert lists is not None
+        return _listed(lists.cpu().numpy())
+
+    def _of(self, name: str) -> Best:
+        if name not in self.best:
+            raise ConfigError(f"nothing is called {name!r} in this run; there are {', '.join(self.best) or 'none yet'}")
+        return self.best[name]
+
+    def rows(self) -> list[str]:
+        """The names in the order of tables: heads, then the consensuses."""
+        return [name for name in (*self.model.names, R_CONSENSUS, CONSENSUS) if name in self.best]
+
+
+def _state(model: Model) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _listed(lists: NDArray[np.int32]) -> ListFunction:
+    return ListFunction(lambda users, _length: torch.from_numpy(lists[users]))

@@ -1,0 +1,247 @@
+"""The state of a run, one step and one epoch of it, and the agreement of its heads (the body of Algorithm 1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from concf.data.split import Split
+from concf.errors import DataError
+from concf.evaluation.ranking import Seen, rank_everyone
+from concf.evaluation.scorers import Factors
+from concf.learning.balance import gradient_scale, normalise, training_ratio, weight_gradient
+from concf.learning.batches import Batch, Sampler, stream
+from concf.learning.branches import Branches
+from concf.learning.capture import Captured
+from concf.learning.consensus import NOTHING, consensus
+from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
+from concf.learning.validation import Validation
+from concf.learning.world import ALONE, World
+from concf.model.encoders import EncoderMaker
+from concf.model.model import Model
+from concf.model.objectives import Objective, choose
+
+
+class Trainer:
+    """Model, weights of the heads, rankings and consensus of a run.
+
+    queue:  the newest rankings, [heads, users, M] each, the newest last
+    window: the rankings over which steadiness is measured
+    lesson: [users, L] the consensus that is taught, -1 at an empty place
+    """
+
+    def __init__(
+        self,
+        data: Split,
+        settings: ConCFSettings,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        *,
+        objectives: Mapping[str, Objective] | None = None,
+        encoder: EncoderMaker | None = None,
+        world: World = ALONE,
+    ) -> None:
+        self.data, self.settings, self.seed, self.world = data, settings, seed, world
+        self.device = torch.device(device)
+        self.objectives = choose(settings.objectives, settings.losses, objectives)
+        made = settings.model
+        with torch.random.fork_rng(devices=[]):  # the start is drawn on the CPU: the same on every device
+            torch.manual_seed(seed)
+            self.model = Model(
+                data.train, self.objectives, dimensions=made.dimensions, encoder=encoder or made.make_encoder(),
+                sharing=made.sharing, spread=made.spread,
+            ).to(self.device)  # fmt: skip
+        self.names = self.model.names
+        self.branches = Branches(self.model, self.objectives, data.train)
+        self.sampler = Sampler(data.train)
+        self.seen = Seen(data.train, self.device)
+        self.validation = Validation(data, settings.training.metric, self.device)
+        self.noise = torch.Generator(self.device)
+        self.weights = torch.ones(len(self.names), device=self.device, dtype=self.model.user.dtype)  # lambda
+        self.initial = torch.ones_like(self.weights)  # L^0
+        self.settling = torch.ones((), dtype=torch.bool, device=self.device)  # whether L^0 is overwritten
+        self.pull = torch.zeros_like(self.weights)  # the sum of Eq. 16's gradients in this epoch
+        self._make_optimisers()
+        self.queue: list[Tensor] = []
+        self.window: list[Tensor] = []
+        self.n_rankings = 0
+        self.lesson = torch.full(
+            (self.model.n_users, self._lesson_length()), NOTHING, dtype=torch.int32, device=self.device
+        )
+        self._captured = Captured(self._step, self.noise)
+        self._drawn: dict[int, Batch] = {}
+
+    def _make_optimisers(self) -> None:
+        training, balance, on_gpu = self.settings.training, self.settings.balance, self.device.type == "cuda"
+        self.optimiser = torch.optim.Adam(
+            self.model.parameters(), lr=training.learning_rate, weight_decay=training.weight_decay, fused=True,
+            capturable=on_gpu,
+        )  # fmt: skip
+        kinds = {"adam": torch.optim.Adam, "descent": torch.optim.SGD}
+        options = {"fused": True, "capturable": on_gpu} if balance.optimiser == "adam" else {}
+        self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)  # type: ignore[arg-type]
+
+    def _lesson_length(self) -> int:
+        chosen = self.settings.consensus
+        if chosen.tail is not None:
+            return min(chosen.length + chosen.tail, self.model.n_items)
+        return min(len(self._voters()) * self._places(), self.model.n_items)
+
+    def _places(self) -> int:
+        return min(self.settings.consensus.places or self.model.n_items, self.model.n_items)
+
+    def _voters(self) -> list[int]:
+        silent = self.settings.consensus.silent
+        return [place for place, name in enumerate(self.names) if name not in silent]
+
+    def teaches(self, epoch: int) -> bool:
+        """Whether the heads are taught in that epoch."""
+        ready = self.n_rankings >= (1 if self.settings.consensus.newest_votes else 2)
+        return self.settings.teaches and ready and epoch >= self.settings.consensus.first_lesson
+
+    def _step(self, batch: Batch, teaching: bool) -> Tensor:
+        """[3, heads] L_CF, L_CL and the gradient scale G, after the parameters and weights were updated."""
+        copies = [self._copies() for _ in range(2 if teaching else 1)]  # for the own losses and for the lesson
+        own = self.branches.own(*copies[0], batch, self.noise)
+        total, taught = (self.weights * own).sum(), torch.zeros_like(own)
+        if teaching:
+            taught = self._taught(copies[1], batch.user)
+            total = total + self.settings.consensus.weight * (self._lesson_weights() * taught).sum()
+        embeddings, copied = (self.model.user, self.model.item), [table for pair in copies for table in pair]
+        others = [part for part in self.model.parameters() if all(part is not table for table in embeddings)]
+        found = torch.autograd.grad(total, [*copied, *others], materialize_grads=True)
+        mine = found[:2]  # lambda_x g_CF on users and items, [heads, n, d] each
+        whole = mine if not teaching else tuple(own + more for own, more in zip(mine, found[2:4], strict=True))
+        for table, gradient in zip(embeddings, whole, strict=True):
+            table.grad = gradient.sum_to_size(table.shape)
+        for parameter, gradient in zip(others, found[len(copied) :], strict=True):
+            parameter.grad = gradient
+        scale, slope = gradient_scale(mine, whole, self.settings.balance.norm, self.settings.balance.item_share)
+        if self.settings.balances:
+            self._balance(own.detach(), taught.detach(), scale, slope)
+        self.optimiser.step()
+        return torch.stack([own.detach(), taught.detach(), scale])
+
+    def _copies(self) -> tuple[Tensor, Tensor]:
+        """([heads, users, d], [heads, items, d]) the embeddings as leaves, one for each head."""
+        user, item = (
+            table.detach().expand(len(self.names), -1, -1).requires_grad_()
+            for table in (self.model.user, self.model.item)
+        )
+        return user, item
+
+    def _taught(self, copies: tuple[Tensor, Tensor], users: Tensor) -> Tensor:
+        chosen = self.settings.consensus
+        names = [name for name in self.names if name not in chosen.untaught]
+        clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
+        return self.branches.taught(*copies, users, self.lesson, chosen.length, names, self.noise, clip)
+
+    def _lesson_weights(self) -> Tensor:
+        limits = self.settings.consensus.weight_range
+        return self.weights if limits is None else self.weights.clamp(*limits)
+
+    def _balance(self, own: Tensor, taught: Tensor, scale: Tensor, slope: Tensor) -> None:
+        """One step on the weights (Eq. 15, 16); the model's gradients are only looked at.
+
+        slope: <lambda_x g_CF, g> / |g|. Where the lesson carries lambda_x too, lambda_x dG_x / dlambda_x is G_x.
+        """
+        balance, chosen = self.settings.balance, self.settings.consensus
+        loss = self.weights * own if balance.ratio_of == "own" else own + chosen.weight * taught
+        self.initial.copy_(torch.where(self.settling, loss, self.initial))
+        ratio = training_ratio(loss, self.initial, balance.exponent)
+        slope = (scale if chosen.weight_range is None else slope) / self.weights
+        self.pull += weight_gradient(scale, slope, ratio)
+        if balance.update == "batch":
+            self._move_weights(1)
+
+    def _move_weights(self, batches: int) -> None:
+        balance = self.settings.balance
+        self.weights.grad = self.pull / batches
+        self.weight_optimiser.step()
+        self.pull.zero_()
+        total = balance.total if balance.total is not None else float(len(self.names))
+        self.weights.copy_(normalise(self.weights, total, balance.floor))
+
+    def epoch(self, epoch: int) -> dict[str, Any]:
+        """One pass over the observed pairs; a loss that is not finite ends the run by name."""
+        begin = time.perf_counter()
+        drawn = self._drawn.pop(epoch, None) or self._draw(epoch)
+        self.noise.manual_seed(stream(self.seed, epoch, 1))
+        teaching, reports = self.teaches(epoch), []
+        with self._precision():
+            for number, batch in enumerate(drawn.split(self.settings.training.batch)):
+                if number < 2:
+                    self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+                reports.append(self._captured(batch, teaching).clone())
+        if self.settings.balances and self.settings.balance.update == "epoch":
+            self._move_weights(len(reports))
+        self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
+        steps = torch.stack(reports).cpu()  # [batches, 3, heads]
+        self._refuse_infinite(steps, epoch)
+        own, taught, scale = (dict(zip(self.names, row, strict=True)) for row in steps.mean(0).tolist())
+        weights = dict(zip(self.names, self.weights.tolist(), strict=True))
+        seconds = time.perf_counter() - begin
+        return {"epoch": epoch, "loss": own, "lesson": taught, "gradient": scale, "weight": weights, "seconds": seconds}
+
+    def _draw(self, epoch: int) -> Batch:
+        return self.sampler.epoch(self.seed, epoch).to(self.device)
+
+    def _refuse_infinite(self, steps: Tensor, epoch: int) -> None:
+        bad = (~steps.isfinite()).nonzero()
+        if len(bad):
+            batch, part, head = bad[0].tolist()
+            kind = ("loss", "consensus loss", "gradient")[part]
+            raise DataError(
+                f"the {kind} of head {self.names[head]!r} is {steps[batch, part, head].item()} in epoch {epoch}, batch "
+                f"{batch}. The last good checkpoint is left as it was; try a lower training.learning_rate"
+            )
+
+    @contextmanager
+    def _precision(self) -> Iterator[None]:
+        """Products in TF32 on a GPU, if wanted; as before afterwards."""
+        before = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = self.settings.training.tf32
+        try:
+            yield
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = before
+
+    def agree(self) -> dict[str, Tensor]:
+        """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus."""
+        factors = self.model.factors()
+        kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
+        lists = {name: self._ranked(factors[name], max(kept, self.validation.depth)) for name in self.names}
+        if self.settings.several:
+            lists |= self._agreed(torch.stack([each[:, :kept] for each in lists.values()]))
+        return lists
+
+    def _ranked(self, factors: Factors, k: int) -> Tensor:
+        return rank_everyone(factors, k, self.seen)
+
+    def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
+        """Eq. 10-12 on the newest ranking [heads, users, M]; the lesson is taken from it."""
+        chosen = self.settings.consensus
+        self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
+        self.n_rankings += 1
+        if chosen.window_moves:
+            self.window = self.queue[-chosen.window :]
+        votes = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
+        voters = torch.tensor(self._voters(), device=newest.device)
+        both, by_rank = consensus(
+            votes[voters], [ranking[voters] for ranking in self.window], self.model.n_items,
+            max(self.lesson.shape[1], chosen.shown, self.validation.depth), places=self._places(),
+            temperature=chosen.temperature, steadiness=chosen.steadiness,
+        )  # fmt: skip
+        self.lesson.copy_(both[:, : self.lesson.shape[1]])
+        if not chosen.window_moves and self.n_rankings == chosen.window + 1:
+            self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
+        return {CONSENSUS: both, R_CONSENSUS: by_rank}
+
+    def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
+        """The validation figure of each."""
+        return {name: self.validation(each) for name, each in lists.items()}

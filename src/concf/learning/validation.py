@@ -1,0 +1,57 @@
+"""Validation of ranked lists that are there anyway, without ranking again."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.metrics import ACCURACY
+
+
+class Validation:
+    """The mean of a metric such as recall@50 on the validation part; what `evaluate` would give for the same lists.
+
+    depth: places of a list that are looked at, so that N are left when the user's test items are taken out
+    """
+
+    def __init__(self, data: Split, metric: str, device: torch.device) -> None:
+        name, _, n = metric.partition("@")
+        if name not in ACCURACY or not n.isdigit() or int(n) < 1:
+            raise ConfigError(
+                f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as recall@50"
+            )
+        self.metric, self.n = ACCURACY[name], int(n)
+        users = data.evaluated
+        self.users = torch.from_numpy(users).to(device)
+        self.n_items = data.train.shape[1]
+        self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
+        self.valid, self.test = (_keys(part[users], device) for part in (data.valid, data.test))
+        self.depth = self.n + max(int(np.diff(part.indptr).max()) for part in (data.valid, data.test))
+
+    def __call__(self, lists: Tensor) -> float:
+        """The figure of lists [users, depth or more] over all users, training items not in them."""
+        asked = lists[self.users, : self.depth].long()
+        keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
+        empty = asked < 0
+        hidden = _among(keys, self.test) | empty
+        order = hidden.sort(dim=1, stable=True).indices[:, : self.n]  # what may be shown first, in its order
+        hit = (_among(keys, self.valid) & ~hidden).gather(1, order)
+        if hit.shape[1] < self.n:
+            hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
+        return float(self.metric(hit.cpu().numpy(), self.total).mean())
+
+
+def _keys(part: csr_array, device: torch.device) -> Tensor:
+    """Row x items + item of every pair, ascending."""
+    row = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+    return torch.from_numpy(np.sort(row * part.shape[1] + part.indices)).to(device, torch.int64)
+
+
+def _among(asked: Tensor, known: Tensor) -> Tensor:
+    place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
+    return torch.eq(known[place], asked)
