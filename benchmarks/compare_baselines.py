@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from concf.baselines.table import BASELINES
-from concf.compare import Comparison, compare
+from concf.comparison import Comparison, compare
 from concf.data.split import Split
 from concf.tables import comparison_rows, markdown
 

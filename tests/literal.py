@@ -1,10 +1,13 @@
 """ConCF written out slowly: one pair, one user, one head at a time, with dense matrices and plain autograd.
 
-It shares with the fast code its parameters at the start and the batches, and nothing else.
+It shares with the fast code its parameters at the start and the batches, and nothing else. Every setting that the
+presets differ in is read here too, from the paper's page.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import cache
 from math import exp
 from statistics import pstdev
 
@@ -12,9 +15,23 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.learning.consensus import STEPS
 from concf.learning.settings import ConCFSettings
 from concf.model.model import Model
+
+STEPS = 2**40  # a vote is a whole number of steps of 2^-40
+Lists = list[list[int]]  # [users] of items, best first
+Triples = tuple[list[int], list[int], list[int]]  # users, items they used, items they did not
+
+PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "bpr": lambda s, t: -torch.log(torch.sigmoid(s - t)),
+    "cross-entropy": lambda s, t: -torch.log(torch.sigmoid(s)) - torch.log(1 - torch.sigmoid(t)),
+}
+
+
+@cache
+def spread(ranks: tuple[int, ...]) -> float:
+    """The population standard deviation."""
+    return pstdev(ranks)
 
 
 def tables(model: Model, place: int, train: csr_array, layers: int) -> tuple[Tensor, Tensor]:
@@ -36,81 +53,99 @@ def tables(model: Model, place: int, train: csr_array, layers: int) -> tuple[Ten
     return mean[:n_users], mean[n_users:]
 
 
-def encoding(model: Model, place: int, row: Tensor) -> Tensor:
-    """h of one user or item in one branch."""
+def encoding(model: Model, place: int, rows: Tensor) -> Tensor:
+    """h of users or items in one branch."""
     if not hasattr(model.encoder, "first"):
-        return row
+        return rows
     first, second = model.encoder.first, model.encoder.second
     one, two = (place if layer.weight.shape[0] > 1 else 0 for layer in (first, second))
-    hidden = torch.relu(row @ first.weight[one] + first.bias[one, 0])
+    hidden = torch.relu(rows @ first.weight[one] + first.bias[one, 0])
     return hidden @ second.weight[two] + second.bias[two, 0]
 
 
-def ball(vector: Tensor) -> Tensor:
-    """Pulled into the unit ball."""
-    return vector / vector.norm().clamp(min=1.0)
+def ball(vectors: Tensor) -> Tensor:
+    """Pulled into the unit ball: those outside it are divided by their length."""
+    length = vectors.norm(dim=1, keepdim=True)
+    return torch.where(length > 1, vectors / length, vectors)
 
 
 class Branch:
     """One head: its scores from scratch."""
 
-    def __init__(self, model: Model, name: str, train: csr_array, layers: int) -> None:
-        self.name, self.head = name, model.head(name)
+    def __init__(self, model: Model, name: str, train: csr_array, settings: ConCFSettings) -> None:
+        self.name, self.head, self.settings = name, model.head(name), settings
+        self.dense = train.toarray() > 0
         place = model.names.index(name)
-        user, item = tables(model, place, train, layers)
-        self.user = [encoding(model, place, row) for row in user]
-        self.item = [encoding(model, place, row) for row in item]
+        both = tables(model, place, train, settings.model.layers)
+        self.user, self.item = (encoding(model, place, rows) for rows in both)
+        self.scores = self.score_table()
 
-    def score(self, u: int, i: int) -> Tensor:
-        """s(u, i) as the head's loss and the ranking see it; for CF-B the negative squared distance."""
+    def score_table(self) -> Tensor:
+        """[users, items] s(u, i) as the losses see it; of the multinomial head the logits."""
+        head, user, item = self.head, self.user, self.item
         if self.name == "bpr":
-            return self.head.map(self.user[u]) @ self.head.map(self.item[i])
+            return head.map(user) @ head.map(item).T
         if self.name == "cml":
-            return -(ball(self.head.map(self.user[u])) - ball(self.head.map(self.item[i]))).square().sum()
-        if self.name in ("cross-entropy", "squared-error"):
-            return self.head.map(self.user[u] * self.item[i])[0]
+            squared = (ball(head.map(user))[:, None] - ball(head.map(item))).square().sum(2)
+            return -squared if self.settings.losses.distance == "squared" else -squared.sqrt()
         if self.name == "multinomial":
-            return self.head.table(self.user[u]).log_softmax(0)[i]
-        return self.head.table(self.item[i]).log_softmax(0)[u]
+            return head.table(user)
+        if self.name == "multinomial-users":
+            return head.table(item).log_softmax(1).T
+        return head.map(user[:, None] * item)[:, :, 0]
 
-    def own_loss(self, users: list[int], positives: list[int], negatives: list[int], train: csr_array) -> Tensor:
+    def at(self, pairs: list[tuple[int, int]], table: Tensor | None = None) -> list[Tensor]:
+        """The scores of (user, item) pairs, one by one."""
+        users, items = zip(*pairs, strict=True)
+        return list((self.scores if table is None else table)[list(users), list(items)].unbind())
+
+    def own_loss(self, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
         """Eq. 1-5."""
-        dense = train.toarray()
+        n_users, n_items = self.dense.shape
+        scale, margin = self.settings.losses.error_scale, self.settings.losses.margin
         if self.name == "multinomial":
-            return -sum(self.score(u, i) for u in sorted(set(users)) for i in range(dense.shape[1]) if dense[u, i])
+            used = [(u, i) for u in sorted(set(users)) for i in range(n_items) if self.dense[u, i]]
+            return -sum(self.at(used, self.scores.log_softmax(1)))
         if self.name == "multinomial-users":
             items = sorted({*positives, *negatives})
-            return -sum(self.score(u, i) for i in items for u in range(dense.shape[0]) if dense[u, i])
+            return -sum(self.at([(u, i) for i in items for u in range(n_users) if self.dense[u, i]]))
         total = torch.zeros(())
-        for u, i, j in zip(users, positives, negatives, strict=True):
-            s, t = self.score(u, i), self.score(u, j)
-            total = total + {
-                "bpr": lambda s, t: -torch.log(torch.sigmoid(s - t)),
-                "cml": lambda s, t: torch.relu(1 - s + t),
-                "cross-entropy": lambda s, t: -torch.log(torch.sigmoid(s)) - torch.log(1 - torch.sigmoid(t)),
-                "squared-error": lambda s, t: (1 - s) ** 2 + t**2,
-            }[self.name](s, t)
+        observed, unobserved = (self.at(list(zip(users, items, strict=True))) for items in (positives, negatives))
+        for u, s, t in zip(users, observed, unobserved, strict=True):
+            if self.name == "cml":
+                total = total + torch.relu(-s + t + margin)
+            elif self.name == "squared-error":
+                total = total + scale * ((1 - s) ** 2 + (0 - t) ** 2)
+            elif self.name == "squared-error-everywhere":
+                everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
+                total = total + scale * ((1 - s) ** 2 + self.settings.losses.unobserved * (everything - s**2))
+            else:
+                total = total + PAIRWISE[self.name](s, t)
         return total
 
-    def lesson_loss(self, users: list[int], lists: list[list[int]], length: int) -> Tensor:
+    def lesson_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
+        chosen = self.settings.consensus
+        said = self.scores * self.settings.losses.distance_lesson if self.name == "cml" else self.scores
+        if chosen.clip is not None and self.name in chosen.clipped:
+            said = said.clamp(-chosen.clip, chosen.clip)
         total = torch.zeros(())
         for u in sorted(set(users)):
-            scores = torch.stack([self.score(u, i) for i in lists[u]]) * (10 if self.name == "cml" else 1)
-            for k in range(min(length, len(scores))):
-                total = total - torch.log(scores[k].exp() / scores[k:].exp().sum())
+            strength = said[u, lists[u]].exp()
+            for k in range(min(chosen.length, len(strength))):
+                total = total - torch.log(strength[k] / strength[k:].sum())
         return total
 
 
+@torch.no_grad()
 def adam(parameter: Tensor, gradient: Tensor, state: dict, rate: float, decay: float = 0.0) -> None:
     """Kingma and Ba, 2015, with L2 regularisation, in place."""
-    with torch.no_grad():
-        gradient = gradient + decay * parameter
-        state["t"] = state.get("t", 0) + 1
-        state["m"] = 0.9 * state.get("m", 0) + 0.1 * gradient
-        state["v"] = 0.999 * state.get("v", 0) + 0.001 * gradient**2
-        first, second = state["m"] / (1 - 0.9 ** state["t"]), state["v"] / (1 - 0.999 ** state["t"])
-        parameter -= rate * first / (second.sqrt() + 1e-8)
+    gradient = gradient + decay * parameter
+    state["t"] = state.get("t", 0) + 1
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * gradient
+    state["v"] = 0.999 * state.get("v", 0) + 0.001 * gradient**2
+    first, second = state["m"] / (1 - 0.9 ** state["t"]), state["v"] / (1 - 0.999 ** state["t"])
+    parameter -= rate * first / (second.sqrt() + 1e-8)
 
 
 class LiteralConCF:
@@ -121,78 +156,133 @@ class LiteralConCF:
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
-        self.queue: list[list[list[list[int]]]] = []  # [times][heads][users] lists
-        self.lesson: list[list[int]] | None = None
+        self.pulls: list[Tensor] = []
+        self.rankings: dict[int, list[Lists]] = {}  # epoch -> one for each head
+        self.lesson: Lists | None = None
 
     def branches(self) -> list[Branch]:
-        return [Branch(self.model, name, self.train, self.settings.model.layers) for name in self.model.names]
+        return [Branch(self.model, name, self.train, self.settings) for name in self.model.names]
 
-    def step(self, users: list[int], positives: list[int], negatives: list[int], epoch: int) -> None:
-        teaching, training, balance = self.settings.consensus, self.settings.training, self.settings.balance
+    def teaches(self, epoch: int) -> bool:
+        """Line 6 of Algorithm 1, and the other two readings of it."""
+        chosen = self.settings.consensus
+        if self.lesson is None or chosen.weight == 0:
+            return False
+        if chosen.begins == "full-window":
+            return len(self.rankings) >= chosen.window
+        return epoch >= chosen.window * chosen.every + (chosen.begins == "after-warm-up")
+
+    def epoch(self, epoch: int, batches: Iterable[Triples]) -> dict[str, list[float]]:
+        """The means over the batches of losses and gradient scales, and the weights at the end."""
+        reports = [self.step(epoch, *batch) for batch in batches]
+        if self.settings.balances and self.settings.balance.update == "epoch":
+            self.move(torch.stack(self.pulls).mean(0))
+        self.pulls = []
+        own, taught, scale = torch.stack(reports).mean(0).tolist()
+        return {"loss": own, "lesson": taught, "gradient": scale, "weight": self.weights.tolist()}
+
+    def step(self, epoch: int, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
+        """[3, heads] L_CF, L_CL and G, after the step."""
+        chosen, training = self.settings.consensus, self.settings.training
         weights = self.weights.clone().requires_grad_()
-        branches = self.branches()
-        own = [branch.own_loss(users, positives, negatives, self.train) for branch in branches]
-        totals = [weight * loss for weight, loss in zip(weights, own, strict=True)]
-        if self.lesson is not None:
-            low, high = teaching.weight_range or (0.0, float("inf"))
-            for place, branch in enumerate(branches):
-                if branch.name not in teaching.untaught:
-                    loud = teaching.weight * self.weights[place].clamp(low, high)
-                    totals[place] = totals[place] + loud * branch.lesson_loss(users, self.lesson, teaching.length)
+        own, taught, totals = [], [], []
+        for branch, weight in zip(self.branches(), weights.unbind(), strict=True):
+            own.append(branch.own_loss(users, positives, negatives))
+            listens = self.teaches(epoch) and branch.name not in chosen.untaught
+            taught.append(branch.lesson_loss(users, self.lesson) if listens else torch.zeros(()))
+            totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
+        scale = torch.stack([self.gradient_scale(total) for total in totals])
         parameters = dict(self.model.named_parameters())
-        gradients = torch.autograd.grad(sum(totals), list(parameters.values()), retain_graph=True, allow_unused=True)
-        if balance.on:
-            scales = []
-            for total in totals:
-                shared = (self.model.user, self.model.item)
-                user, item = torch.autograd.grad(total, shared, create_graph=True, allow_unused=True)
-                norms = [torch.zeros(()) if gradient is None else gradient.norm() for gradient in (user, item)]
-                scales.append(norms[0] + balance.item_share * norms[1])
-            scale = torch.stack(scales)
-            weighted = self.weights * torch.stack(own).detach()
-            if epoch < balance.settle or self.initial is None:
-                self.initial = weighted
-            progress = weighted / self.initial
-            target = (scale.mean() * (progress / progress.mean()) ** balance.exponent).detach()
-            pull = torch.autograd.grad((scale - target).abs().sum(), weights)[0]
-            adam(self.weights, pull, self.states.setdefault("weights", {}), balance.learning_rate)
-            kept = self.weights.clamp(min=balance.floor)
-            self.weights = kept / kept.sum() * (balance.total or len(kept))
+        gradients = torch.autograd.grad(
+            sum(totals), list(parameters.values()), retain_graph=True, materialize_grads=True
+        )
+        own, taught = torch.stack(own).detach(), torch.stack(taught).detach()
+        if self.settings.balances:
+            loss = self.weights * own if self.settings.balance.ratio_of == "own" else own + chosen.weight * taught
+            self.balance(epoch, loss, scale, weights)
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True):
-            gradient = torch.zeros_like(parameter) if gradient is None else gradient
             adam(parameter, gradient, self.states.setdefault(name, {}), training.learning_rate, training.weight_decay)
+        return torch.stack([own, taught, scale.detach()])
+
+    def loudness(self, weight: Tensor) -> Tensor | float:
+        """What a head's lesson is weighed with: lambda_x itself, or a number that was clipped."""
+        if self.settings.consensus.weight_range is None:
+            return weight
+        low, high = self.settings.consensus.weight_range
+        return min(max(weight.item(), low), high)
+
+    def gradient_scale(self, total: Tensor) -> Tensor:
+        """G_x, which autograd can follow back to lambda_x."""
+        tables = (self.model.user, self.model.item)
+        found = torch.autograd.grad(total, tables, create_graph=self.settings.balances, retain_graph=True,
+                                    allow_unused=True)  # fmt: skip
+        squares = [torch.zeros(()) if gradient is None else (gradient**2).sum() for gradient in found]
+        if self.settings.balance.norm == "joint":
+            return (squares[0] + squares[1]).sqrt()
+        norms = [square.sqrt() if square > 0 else square for square in squares]
+        return norms[0] + self.settings.balance.item_share * norms[1]
+
+    def balance(self, epoch: int, loss: Tensor, scale: Tensor, weights: Tensor) -> None:
+        """Eq. 15, and autograd of Eq. 16 with the target held constant."""
+        balance = self.settings.balance
+        if epoch < balance.settle or self.initial is None:
+            self.initial = loss
+        progress = loss / self.initial
+        ratio = (progress / progress.mean()) ** balance.exponent
+        target = (scale.mean() * ratio).detach()
+        self.pulls.append(torch.autograd.grad((scale - target).abs().sum(), weights)[0])
+        if balance.update == "batch":
+            self.move(self.pulls[-1])
+
+    def move(self, pull: Tensor) -> None:
+        balance = self.settings.balance
+        if balance.optimiser == "adam":
+            adam(self.weights, pull, self.states.setdefault("weights", {}), balance.learning_rate)
+        else:
+            self.weights = self.weights - balance.learning_rate * pull
+        kept = torch.tensor([max(weight, balance.floor) for weight in self.weights.tolist()])
+        self.weights = kept / kept.sum() * (len(kept) if balance.total is None else balance.total)
 
     @torch.no_grad()
-    def agree(self) -> list[list[int]]:
-        """Rank every user by every head, update the queue, and build everyone's consensus (Eq. 10-12)."""
-        teaching, dense = self.settings.consensus, self.train.toarray()
-        ranked = []
+    def agree(self, epoch: int) -> dict[str, Lists]:
+        """Rank every user by every head, and build everyone's consensus (Eq. 10-12)."""
+        chosen, (n_users, n_items), dense = self.settings.consensus, self.train.shape, self.train.toarray()
+        self.rankings[epoch] = []
         for branch in self.branches():
-            lists = []
-            for u in range(dense.shape[0]):
-                unseen = [i for i in range(dense.shape[1]) if not dense[u, i]]
-                lists.append(sorted(unseen, key=lambda i, u=u: (-branch.score(u, i).item(), i)))
-            ranked.append(lists)
-        self.queue = [*self.queue, ranked][-teaching.window :]
-        agreed = [self.consensus_of(u) for u in range(dense.shape[0])]
-        if len(self.queue) == teaching.window:
-            wanted = min(teaching.length + teaching.tail, *(len(items) for items in agreed))
-            self.lesson = [items[:wanted] for items in agreed]
-        return agreed
+            scores = branch.scores.tolist()
+            unseen = [[i for i in range(n_items) if not dense[u, i]] for u in range(n_users)]
+            self.rankings[epoch].append(
+                [sorted(unseen[u], key=lambda i, u=u: (-scores[u][i], i)) for u in range(n_users)]
+            )
+        times = list(self.rankings)
+        if chosen.window_moves:
+            window = times[-chosen.window :]
+        else:  # refreshed at epoch |Q| p, too late for that epoch's consensus, then frozen
+            end = chosen.window * chosen.every
+            window = [time for time in times if time <= end][-chosen.window :] if epoch > end else []
+        late = not chosen.newest_votes and len(times) > 1
+        voting = times[-2] if late else times[-1]
+        agreed = [self.consensus_of(u, voting, window) for u in range(n_users)]
+        by_rank = [self.consensus_of(u, voting, []) for u in range(n_users)]
+        end = None if chosen.tail is None else chosen.length + chosen.tail
+        self.lesson = [items[:end] for items in agreed]
+        return {"consensus": agreed, "R-consensus": by_rank}
 
-    def consensus_of(self, u: int) -> list[int]:
-        teaching = self.settings.consensus
-        total: dict[int, float] = {}
+    def consensus_of(self, u: int, voting: int, window: list[int]) -> list[int]:
+        """One user's, by the ranking of the epoch `voting`, steadiness over those of the epochs `window`."""
+        chosen, n_items = self.settings.consensus, self.train.shape[1]
+        kept = min(chosen.kept or n_items, n_items)
+        votes: dict[int, int] = {}
         best: dict[int, int] = {}
-        for head in range(len(self.model.names)):
-            history = [ranked[head][u] for ranked in self.queue]
-            kept = min(teaching.kept, self.train.shape[1])
-            for rank, item in enumerate(history[-1][: teaching.places]):
-                earned = exp(-rank / teaching.temperature)
-                if teaching.steadiness is not None:
-                    ranks = [items[:kept].index(item) if item in items[:kept] else kept for items in history]
-                    earned += exp(-pstdev(ranks) / teaching.steadiness)
-                total[item] = total.get(item, 0.0) + earned
-                best[item] = min(best.get(item, teaching.places), rank)
-        steps = {item: round(value / len(self.model.names) * STEPS) for item, value in total.items()}
-        return sorted(total, key=lambda item: (-steps[item], best[item], item))
+        for head, name in enumerate(self.model.names):
+            if name in chosen.silent:
+                continue
+            for rank, item in enumerate(self.rankings[voting][head][u][: chosen.places or n_items]):
+                earned = round(exp(-rank / chosen.temperature) * STEPS)
+                if window and chosen.steadiness is not None:
+                    past = [self.rankings[time][head][u][:kept] for time in window]
+                    ranks = tuple(items.index(item) if item in items else kept for items in past)
+                    earned += round(exp(-spread(ranks) / chosen.steadiness) * STEPS)
+                votes[item] = votes.get(item, 0) + earned
+                best[item] = min(best.get(item, rank), rank)
+        return sorted(votes, key=lambda item: (-votes[item], best[item], item))

@@ -5,57 +5,63 @@ from __future__ import annotations
 import pytest
 import torch
 
-from concf.learning.balance import normalise, training_ratio, weight_gradient
+from concf.learning.balance import gradient_scale, normalise, training_ratio, weight_gradient
 
 double = torch.float64
 
 
-def heads_losses(shared: torch.Tensor, data: torch.Tensor) -> list[torch.Tensor]:
-    return [((shared @ block) ** 2).sum() + (shared * block.sum(1)).sum() for block in data]
+def heads_losses(user: torch.Tensor, item: torch.Tensor, data: torch.Tensor) -> list[torch.Tensor]:
+    """Some loss of each head on the shared embeddings."""
+    return [((user @ block @ item) ** 2).sum() + (user @ block.sum(1)) ** 2 + item.sum() for block in data]
+
+
+def gradients(losses: list[torch.Tensor], shared: list[torch.Tensor], graph: bool = False) -> list[list[torch.Tensor]]:
+    return [list(torch.autograd.grad(loss, shared, retain_graph=True, create_graph=graph)) for loss in losses]
+
+
+def literal_scale(found: list[list[torch.Tensor]], norm: str, share: float) -> torch.Tensor:
+    if norm == "joint":
+        return torch.stack([torch.cat([user, item]).norm() for user, item in found])
+    return torch.stack([user.norm() + share * item.norm() for user, item in found])
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.15])
-def test_the_weight_step_equals_autograd_of_equation_16(exponent: float) -> None:
+@pytest.mark.parametrize("carried", [True, False])
+@pytest.mark.parametrize("norm", ["joint", "sides"])
+def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool, exponent: float) -> None:
+    """carried: whether the lesson is weighed with lambda, too, or with a number of its own."""
     torch.manual_seed(0)
-    shared = torch.randn(5, dtype=double, requires_grad=True)
-    data = torch.randn(4, 5, 7, dtype=double)
+    shared = [torch.randn(size, dtype=double, requires_grad=True) for size in (5, 7)]
+    own, lesson = torch.randn(2, 4, 5, 7, dtype=double)
     weights = torch.rand(4, dtype=double).add(0.2).requires_grad_()
+    loud = weights if carried else torch.tensor([0.5, 2.0, 1.0, 0.7], dtype=double)
     initial = torch.rand(4, dtype=double) * 50
-    losses = heads_losses(shared, data)
-    scales = torch.stack(
-        [
-            torch.autograd.grad(w * loss, shared, create_graph=True)[0].norm()
-            for w, loss in zip(weights, losses, strict=True)
-        ]
-    )
-    progress = torch.stack(losses).detach() / initial
+    mine, taught = heads_losses(*shared, own), heads_losses(*shared, lesson)
+    totals = [w * m + 0.05 * o * t for w, m, o, t in zip(weights, mine, loud, taught, strict=True)]
+    scales = literal_scale(gradients(totals, shared, graph=True), norm, 0.3)
+    progress = torch.stack(mine).detach() / initial
     gamma = (progress / progress.mean()) ** exponent
     target = (scales.mean() * gamma).detach()
-    literal = torch.autograd.grad((scales - target).abs().sum(), weights)[0]
-    norms = torch.stack([torch.autograd.grad(loss, shared, retain_graph=True)[0].norm() for loss in losses])
-    ratio = training_ratio(torch.stack(losses).detach(), initial, exponent)
-    found = weight_gradient(weights.detach() * norms, norms, ratio)
-    assert torch.allclose(found, literal, rtol=1e-12)
+    expected = torch.autograd.grad((scales - target).abs().sum(), weights, retain_graph=True)[0]
+
+    parts = gradients([w * m for w, m in zip(weights.detach(), mine, strict=True)], shared)
+    whole = gradients(totals, shared)
+    sides = [[torch.stack([head[side] for head in found]) for side in (0, 1)] for found in (parts, whole)]
+    squares = [all_.square().sum(1) for all_ in sides[1]]
+    products = [(part * all_).sum(1) for part, all_ in zip(*sides, strict=True)]
+    scale, slope = gradient_scale(squares, products, norm, 0.3)
+    ratio = training_ratio(torch.stack(mine).detach(), initial, exponent)
+    found = weight_gradient(scale, (scale if carried else slope) / weights.detach(), ratio)
+    assert torch.allclose(scale, scales, rtol=1e-12)
+    assert torch.allclose(found, expected, rtol=1e-12)
 
 
-def test_the_step_with_a_second_term_equals_autograd() -> None:
-    torch.manual_seed(1)
-    shared = torch.randn(5, dtype=double, requires_grad=True)
-    own, lesson = torch.randn(2, 3, 5, 7, dtype=double)
-    weights = torch.rand(3, dtype=double).add(0.2).requires_grad_()
-    other = torch.tensor([0.5, 2.0, 1.0], dtype=double) * 0.005
-    mine, taught = heads_losses(shared, own), heads_losses(shared, lesson)
-    totals = [w * m + o * t for w, m, o, t in zip(weights, mine, other, taught, strict=True)]
-    gradients = [torch.autograd.grad(total, shared, create_graph=True)[0] for total in totals]
-    scales = torch.stack([gradient.norm() for gradient in gradients])
-    ratio = torch.tensor([0.9, 1.3, 0.8], dtype=double)
-    literal = torch.autograd.grad((scales - (scales.mean() * ratio).detach()).abs().sum(), weights, retain_graph=True)[
-        0
-    ]
-    parts = torch.stack([torch.autograd.grad(loss, shared, retain_graph=True)[0] for loss in mine])
-    whole = torch.stack(gradients).detach()
-    slope = (parts * whole).sum(1) / whole.norm(dim=1)
-    assert torch.allclose(weight_gradient(scales.detach(), slope, ratio), literal, rtol=1e-12)
+@pytest.mark.parametrize("norm", ["joint", "sides"])
+def test_a_head_without_gradient_has_no_scale_and_no_slope(norm: str) -> None:
+    nothing, something = torch.tensor([0.0, 4.0]), torch.tensor([0.0, 9.0])
+    scale, slope = gradient_scale([nothing, something], [nothing, something], norm, 0.5)
+    assert scale[0] == slope[0] == 0
+    assert torch.isfinite(slope).all()
 
 
 def test_heads_that_learn_alike_have_ratio_one_and_a_slower_one_more() -> None:

@@ -106,7 +106,7 @@ PARTS_ALONE = """
 import sys
 for name in sys.argv[1].split(","):
     sys.modules[name] = None
-import concf.evaluation.evaluate, concf.data.split, concf.compare, concf.baselines.table, concf.data.simulate
+import concf.evaluation.evaluate, concf.data.split, concf.comparison, concf.baselines.table, concf.data.simulate
 """
 
 

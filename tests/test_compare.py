@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from concf.baselines.neighbours import ItemKNN
 from concf.baselines.popularity import Popularity
 from concf.baselines.table import Candidate
-from concf.compare import compare
+from concf.comparison import compare
 from concf.config import Settings
 from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
@@ -68,7 +68,7 @@ def test_only_validation_is_looked_at_until_the_settings_are_chosen(
         looked.append((on, split.recipe.seed))
         return evaluate(model, split, on=on, **rest)
 
-    monkeypatch.setattr("concf.compare.evaluate", watched)
+    monkeypatch.setattr("concf.comparison.evaluate", watched)
     compare(data, {"knn": MODELS["knn"]}, seeds=3)
     assert looked == [("valid", 0)] * 3 + [("test", 0), ("test", 1), ("test", 2)]
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concf.learning.branches import distinct
 from concf.model import losses
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
@@ -41,33 +42,47 @@ def test_pairwise_and_pointwise_losses_equal_their_formulas(ours: list[float], t
 
 
 @pytest.mark.parametrize("weight", [1.0, 0.05, 0.0])
-def test_squared_error_everywhere_visits_every_pair(weight: float) -> None:
+def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float) -> None:
     torch.manual_seed(0)
-    user, item = torch.randn(7, 3, dtype=double, requires_grad=True), torch.randn(11, 3, dtype=double)
+    user, item = (torch.randn(n, 3, dtype=double, requires_grad=True) for n in (7, 11))
     observed = torch.rand(7, 11) < 0.3
+    observed[:, 0] = True
     table = user @ item.T
     literal = sum(
         (1 - table[u, i]) ** 2 if observed[u, i] else weight * table[u, i] ** 2 for u in range(7) for i in range(11)
     )
-    found = losses.squared_error_everywhere(user, item, table[observed], weight=weight, scale=0.5)
+    pairs = observed.nonzero()[torch.randperm(int(observed.sum()))]
+    found = sum(
+        losses.squared_error_everywhere(
+            table[u, i], user[u], item, 1 / observed.sum(1)[u], unobserved=weight, scale=0.5
+        )
+        for u, i in (batch.T for batch in pairs.split(5))
+    )
     assert found.item() == pytest.approx(literal.item() / 2)
-    gradients = [torch.autograd.grad(value, user, retain_graph=True)[0] for value in (found, literal / 2)]
-    assert torch.allclose(*gradients, atol=1e-9)
+    for leaf in (user, item):
+        gradients = [torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in (found, literal / 2)]
+        assert torch.allclose(*gradients, atol=1e-9)
 
 
 def test_multinomial_is_the_negative_log_likelihood_of_the_distinct_users() -> None:
     torch.manual_seed(1)
     users, table = torch.tensor([2, 0, 2, 2, 1]), torch.randn(3, 6, dtype=double)
     items = [[0, 4], [1], [2, 3, 5]]
-    logits = table[users]
     literal = -sum(table[u].log_softmax(0)[i].item() for u in range(3) for i in items[u])
     found = losses.multinomial(
-        logits,
+        table[users].logsumexp(1),
         observed=torch.stack([table[u, items[u]].sum() for u in users.tolist()]),
         degree=torch.tensor([len(items[u]) for u in users.tolist()], dtype=double),
-        weight=losses.multiplicity_weight(users, 3),
+        weight=torch.tensor([1 / 3, 1, 1 / 3, 1 / 3, 1], dtype=double),
     )
-    assert found.item() == pytest.approx(literal, rel=1e-6)
+    assert found.item() == pytest.approx(literal, rel=1e-12)
+
+
+def test_each_distinct_place_counts_once() -> None:
+    places = torch.tensor([4, 1, 4, 4, 0, 1])
+    rows, weights = distinct(places, 6, double)
+    counted = torch.zeros(6, dtype=double).index_add_(0, places[rows], weights)
+    assert counted.tolist() == pytest.approx([1, 1, 0, 0, 1, 0])
 
 
 def literal_list_probability(row: list[float], length: int) -> float:
@@ -103,7 +118,8 @@ def test_everything_is_finite_in_float32_at_scores_of_ten_thousand(order: str) -
     row = torch.linspace(high, low, 100).repeat(2, 1).requires_grad_()
     values = [loss(positive, negative) for loss in (losses.bpr, losses.cml, losses.cross_entropy, losses.squared_error)]
     values.append(losses.listwise(row, 50, torch.ones(2)))
-    values.append(losses.multinomial(row, row[:, :3].sum(1), torch.full((2,), 3.0), torch.ones(2)))
+    degree = torch.full((2,), 3.0)
+    values.append(losses.multinomial(row.logsumexp(1), row[:, :3].sum(1), degree, torch.ones(2)))
     for value in values:
         assert torch.isfinite(value)
         value.backward()
@@ -112,16 +128,46 @@ def test_everything_is_finite_in_float32_at_scores_of_ten_thousand(order: str) -
         assert losses.bpr(positive, negative).item() == pytest.approx(6e4)
 
 
-def test_listwise_gradient_equals_autograd_of_the_product() -> None:
+def looped_listwise(rows: torch.Tensor, length: int, weight: torch.Tensor) -> torch.Tensor:
+    """Eq. 14 place by place, empty places left out; logsumexp so that nothing overflows."""
+    total = torch.zeros((), dtype=rows.dtype)
+    for row, times in zip(rows, weight, strict=True):
+        there = row[row > -torch.inf]
+        for k in range(min(length, len(there))):
+            total = total + times * (there[k:].logsumexp(0) - there[k])
+    return total
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e4])
+def test_listwise_in_float32_equals_float64(size: float) -> None:
+    """Scores of 1e4 have steps of 1e-3 in float32, so exp(s - D) is right to about 1e-3 at best."""
+    torch.manual_seed(4)
+    rows, step = torch.empty(6, 100).uniform_(-size, size).requires_grad_(), max(size * 2e-7, 2e-6)
+    exact = rows.detach().double().requires_grad_()
+    found = losses.listwise(rows, 50, torch.ones(6))
+    expected = looped_listwise(exact, 50, torch.ones(6, dtype=double))
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=300 * step)
+    gradients = [torch.autograd.grad(value, leaf)[0] for value, leaf in ((found, rows), (expected, exact))]
+    assert torch.allclose(gradients[0].double(), gradients[1], rtol=2 * step, atol=2 * step)
+
+
+@pytest.mark.parametrize("length", [1, 4, 7, 30])
+def test_listwise_leaves_empty_places_out_and_its_gradient_is_autograd_s(length: int) -> None:
     torch.manual_seed(3)
-    row = torch.randn(2, 7, dtype=double, requires_grad=True)
-    fast = losses.listwise(row, 4, torch.ones(2, dtype=double))
-    literal = -sum(torch.log(row[u, k].exp() / row[u, k:].exp().sum()) for u in range(2) for k in range(4))
-    gradients = [torch.autograd.grad(value, row, retain_graph=True)[0] for value in (fast, literal)]
-    assert torch.allclose(*gradients, atol=1e-12)
+    rows = torch.randn(3, 5, 7, dtype=double)  # heads, users, places
+    rows[:, 0, 3:] = rows[:, 1, 6:] = rows[:, 2, 1:] = rows[:, 3] = -torch.inf
+    rows.requires_grad_()
+    weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25], dtype=double)
+    found = losses.listwise(rows, length, weight)
+    expected = torch.stack([looped_listwise(head, length, weight) for head in rows])
+    assert torch.allclose(found, expected, rtol=1e-12)
+    upstream = torch.tensor([1.0, -2.0, 0.3], dtype=double)
+    gradients = [torch.autograd.grad(value @ upstream, rows)[0] for value in (found, expected)]
+    assert torch.allclose(*gradients, rtol=0, atol=1e-12)
+    assert not gradients[0][rows == -torch.inf].any()
 
 
-def test_multiplicity_weights_count_each_distinct_place_once() -> None:
-    places = torch.tensor([4, 1, 4, 4, 0, 1])
-    weights = losses.multiplicity_weight(places, 6)
-    assert weights.tolist() == pytest.approx([1 / 3, 1 / 2, 1 / 3, 1 / 3, 1, 1 / 2])
+def test_listwise_gradient_equals_finite_differences() -> None:
+    torch.manual_seed(3)
+    rows, weight = torch.randn(2, 7, dtype=double, requires_grad=True), torch.tensor([1.0, 0.3], dtype=double)
+    assert torch.autograd.gradcheck(lambda scores: losses.listwise(scores, 4, weight), rows)

@@ -1,25 +1,30 @@
-"""The model's branches against literal encoders and heads, written out for one pair at a time."""
+"""The model's branches against literal encoders and heads on dense tables, and what is left when one is kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from literal import Branch
 from scipy.sparse import csr_array
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
+from concf.learning.presets import choose_settings
 from concf.model.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
 from concf.model.model import Model
-from concf.model.objectives import OBJECTIVES, objective
+from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, choose, minus_distance
 
 TRAIN = csr_array((np.random.default_rng(0).random((9, 13)) < 0.3).astype(np.float32))
 USERS, ITEMS = TRAIN.shape
 ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp(), "mf": factorisation(), "lightgcn": lightgcn(2)}
 SHARING: list[Sharing] = ["full", "layer", "embedding", "none"]
+SETTINGS = choose_settings(changes={"model": {"layers": 2}})
 
 
 @pytest.fixture(autouse=True)
@@ -29,19 +34,14 @@ def in_double():
     torch.set_default_dtype(torch.float32)
 
 
-def model(encoder: str, sharing: Sharing = "embedding") -> Model:
+def model(encoder: str, sharing: Sharing = "embedding", names: tuple[str, ...] = tuple(OBJECTIVES)) -> Model:
     torch.manual_seed(3)
-    return Model(TRAIN, OBJECTIVES, dimensions=8, encoder=ENCODERS[encoder], sharing=sharing, spread=1.0)
+    return Model(TRAIN, choose(names), dimensions=16, encoder=ENCODERS[encoder], sharing=sharing, spread=1.0)
 
 
-def literal_score(made: Model, name: str) -> Callable[[int, int], float]:
-    branch = Branch(made, name, TRAIN, layers=2)
-
-    @torch.no_grad()
-    def score(u: int, i: int) -> float:
-        return branch.score(u, i).item()
-
-    return score
+@torch.no_grad()
+def literal_scores(made: Model, name: str) -> Tensor:
+    return Branch(made, name, TRAIN, SETTINGS).scores
 
 
 @pytest.mark.parametrize("sharing", SHARING)
@@ -49,23 +49,22 @@ def literal_score(made: Model, name: str) -> Callable[[int, int], float]:
 def test_every_head_ranks_by_its_exported_vectors(encoder: str, sharing: Sharing) -> None:
     made = model(encoder, sharing)
     for name, factors in made.factors().items():
-        score = literal_score(made, name)
-        table = np.array([[score(u, i) for i in range(ITEMS)] for u in range(USERS)])
+        table = literal_scores(made, name).numpy()
         ranked = rank(factors, np.arange(USERS), ITEMS)
         assert ranked.tolist() == np.argsort(-table, axis=1, kind="stable").tolist(), name
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if not name.startswith("multinomial")])
-def test_vectors_offset_and_bias_make_the_score_that_the_loss_sees(name: str) -> None:
-    made = model("mlp")
-    place, score = made.names.index(name), literal_score(made, name)
+@pytest.mark.parametrize("encoder", ENCODERS)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_vectors_offset_and_bias_make_the_score_that_the_loss_sees(name: str, encoder: str) -> None:
+    made = model(encoder)
+    place = made.names.index(name)
     user, item = (made.encode(table)[place] for table in made.tables())
-    vectors, offset = made.head(name).user(user, torch.arange(USERS))
-    item_vectors, bias = made.head(name).item(item, torch.arange(ITEMS))
-    table = vectors @ item_vectors.T + offset[:, None] + bias
-    for u in range(USERS):
-        for i in range(ITEMS):
-            assert table[u, i].item() == pytest.approx(score(u, i), abs=1e-12)
+    for users, items in ((torch.arange(USERS), torch.arange(ITEMS)), (torch.tensor([4, 1, 4]), torch.tensor([7, 0]))):
+        vectors, offset = made.head(name).user(user[users], users)
+        item_vectors, bias = made.head(name).item(item[items], items)
+        table = vectors @ item_vectors.T + offset[:, None] + bias
+        assert torch.allclose(table, literal_scores(made, name)[users][:, items], rtol=0, atol=1e-12)
 
 
 def count(made: Model) -> dict[str, int]:
@@ -74,7 +73,7 @@ def count(made: Model) -> dict[str, int]:
 
 
 def test_sharing_counts_its_parameters() -> None:
-    heads, embeddings, first, second = len(OBJECTIVES), 8 * (USERS + ITEMS), 8 * 4 + 4, 4 * 2 + 2
+    heads, embeddings, first, second = len(OBJECTIVES), 16 * (USERS + ITEMS), 16 * 8 + 8, 8 * 4 + 4
     expected = {
         "full": (embeddings, first + second),
         "layer": (embeddings, first + heads * second),
@@ -99,14 +98,85 @@ def test_branches_that_share_nothing_do_not_touch_each_other() -> None:
         assert torch.equal(before[name].item, after[name].item)
 
 
-def test_dropout_does_not_reach_the_export() -> None:
+class Recorder(TorchDispatchMode):
+    """Every operation below autograd, with the sizes of the tensors that it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[tuple[int, ...]]]] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None) -> Any:
+        sizes = [tuple(each.shape) for each in (*args, *(kwargs or {}).values()) if isinstance(each, Tensor)]
+        self.seen.append((str(function), sizes))
+        return function(*args, **(kwargs or {}))
+
+
+def operations(made: Model) -> list[tuple[str, list[tuple[int, ...]]]]:
+    with Recorder() as recorder:
+        made.factors()
+    return recorder.seen
+
+
+def storages(made: Model) -> Iterator[int]:
+    """Where the model's tensors lie; of a sparse one, its three parts."""
+    for tensor in (*made.parameters(), *made.buffers()):
+        sparse = tensor.layout == torch.sparse_csr
+        for part in (tensor.values(), tensor.crow_indices(), tensor.col_indices()) if sparse else (tensor,):
+            yield part.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_head_that_is_kept_is_a_single_model(encoder: str, sharing: Sharing) -> None:
+    """Its scores are the head's; in names, sizes and operations it is a fresh SingleCF, and nothing is shared."""
+    made = model(encoder, sharing)
+    for name, factors in made.factors().items():
+        kept, fresh = made.keep(name), model(encoder, sharing, (name,))
+        found = kept.factors()[name]
+        for part in ("user", "item", "bias"):
+            assert torch.allclose(getattr(found, part), getattr(factors, part), rtol=0, atol=1e-12), (name, part)
+        shapes = [{part: tensor.shape for part, tensor in each.state_dict().items()} for each in (kept, fresh)]
+        assert shapes[0] == shapes[1]
+        assert operations(kept) == operations(fresh)
+        assert not set(storages(kept)) & set(storages(made))
+        assert kept.names == [name]
+
+
+def test_what_becomes_of_the_model_does_not_reach_the_head_that_was_kept() -> None:
+    made = model("mlp")
+    kept = made.keep("multinomial")
+    before = kept.factors()["multinomial"]
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.fill_(0.0)
+    assert torch.equal(kept.factors()["multinomial"].user, before.user)
+    fresh = model("mlp", "embedding", ("multinomial",))
+    fresh.load_state_dict(kept.state_dict())
+    assert torch.equal(fresh.factors()["multinomial"].item, before.item)
+
+
+def test_a_head_can_be_kept_from_a_single_model() -> None:
+    made = model("mlp", "embedding", ("cml",))
+    assert torch.equal(made.keep("cml").factors()["cml"].user, made.factors()["cml"].user)
+
+
+def test_only_a_head_that_is_there_can_be_kept() -> None:
+    with pytest.raises(ConfigError, match="no head is called 'hinge'; there are bpr, cml"):
+        model("mf").keep("hinge")
+
+
+def test_dropout_comes_with_noise_alone_and_does_not_reach_the_export() -> None:
     torch.manual_seed(0)
-    made = Model(TRAIN, {"bpr": OBJECTIVES["bpr"]}, dimensions=8, encoder=mlp(dropout=0.5))
+    made = Model(TRAIN, choose(("bpr",)), dimensions=16, encoder=mlp(dropout=0.5), spread=1.0)
     made.train()
-    assert torch.equal(made.factors()["bpr"].user, made.factors()["bpr"].user)
-    assert made.training
     rows = made.tables()[0]
-    assert not torch.equal(made.encode(rows), made.encode(rows))
+    assert torch.equal(made.encode(rows), made.encode(rows))
+    assert torch.equal(made.factors()["bpr"].user, made.factors()["bpr"].user)
+    noise = torch.Generator().manual_seed(1)
+    first, second = made.encode(rows, noise), made.encode(rows, noise)
+    assert not torch.equal(first, made.encode(rows))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, made.encode(rows, torch.Generator().manual_seed(1)))
 
 
 def test_the_unit_ball_holds_users_and_items() -> None:
@@ -118,6 +188,40 @@ def test_the_unit_ball_holds_users_and_items() -> None:
     assert (factors.item.norm(dim=1) <= 1 + 1e-12).all()
 
 
-def test_an_unknown_objective_is_refused() -> None:
-    with pytest.raises(ConfigError, match="bpr, cml"):
-        objective("hinge")
+def test_minus_a_distance_is_a_root_that_is_flat_at_nothing() -> None:
+    scores = torch.tensor([-4.0, -0.25, 0.0, 1e-17], requires_grad=True)
+    found = minus_distance(scores)
+    assert found.tolist() == pytest.approx([-2, -0.5, 0, 0], abs=1e-5)
+    found.sum().backward()
+    assert scores.grad.tolist() == pytest.approx([0.25, 1.0, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "score", "lesson"),
+    [
+        (LossSettings(), -4.0, -40.0),
+        (LossSettings(distance_lesson=3.0), -4.0, -12.0),
+        (LossSettings(distance="plain", distance_lesson=1.0), -2.0, -2.0),
+        (LossSettings(distance="plain", distance_lesson=10.0), -2.0, -20.0),
+    ],
+)
+def test_a_distance_is_trained_and_taught_as_it_was_chosen(chosen: LossSettings, score: float, lesson: float) -> None:
+    made, squared = choose(("cml",), chosen)["cml"], torch.tensor([-4.0])
+    assert (made.score(squared).item(), made.lesson(squared).item()) == (score, lesson)
+
+
+def test_the_table_names_the_five_of_the_paper_and_one_more() -> None:
+    assert list(choose(FIVE)) == list(FIVE)
+    assert set(OBJECTIVES) - set(FIVE) == {"squared-error-everywhere"}
+    with pytest.raises(ConfigError, match=r"unknown objective 'hinge'; choose from bpr, cml"):
+        choose(("hinge",))
+
+
+@pytest.mark.parametrize("spread", [0.01, None])
+def test_embeddings_begin_as_wide_as_asked(spread: float | None) -> None:
+    torch.manual_seed(0)
+    wide = csr_array((40, 60), dtype=np.float32)
+    made = Model(wide, choose(("bpr",)), encoder=factorisation(), spread=spread)
+    for table in (made.user, made.item):
+        assert table.std().item() == pytest.approx(spread or 1.0, rel=0.05)
+        assert table.shape[2] == 64

@@ -1,43 +1,54 @@
-"""Training: the fast path equals the literal one, and learns what it should."""
+"""Training: the fast path equals the literal one for every preset and setting, and learns what it should."""
 
 from __future__ import annotations
 
-import copy
+from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from literal import LiteralConCF
-from pydantic import ValidationError
 
 from concf.baselines.popularity import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.learning.batches import Sampler
-from concf.learning.settings import (
-    BalanceSettings,
-    ConCFSettings,
-    ConsensusSettings,
-    ModelSettings,
-    TrainingSettings,
-)  # fmt: skip
-from concf.learning.train import Trainer, train
-from concf.model.objectives import OBJECTIVES
+from concf.learning.presets import choose_settings
+from concf.learning.run import Run
+from concf.learning.settings import ConCFSettings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+from concf.model.objectives import FIVE
 
-CONSENSUS = ConsensusSettings(every=1, window=2, places=6, kept=8, length=3, tail=2, weight=0.05)
+LESSONS = {"paper": [2], "released": [3, 4], "reference": [2]}  # the epochs in which a scaled preset teaches
+SEED = 5
+
+
+def log() -> pl.DataFrame:
+    return Simulation(users=8, items=12, events=70, tastes=3).draw(1)
 
 
 def tiny() -> Split:
-    return prepare(Simulation(users=8, items=12, events=70, tastes=3).draw(1), protocol="random")
+    return prepare(log(), protocol="random")
 
 
-def settings(encoder: str = "mlp", sharing: str = "embedding", **parts: object) -> ConCFSettings:
-    model = ModelSettings(dimensions=8, encoder=encoder, sharing=sharing, dropout=0.0, layers=2, spread=0.3)
-    balance = BalanceSettings(on=sharing != "none", settle=1)
-    training = TrainingSettings(epochs=3, batch=16, weight_decay=1e-3)
-    return ConCFSettings(**{"model": model, "consensus": CONSENSUS, "balance": balance, "training": training} | parts)
+def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embedding", **changes: Any) -> ConCFSettings:
+    """A preset on the tiny data: p, Q, K, M and the lists scaled down; decay, so that no true gradient is zero."""
+    chosen: dict[str, Any] = {
+        "model": {"dimensions": 16, "encoder": encoder, "sharing": sharing, "dropout": 0.0, "layers": 2},
+        "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
+        "balance": {"on": sharing != "none"},
+        "training": {"epochs": 3, "batch": 16, "weight_decay": 1e-3, "metric": "recall@3"},
+    }
+    if preset != "paper":
+        chosen["model"]["spread"], chosen["balance"]["settle"] = 0.3, 2
+    for part, values in changes.items():
+        chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
+    return choose_settings(preset, chosen)
 
 
 @pytest.fixture(autouse=True)
@@ -56,72 +67,149 @@ def in_double():
     torch.set_default_dtype(torch.float32)
 
 
+def listed(lists: torch.Tensor) -> list[list[int]]:
+    """Without the empty places, which come last."""
+    rows = lists.tolist()
+    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
+    return [[item for item in row if item >= 0] for row in rows]
+
+
+def follow(chosen: ConCFSettings) -> list[int]:
+    """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
+    data = tiny()
+    trainer = Trainer(data, chosen, SEED)
+    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train)
+    lessons, kept = [], chosen.consensus.kept or 12
+    for epoch in range(chosen.training.epochs):
+        record = trainer.epoch(epoch)
+        lessons += [epoch] if any(record["lesson"].values()) else []
+        batches = Sampler(data.train).epoch(SEED, epoch).split(chosen.training.batch)
+        triples = [(each.user.tolist(), each.positive.tolist(), each.negative.tolist()) for each in batches]
+        for name, values in literal.epoch(epoch, triples).items():
+            assert list(record[name].values()) == pytest.approx(values, rel=1e-9, abs=1e-9), (epoch, name)
+        if epoch % chosen.consensus.every == 0:
+            found, expected = trainer.agree(), literal.agree(epoch)
+            for head, name in enumerate(trainer.names):
+                ranked = [items[:kept] for items in literal.rankings[epoch][head]]
+                assert listed(trainer.queue[-1][head]) == ranked == listed(found[name][:, :kept])
+            assert all(listed(found[name]) == expected[name] for name in expected)
+            assert listed(trainer.lesson) == literal.lesson
+    for name, parameter in literal.model.named_parameters():
+        assert torch.allclose(dict(trainer.model.named_parameters())[name], parameter, rtol=0, atol=1e-9), name
+    return lessons
+
+
 @pytest.mark.parametrize("sharing", ["full", "layer", "embedding", "none"])
 @pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
-def test_three_epochs_equal_the_literal_algorithm(in_double, encoder: str, sharing: str) -> None:
-    data, chosen = tiny(), settings(encoder, sharing)
-    trainer = Trainer(data, chosen, seed=5)
-    literal = LiteralConCF(copy.deepcopy(trainer.model), chosen, data.train)
-    generator = torch.Generator().manual_seed(5)
-    for epoch in range(3):
-        record = trainer.epoch(epoch)
-        for batch in Sampler(data.train).epoch(generator).split(16):
-            literal.step(batch.user.tolist(), batch.positive.tolist(), batch.negative.tolist(), epoch)
-        trainer.agree()
-        agreed = literal.agree()
-        for head, history in enumerate(trainer.histories):
-            newest = [[item for item in row if item >= 0] for row in history[-1].lists.tolist()]
-            assert newest == [items[:8] for items in literal.queue[-1][head]]
-        if epoch >= 1:
-            assert trainer.lesson is not None
-            assert trainer.lesson.tolist() == literal.lesson
-            assert all(row == items[: len(row)] for row, items in zip(literal.lesson, agreed, strict=True))
-    assert sum(record["lesson"].values()) > 0
-    assert trainer.weights.tolist() == pytest.approx(literal.weights.tolist(), abs=1e-9)
-    for name, parameter in literal.model.named_parameters():
-        found = dict(trainer.model.named_parameters())[name]
-        assert torch.allclose(found, parameter, rtol=0, atol=1e-9), name
+@pytest.mark.parametrize("preset", LESSONS)
+def test_a_preset_trains_as_the_literal_algorithm(in_double, preset: str, encoder: str, sharing: str) -> None:
+    epochs = LESSONS[preset][-1] + 1
+    assert follow(small(preset, encoder, sharing, training={"epochs": epochs})) == LESSONS[preset]
+
+
+ALONE: dict[str, dict[str, Any]] = {
+    "the weights move once an epoch": {"balance": {"update": "epoch"}},
+    "the weights move once an epoch, by descent": {"balance": {"update": "epoch", "optimiser": "descent"}},
+    "plain descent": {"balance": {"optimiser": "descent", "learning_rate": 1e-4}},
+    "the floor holds": {"balance": {"floor": 0.9, "learning_rate": 0.3}},
+    "another sum of weights": {"balance": {"total": 2.5}},
+    "ratios of the whole loss": {"balance": {"ratio_of": "whole", "exponent": 1.0}},
+    "the first batch is the measure": {"balance": {"settle": 0}},
+    "items count for less": {"balance": {"item_share": 0.1}},
+    "one norm": {"balance": {"norm": "joint"}},
+    "no balance": {"balance": {"on": False}},
+    "the lesson carries the weight": {"consensus": {"weight_range": None, "weight": 0.3}},
+    "a narrow range of weights": {"consensus": {"weight_range": (0.99, 1.002), "weight": 0.3}},
+    "low clips": {"consensus": {"clip": 0.2, "clipped": ("bpr", "cml", "multinomial")}},
+    "everyone is taught": {"consensus": {"untaught": ()}},
+    "two are taught": {"consensus": {"untaught": ("bpr", "cml", "multinomial", "multinomial-users")}},
+    "three are silent": {"consensus": {"silent": ("bpr", "multinomial", "multinomial-users")}},
+    "sharp temperatures": {"consensus": {"temperature": 1.0, "steadiness": 0.3}},
+    "no steadiness": {"consensus": {"steadiness": None}},
+    "everything is ranked and taught": {"consensus": {"places": None, "kept": None, "tail": None}},
+    "all of the list is taught": {"consensus": {"length": 20, "tail": 0}},
+    "no lesson": {"consensus": {"weight": 0.0}},
+    "a longer window": {"consensus": {"window": 3}, "training": {"epochs": 4}},
+    "a frozen window": {"consensus": {"window_moves": False, "steadiness": 1.0}, "training": {"epochs": 5}},
+    "a late vote": {"consensus": {"newest_votes": False, "steadiness": 1.0}},
+    "every other epoch": {"consensus": {"every": 2}, "training": {"epochs": 4}},
+    "plain distances": {"losses": {"distance": "plain", "distance_lesson": 3.0, "margin": 0.5}},
+    "other scales": {"losses": {"distance_lesson": 2.0, "error_scale": 3.0, "margin": 0.2}},
+    "batches of five": {"training": {"batch": 5}},
+    "all unobserved pairs": {
+        "objectives": ("bpr", "squared-error-everywhere", "multinomial"),
+        "losses": {"unobserved": 0.3, "error_scale": 0.5},
+    },
+    "two heads": {"objectives": ("multinomial-users", "cml")},
+}
+
+
+@pytest.mark.parametrize("case", ALONE)
+def test_a_setting_alone_trains_as_the_literal_algorithm(in_double, case: str) -> None:
+    chosen = small(**ALONE[case])
+    assert bool(follow(chosen)) == (chosen.consensus.weight > 0)
+
+
+def test_without_decay_factors_train_as_the_literal_algorithm(in_double) -> None:
+    assert follow(small("paper", "mf", training={"weight_decay": 0.0})) == [2]
 
 
 def test_without_lesson_and_balance_a_head_that_shares_nothing_trains_as_its_single_model(in_double) -> None:
-    data = tiny()
-    apart = ConsensusSettings(every=1, window=2, places=6, kept=8, weight=0)
-    together = Trainer(data, settings("mlp", "none", consensus=apart), seed=1)
-    before = copy.deepcopy(together.model)
+    data, apart = tiny(), small(sharing="none", consensus={"weight": 0.0})
+    together = Trainer(data, apart, seed=1)
+    begins = {name: together.model.keep(name).state_dict() for name in FIVE}
     for epoch in range(2):
         together.epoch(epoch)
-    for place, name in enumerate(OBJECTIVES):
-        single = settings("mlp", "embedding", consensus=apart, objectives=(name,))
-        alone = Trainer(data, single, seed=1)
-        with torch.no_grad():
-            for own, shared in zip(alone.model.parameters(), _branch(before, place), strict=True):
-                own.copy_(shared)
+    for name in FIVE:
+        alone = Trainer(data, apart.single(name), seed=1)
+        alone.model.load_state_dict(begins[name])
         for epoch in range(2):
             alone.epoch(epoch)
-        for own, shared in zip(alone.model.parameters(), _branch(together.model, place), strict=True):
-            assert torch.allclose(own, shared, atol=1e-12), name
+        for part, tensor in together.model.keep(name).state_dict().items():
+            assert torch.allclose(alone.model.state_dict()[part], tensor, rtol=0, atol=1e-12), (name, part)
 
 
-def _branch(model, place: int) -> list[torch.Tensor]:
-    """The parameters of one branch of a model that shares nothing, in the order of a single model's."""
-    shared = [model.user, model.item, *model.encoder.parameters()]
-    return [tensor[place : place + 1] for tensor in shared] + list(model.heads[place].parameters())
+def told(run: Run) -> list[dict[str, Any]]:
+    """The history without its times."""
+    return [{name: value for name, value in record.items() if "seconds" not in name} for record in run.history]
 
 
 def test_the_same_seed_gives_the_same_run_bit_for_bit() -> None:
-    data, chosen = tiny(), settings(model=ModelSettings(dimensions=8, dropout=0.2))
-    runs = [train(data, chosen, seed=3), train(data, chosen, seed=3)]
-    strip = [[{k: v for k, v in record.items() if k != "seconds"} for record in run.history] for run in runs]
-    assert strip[0] == strip[1]
+    chosen = small(model={"dropout": 0.2}, training={"epochs": 4})
+    runs = [train(data, chosen, seed=3) for data in (tiny(), tiny(), prepare(log().reverse(), protocol="random"))]
+    torch.set_num_threads(2)
+    runs.append(train(tiny(), chosen, seed=3))
+    for run in runs[1:]:
+        assert told(run) == told(runs[0])
+        for name, tensor in run.model.state_dict().items():
+            assert torch.equal(tensor, runs[0].model.state_dict()[name]), name
+    assert told(train(tiny(), chosen, seed=4)) != told(runs[0])
+
+
+def test_heads_agree_every_p_epochs_and_at_the_end() -> None:
+    run = train(tiny(), small(consensus={"every": 3}, training={"epochs": 9, "patience": None}))
+    assert [record["epoch"] for record in run.history if "validation" in record] == [0, 3, 6, 8]
+
+
+@pytest.mark.parametrize("watch", ["consensus", "R-consensus", "squared-error"])
+def test_patience_ends_the_run_by_whom_it_watches(watch: str) -> None:
+    run = train(tiny(), small("paper", training={"epochs": 60, "patience": 4, "watch": watch}), seed=2)
+    figures = {record["epoch"]: record["validation"][watch] for record in run.history}
+    warm_up, best, ends = 2 * 1 - 1, 0, []
+    for epoch, figure in figures.items():
+        best = epoch if figure > figures[best] else best
+        ends += [epoch] if epoch - max(best, warm_up) >= 4 else []
+    assert ends == [run.history[-1]["epoch"]]
+    assert run.best[watch].epoch == best
+    assert run.best[watch].validation == figures[best] == max(figures.values())
 
 
 def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:
     data = tiny()
-    sampler, generator = Sampler(data.train), torch.Generator().manual_seed(0)
-    dense = data.train.toarray()
+    sampler, dense = Sampler(data.train), data.train.toarray()
     drawn = np.zeros_like(dense)
-    for _ in range(300):
-        epoch = sampler.epoch(generator)
+    for number in range(300):
+        epoch = sampler.epoch(0, number)
         pairs = list(zip(epoch.user.tolist(), epoch.positive.tolist(), strict=True))
         assert sorted(pairs) == sorted(zip(*(side.tolist() for side in dense.nonzero()), strict=True))
         np.add.at(drawn, (epoch.user.numpy(), epoch.negative.numpy()), 1)
@@ -131,24 +219,33 @@ def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:
         assert counts.min() > 0.6 * counts.mean()
 
 
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValidationError, match="no shared embedding to balance on"):
-        ConCFSettings(model=ModelSettings(sharing="none"))
-    with pytest.raises(ValidationError, match="hinge"):
-        ConCFSettings(objectives=("bpr", "hinge"))
-    with pytest.raises(ValidationError, match="alpha"):
-        ConsensusSettings(alpha=3)
+def test_an_epoch_is_drawn_from_seed_and_epoch_alone() -> None:
+    sampler = Sampler(tiny().train)
+    again = Sampler(tiny().train).epoch(1, 7)
+    for other, same in (((1, 7), True), ((1, 8), False), ((2, 7), False)):
+        drawn = sampler.epoch(*other)
+        assert torch.equal(torch.stack([drawn.user, drawn.positive]), torch.stack([again.user, again.positive])) == same
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_by_name() -> None:
+    with pytest.raises(DataError, match=r"of head '.+' is (nan|inf) in epoch 0, batch 1.*training.learning_rate"):
+        train(tiny(), small(training={"learning_rate": 1e30}))
+
+
+def test_an_unknown_head_is_refused_before_anything_is_trained() -> None:
+    with pytest.raises(ConfigError, match=r"unknown objective 'hinge'.*bpr, cml"):
+        train(tiny(), small(objectives=("bpr", "hinge")))
 
 
 def test_the_consensus_learns_tastes_on_simulated_data() -> None:
     data = prepare(Simulation(users=250, items=250, events=9000).draw(0), protocol="random")
-    chosen = ConCFSettings(
-        consensus=ConsensusSettings(every=5, window=3, kept=250),
-        training=TrainingSettings(epochs=21, batch=512, metric="recall@20"),
-        model=ModelSettings(dimensions=32),
-    )
-    run = train(data, chosen)
-    found = {name: evaluate(best.recommender, data, at=[20]).means()["recall@20"] for name, best in run.best.items()}
-    popular = evaluate(Popularity().fit(data.train), data, at=[20]).means()["recall@20"]
+    changes = {
+        "model": {"dimensions": 32},
+        "consensus": {"every": 5, "window": 3},
+        "training": {"epochs": 21, "batch": 512, "metric": "recall@20"},
+    }
+    run = train(data, changes)
+    found = {name: evaluate(run.recommender(name), data, at=20).means()["recall@20"] for name in run.best}
+    popular = evaluate(Popularity().fit(data.train), data, at=20).means()["recall@20"]
     assert found["consensus"] > 1.1 * popular
-    assert found["consensus"] > np.median([found[name] for name in OBJECTIVES])
+    assert found["consensus"] > np.median([found[name] for name in FIVE])

@@ -3,8 +3,8 @@
     import concf
 
     data = concf.prepare("log.csv", protocol="random", seed=0)
-    model = concf.BASELINES["ease"].make().fit(data.train)
-    print(concf.evaluate(model, data).means())
+    run = concf.train(data, preset="reference", seed=0)
+    print(concf.evaluate(run.recommender("consensus"), data).means())
 
 Names are imported when they are first used, so that a part of the package needs only its own libraries.
 """
@@ -19,7 +19,7 @@ from concf.version import VERSION as __version__
 if TYPE_CHECKING:
     from concf.baselines.table import BASELINES as BASELINES
     from concf.baselines.table import Candidate as Candidate
-    from concf.compare import compare as compare
+    from concf.comparison import compare as compare
     from concf.data.filters import Filter as Filter
     from concf.data.interactions import Interactions as Interactions
     from concf.data.prepare import prepare as prepare
@@ -37,10 +37,18 @@ if TYPE_CHECKING:
     from concf.evaluation.scorers import Factors as Factors
     from concf.evaluation.scorers import ListFunction as ListFunction
     from concf.evaluation.scorers import ScoreFunction as ScoreFunction
+    from concf.learning.checkpoint import load_run as load_run
+    from concf.learning.presets import PRESETS as PRESETS
+    from concf.learning.presets import choose_settings as choose_settings
+    from concf.learning.run import Run as Run
+    from concf.learning.settings import ConCFSettings as ConCFSettings
+    from concf.learning.train import train as train
+    from concf.model.objectives import Objective as Objective
 
 _HOMES = {
     "BASELINES": "baselines.table",
     "Candidate": "baselines.table",
+    "ConCFSettings": "learning.settings",
     "ConcfError": "errors",
     "ConfigError": "errors",
     "DataError": "errors",
@@ -49,16 +57,22 @@ _HOMES = {
     "Filter": "data.filters",
     "Interactions": "data.interactions",
     "ListFunction": "evaluation.scorers",
+    "Objective": "model.objectives",
+    "PRESETS": "learning.presets",
     "Reading": "data.scan",
+    "Run": "learning.run",
     "ScoreFunction": "evaluation.scorers",
     "Simulation": "data.simulate",
     "Split": "data.split",
-    "compare": "compare",
+    "choose_settings": "learning.presets",
+    "compare": "comparison",
     "evaluate": "evaluation.evaluate",
+    "load_run": "learning.checkpoint",
     "prepare": "data.prepare",
     "rank": "evaluation.ranking",
     "read": "data.read",
     "score_lists": "evaluation.evaluate",
+    "train": "learning.train",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

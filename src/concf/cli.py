@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
+from concf import cli_train
+from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError
 from concf.version import VERSION
 
@@ -31,7 +33,6 @@ READING = "How to read SOURCE"
 FILTER = "What to leave out first"
 PROTOCOL = "How to divide"
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 User = Annotated[str | None, typer.Option(help="Column of the user (its place from 0 if no header).", rich_help_panel=READING)]  # fmt: skip
 Item = Annotated[str | None, typer.Option(help="Column of the item.", rich_help_panel=READING)]
 Rating = Annotated[str | None, typer.Option(help="Column of an explicit rating.", rich_help_panel=READING)]
@@ -52,6 +53,8 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
     Begin with `concf demo`, or with a log of your own:
 
     `concf prepare log.csv --protocol random --out data/mine`
+
+    `concf train data/mine --out runs/mine`, then `concf evaluate runs/mine`
 
     `concf compare data/mine --models popularity,itemknn,ease --seeds 3`
     """
@@ -121,6 +124,10 @@ def prepare(
     _print_figures({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
 
 
+app.command()(cli_train.train)
+app.command()(cli_train.evaluate)
+
+
 @app.command()
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
@@ -138,19 +145,19 @@ def compare(
 
     `concf compare data/citeulike --models popularity,itemknn,ease,rp3beta,ials --seeds 5`
     """
-    from concf.compare import compare as compare_models
+    from concf.comparison import compare as compare_models
     from concf.data.folders import new_file
     from concf.data.split import Split
     from concf.tables import comparison_rows
     from concf.tables import markdown as markdown_table
 
-    _choice("test", test, ("t", "wilcoxon"))
+    choice("test", test, ("t", "wilcoxon"))
     result = compare_models(
         Split.load(folder),
-        _names(models),
+        names(models),
         seeds=seeds,
-        at=_lengths(at),
-        metrics=_names(metrics),
+        at=lengths(at),
+        metrics=names(metrics),
         tune_on=tune_on,
         log=log,
     )
@@ -161,7 +168,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(result.as_dict(test)))
         return
-    _print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
+    print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
     _print_footnote(result.as_dict(test))
 
 
@@ -176,10 +183,10 @@ def demo(as_json: Json = False) -> None:
         return
     from concf.tables import comparison_rows
 
-    _print_table(*comparison_rows(comparison), title="Simulated log, protocol random, test figures over 3 splits")
+    print_table(*comparison_rows(comparison), title="Simulated log, protocol random, test figures over 3 splits")
     _print_footnote(comparison.as_dict())
     typer.echo(f"\n{example['model']} recommends to user {example['user']}, who used {example['history']}:")
-    _print_table(["rank", "item", ""], [[str(r["rank"]), str(r["item"]), r["was"]] for r in example["items"]])
+    print_table(["rank", "item", ""], [[str(r["rank"]), str(r["item"]), r["was"]] for r in example["items"]])
 
 
 @data_app.command("list")
@@ -193,7 +200,7 @@ def list_data(as_json: Json = False) -> None:
         typer.echo(json.dumps({"home": str(data_home()), "data": rows}))
         return
     table = [[str(row["name"]), str(row["about"]), "yes" if row["here"] else "no"] for row in rows]
-    _print_table(["name", "what", "here"], table, title=f"Data home: {data_home()}")
+    print_table(["name", "what", "here"], table, title=f"Data home: {data_home()}")
 
 
 @data_app.command("fetch")
@@ -244,7 +251,7 @@ def data_statistics(
         return
     figures = ("users", "items", "interactions", "events")
     table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
-    _print_table([*figures, "density", "filter"], table, title=str(origin["name"]))
+    print_table([*figures, "density", "filter"], table, title=str(origin["name"]))
 
 
 def _reading(
@@ -271,35 +278,6 @@ def _share(name: str, value: str | None, protocol: str) -> Any:
         raise ConfigError(
             f"--{name} {value!r}: expected a share such as 0.2 (a file only with --protocol given)"
         ) from None
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _lengths(text: str) -> list[int]:
-    try:
-        lengths = [int(name) for name in _names(text)]
-    except ValueError:
-        lengths = []
-    if not lengths or min(lengths) < 1:
-        raise ConfigError(f"--at {text!r}: expected lengths of lists such as 20,50")
-    return lengths
-
-
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ConfigError(f"--{name} {value!r}: choose from {', '.join(choices)}")
-
-
-def _print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
-    from rich.console import Console
-
-    from concf.tables import terminal
-
-    console = Console()
-    wide = console if console.is_terminal else Console(width=200)
-    wide.print(terminal(header, rows, title))
 
 
 def _print_figures(figures: dict[str, Any]) -> None:

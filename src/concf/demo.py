@@ -10,7 +10,7 @@ from concf.baselines.factorisation import IALS, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.baselines.popularity import Popularity
 from concf.baselines.table import Candidate
-from concf.compare import Comparison, compare
+from concf.comparison import Comparison, compare
 from concf.data.prepare import prepare
 from concf.evaluation.ranking import rank
 

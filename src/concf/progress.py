@@ -50,6 +50,7 @@ class _Task:
     def show(self) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
         global _display, _tasks
         with _lock:
@@ -58,11 +59,11 @@ class _Task:
             if _display is None:
                 columns = (
                     TextColumn("{task.description}"),
-                    BarColumn(),
+                    BarColumn(None, table_column=Column(ratio=1)),  # what the words leave of the line
                     MofNCompleteColumn(),
                     TimeElapsedColumn(),
                 )
-                _display = Progress(*columns, console=Console(stderr=True), transient=True)
+                _display = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
                 _display.start()
             _tasks += 1
             self.id = int(_display.add_task(self.said(), total=self.total, completed=self.done))

@@ -44,6 +44,7 @@ def new_file(target: Path) -> Iterator[Path]:
     fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(target)
         try:
             yield fresh
             _sync_one(fresh)
@@ -53,6 +54,11 @@ def new_file(target: Path) -> Iterator[Path]:
     except OSError as error:
         reason = error.strerror or str(error)
         raise DataError(f"{target}: could not be written ({reason}). Nothing was left behind") from error
+
+
+def is_partial(path: Path, target: Path) -> bool:
+    """Whether a process that was killed left it behind when it wrote the target."""
+    return path.name.startswith(f".{target.name}.partial-")
 
 
 def sha256(path: Path) -> str:
@@ -78,6 +84,8 @@ def _sweep(target: Path) -> None:
             continue
         if state == "replaced" and not target.exists():
             stale.rename(target)
+        elif stale.is_file():
+            stale.unlink(missing_ok=True)
         else:
             shutil.rmtree(stale, ignore_errors=True)
 

@@ -20,7 +20,7 @@ from concf.progress import working
 
 NOTHING = -1  # an empty place at the end of a list
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
-GPU_MEMORY = 1 << 30
+GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
 LISTED_USERS = 4096  # whose lists are asked for at a time
 
@@ -165,7 +165,8 @@ class Seen:
 
     def flat(self, begin: int, end: int) -> Tensor:
         """The places of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
-        return self.places[self.ends[begin] : self.ends[end]] - begin * self.matrix.shape[1]
+        n_items: int = self.matrix.shape[1]
+        return self.places[self.ends[begin] : self.ends[end]] - begin * n_items
 
 
 def _refuse_other_items(probe: Tensor, seen: csr_array | None) -> None:

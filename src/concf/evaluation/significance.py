@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # its stats take a second to import: not before a test is asked for
 from numpy.typing import NDArray
-from scipy import stats
 
 from concf.errors import ConfigError
 
@@ -28,7 +28,7 @@ def paired_t(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
     rounding = 8 * np.finfo(np.float64).eps * np.abs([ours, theirs]).max()
     if np.ptp(difference) <= rounding:
         return 1.0 if np.abs(difference).max() <= rounding else 0.0
-    return float(stats.ttest_1samp(difference, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(difference, 0.0).pvalue)
 
 
 def wilcoxon(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
@@ -36,7 +36,7 @@ def wilcoxon(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> float:
     difference = _differences(ours, theirs)
     if not difference.any():
         return 1.0
-    return float(stats.wilcoxon(difference, zero_method="wilcox").pvalue)
+    return float(scipy.stats.wilcoxon(difference, zero_method="wilcox").pvalue)
 
 
 TESTS = {"t": paired_t, "wilcoxon": wilcoxon}

@@ -17,17 +17,13 @@ TINY = 1e-30  # a head without gradient has scale 0 and slope 0
 
 
 def gradient_scale(
-    mine: Sequence[Tensor], whole: Sequence[Tensor], norm: Literal["sides", "joint"], item_share: float
+    squares: Sequence[Tensor], products: Sequence[Tensor], norm: Literal["sides", "joint"], item_share: float
 ) -> tuple[Tensor, Tensor]:
-    """([heads], [heads]) G_x, and lambda_x dG_x / dlambda_x if only `mine` carries lambda_x.
+    """([heads], [heads]) G_x, and lambda_x dG_x / dlambda_x if only g_CF carries lambda_x.
 
-    mine, whole: lambda_x g_CF and g, each on (users [heads, users, d], items [heads, items, d])
+    squares, products: |g|^2 and <lambda_x g_CF, g>, each on (users [heads], items [heads])
     norm: "joint" of both sides as one vector; "sides" |users| + item_share |items|
     """
-    squares = [each.square().sum((1, 2)) for each in whole]
-    products = squares
-    if any(each is not other for each, other in zip(mine, whole, strict=True)):
-        products = [(part * each).sum((1, 2)) for part, each in zip(mine, whole, strict=True)]
     if norm == "joint":
         scale = (squares[0] + squares[1]).sqrt()
         return scale, (products[0] + products[1]) / scale.clamp(min=TINY)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -50,25 +51,25 @@ class Sampler:
 
     def __init__(self, train: csr_array) -> None:
         self.n_items = train.shape[1]
-        cells = train.tocoo()
-        user, item = (torch.from_numpy(np.asarray(places, np.int64)) for places in cells.coords)
-        self.observed = (user * self.n_items + item).sort().values
+        user, item = (np.asarray(places, np.int64) for places in train.tocoo().coords)
+        self.observed = np.sort(user * self.n_items + item)
+        self.user, self.positive = np.divmod(self.observed, self.n_items)
 
     def epoch(self, seed: int, epoch: int) -> Batch:
         """Every observed pair once, in an order that seed and epoch alone decide: no state to keep."""
-        generator = torch.Generator().manual_seed(stream(seed, epoch, 0))
-        order = torch.randperm(len(self.observed), generator=generator)
-        user, positive = self.observed[order] // self.n_items, self.observed[order] % self.n_items
-        negative = torch.randint(self.n_items, (len(order),), generator=generator)
-        again = torch.arange(len(order))
+        random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
+        negative = random.integers(self.n_items, size=len(self.observed))
+        again = np.arange(len(self.observed))
         for _ in range(DRAWS):
-            again = again[self._is_observed(user[again], negative[again])]
+            again = again[self._is_observed(self.user[again], negative[again])]
             if not len(again):
                 break
-            negative[again] = torch.randint(self.n_items, (len(again),), generator=generator)
-        return Batch(user, positive, negative)
+            negative[again] = random.integers(self.n_items, size=len(again))
+        order = random.permutation(len(self.observed))
+        drawn = (self.user[order], self.positive[order], negative[order])
+        return Batch(*(torch.from_numpy(column) for column in drawn))
 
-    def _is_observed(self, user: Tensor, item: Tensor) -> Tensor:
+    def _is_observed(self, user: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.bool_]:
         asked = user * self.n_items + item
-        place = torch.searchsorted(self.observed, asked).clamp(max=len(self.observed) - 1)
-        return torch.eq(self.observed[place], asked)
+        place = np.searchsorted(self.observed, asked).clip(max=len(self.observed) - 1)
+        return np.asarray(self.observed[place] == asked)

@@ -8,6 +8,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.learning.batches import Batch
+from concf.learning.capture import Lanes
 from concf.model import losses
 from concf.model.heads import TableHead
 from concf.model.kernels import Sparse, listed_scores, take_rows
@@ -24,47 +25,58 @@ class Branches:
     def __init__(self, model: Model, objectives: dict[str, Objective], train: csr_array) -> None:
         self.model, self.objectives = model, objectives
         device, kind = model.user.device, model.user.dtype
+        self.lanes, self.lesson_lanes = (Lanes(device, len(objectives)) for _ in range(2))
         self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
         self.users_of = self.items_of.T
         self.user_degree = torch.from_numpy(np.diff(train.indptr)).to(device, kind)
         item_degree = np.bincount(train.indices, minlength=train.shape[1])
         self.item_degree = torch.from_numpy(item_degree).to(device, kind)
-        self.everything = torch.arange(train.shape[1], device=device)
 
     def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
-        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d]; item: [heads, items, d]; noise: of dropout."""
+        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
         user, item = self.model.encoder.spread(user, item)
         both = torch.cat([batch.positive, batch.negative])
         rows = torch.cat([take_rows(user, batch.user), take_rows(item, both)], 1)
-        h_user, h_item = self.model.encode(rows, noise).split([len(batch), len(both)], 1)
+        encoded = self.model.encode(rows, noise)
+        h_user, h_item = encoded[:, : len(batch)], encoded[:, len(batch) :]
         costs = []
-        for place, (name, objective) in enumerate(self.objectives.items()):
-            if objective.needs == "items":
-                costs.append(self._rows(name, h_user[place], batch.user, self.items_of, self.user_degree))
-            elif objective.needs == "users":
-                costs.append(self._rows(name, h_item[place], both, self.users_of, self.item_degree))
-            elif objective.needs == "pairs":
-                costs.append(objective.loss(*self._pair_scores(name, h_user[place], h_item[place], batch.user, both)))
-            else:
-                positives = h_item[place, : len(batch)]
-                positive = self._pair_scores(name, h_user[place], positives, batch.user, batch.positive)
-                h_all = self.model.encode(item, noise)[place]
-                vectors = self._whole_vectors(name, h_user[place], batch.user, h_all)
-                costs.append(objective.loss(*positive, *vectors, 1 / self.user_degree[batch.user]))
+        for place, name in enumerate(self.objectives):
+            with self.lanes.lane(place):
+                costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise))
+        self.lanes.join()
         return torch.stack(costs)
 
+    def _own(
+        self, name: str, h_user: Tensor, h_item: Tensor, item: Tensor, batch: Batch, both: Tensor,
+        noise: torch.Generator | None,
+    ) -> Tensor:  # fmt: skip
+        """One head's. h_user: [B, size]; h_item: [2 B, size] of the items `both`; item: [heads, items, d]."""
+        objective = self.objectives[name]
+        if objective.needs == "items":
+            return self._rows(name, h_user, batch.user, self.items_of, self.user_degree)
+        if objective.needs == "users":
+            return self._rows(name, h_item, both, self.users_of, self.item_degree)
+        if objective.needs == "pairs":
+            return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
+        positive = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
+        h_all = self.model.encode(item, noise)[self.model.names.index(name)]
+        vectors = self._whole_vectors(name, h_user, batch.user, h_all)
+        return objective.loss(*positive, *vectors, 1 / self.user_degree[batch.user])
+
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
-        """The scores of (user, item) pairs, in parts as long as `user`, which is paired with each part of `item`."""
-        vectors, offset = self.model.head(name).user(h_user, user)
-        item_vectors, bias = self.model.head(name).item(h_item, item)
-        parts = zip(item_vectors.split(len(user)), bias.split(len(user)), strict=True)
-        scores = torch.stack([(vectors * theirs).sum(1) + offset + extra for theirs, extra in parts])
-        return list(self.objectives[name].score(scores).unbind())
+        """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""
+        (vectors, offset), (items, bias) = (
+            self.model.head(name).user(h_user, user),
+            self.model.head(name).item(h_item, item),
+        )
+        pairs = torch.arange(len(item), device=item.device).view(-1, len(user)).T
+        scores = listed_scores(vectors[None], offset[None], items[None], bias[None], pairs)[0]
+        return list(self.objectives[name].score(scores).unbind(1))
 
     def _whole_vectors(self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor) -> tuple[Tensor, Tensor]:
         """([B, size + 2], [items, size + 2]) vectors that hold offset and bias too: their product is the score."""
         vectors, offset = self.model.head(name).user(h_user, user)
-        item_vectors, bias = self.model.head(name).item(h_item, self.everything)
+        item_vectors, bias = self.model.head(name).item(h_item)
         ones, more_ones = torch.ones_like(offset), torch.ones_like(bias)
         whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
         return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
@@ -102,18 +114,16 @@ class Branches:
         empty, lists = lists < 0, lists.clamp(min=0)
         sides = []
         for name in names:
-            place = self.model.names.index(name)
-            vectors, offset = self.model.head(name).user(h_user[place], users)
-            item_vectors, bias = self.model.head(name).item(h_item[place], self.everything)
-            sides.append((vectors, offset, item_vectors, bias))
-        mine, offsets, theirs, biases = (torch.stack(parts) for parts in zip(*sides, strict=True))
-        ones = torch.ones_like(biases)[..., None]
-        mine = torch.cat([mine, torch.ones_like(offsets)[..., None], offsets[..., None]], 2)
-        raw = listed_scores(mine, torch.cat([theirs, biases[..., None], ones], 2), lists)  # [heads, b, L]
+            place, head = self.model.names.index(name), self.model.head(name)
+            with self.lesson_lanes.lane(place):
+                sides.append((*head.user(h_user[place], users), *head.item(h_item[place])))
+        self.lesson_lanes.join()
+        vectors, offset, items, bias = (torch.stack(parts) for parts in zip(*sides, strict=True))
+        raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
         scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
         costs = losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight)
-        places = torch.tensor([self.model.names.index(name) for name in names], device=costs.device)
-        return costs.new_zeros(len(self.model.names)).index_copy(0, places, costs)
+        of_head = dict(zip(names, costs.unbind(), strict=True))
+        return torch.stack([of_head.get(name, costs.new_zeros(())) for name in self.model.names])
 
     def _lesson(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
         said = self.objectives[name].lesson(scores)

@@ -1,8 +1,12 @@
-"""A step as one CUDA graph: hundreds of small operations are launched as one. On a CPU the step is simply called."""
+"""A step as one CUDA graph: hundreds of small operations are launched as one, and those that can go side by side.
+
+On a CPU the step is simply called.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +52,7 @@ class Captured:
 
     def _aside(self, batch: Batch, teaching: bool) -> Tensor:
         """On a stream of its own, as a capture will be."""
-        aside = torch.cuda.Stream()
+        aside = _stream(batch.user.device)
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             result = self.step(batch, teaching)
@@ -59,6 +63,40 @@ class Captured:
         mine = Batch(batch.user.clone(), batch.positive.clone(), batch.negative.clone())
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
-        with torch.cuda.graph(graph):
+        shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # they never run at once
+        with torch.cuda.graph(graph, pool=shared):
             result = self.step(mine, teaching)
         return _Graph(graph, mine, result)
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class Lanes:
+    """Work that does not depend on each other, side by side on a GPU: small operations leave most of it idle.
+
+    A gradient is computed in the lane of its loss. On a CPU one thing is done after the other.
+    """
+
+    def __init__(self, device: torch.device, n: int) -> None:
+        self.streams = [_stream(device) for _ in range(n)] if device.type == "cuda" else []
+        self.busy: set[int] = set()
+
+    @contextmanager
+    def lane(self, place: int) -> Iterator[None]:
+        """What is begun in the block waits for what was begun before it outside the lanes."""
+        if not self.streams:
+            yield
+            return
+        stream = self.streams[place]
+        self.busy.add(place)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            yield
+
+    def join(self) -> None:
+        """What is begun from now on waits for all lanes."""
+        for place in sorted(self.busy):
+            torch.cuda.current_stream().wait_stream(self.streams[place])
+        self.busy.clear()

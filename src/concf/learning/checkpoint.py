@@ -7,17 +7,20 @@ epoch is their state. It is one file, renamed into place: a run that is killed a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from concf.data.folders import new_file
+from concf.data.folders import is_partial, new_file
+from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.learning.run import Best, Run
+from concf.learning.run import Best, Run, make_model
 from concf.learning.settings import ConCFSettings
 from concf.learning.trainer import Trainer
 from concf.provenance import provenance
@@ -25,6 +28,8 @@ from concf.version import VERSION
 
 FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
+TO_GO_ON = ("trainer/", "ranking/")  # tensors that only a run that goes on needs
+KEPT = ("weights", "initial", "lesson")  # tensors of a trainer
 
 
 class RunFolder:
@@ -37,59 +42,73 @@ class RunFolder:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
         if (self.path / RUN).exists():
             raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
-        if self.path.is_dir() and any(self.path.iterdir()):
-            raise ConfigError(f"{self.path}: is not empty and not a run. Choose another --out")
-        self._write_json(RUN, self._description(run) | {"data_folder": data_folder, "provenance": provenance()})
+        if self.path.exists() and not self._is_empty():
+            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
+        said = _description(run) | {"data_folder": data_folder, "provenance": provenance()}
+        with new_file(self.path / RUN) as fresh:
+            fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
-    def _description(self, run: Run) -> dict[str, Any]:
-        data = run.trainer.data
-        return {
-            "format": FORMAT,
-            "concf": VERSION,
-            "settings": run.settings.model_dump(mode="json"),
-            "seed": run.seed,
-            "device": str(run.trainer.device),
-            "data": {"split_hash": data.hash, "recipe": data.recipe.model_dump(mode="json")},
-        }
+    def _is_empty(self) -> bool:
+        return self.path.is_dir() and all(is_partial(each, self.path / RUN) for each in self.path.iterdir())
 
     def record(self, epoch: dict[str, Any]) -> None:
         """One line of history."""
-        with (self.path / HISTORY).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(epoch) + "\n")
+        try:
+            with (self.path / HISTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(epoch) + "\n")
+        except OSError as error:
+            raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
 
-    def save(self, run: Run) -> None:
-        """The checkpoint."""
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(run).items()}
-        best = {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()}
-        trainer = run.trainer
-        state = {"format": FORMAT, "epoch": run.epoch, "finished": run.finished, "best": best}
-        state |= {"rankings": trainer.n_rankings, "queue": len(trainer.queue), "window": _frozen(trainer)}
-        state |= {"data": trainer.data.hash, "settings": run.settings.model_dump(mode="json"), "seed": run.seed}
+    def save(self, run: Run, trainer: Trainer) -> None:
+        """The checkpoint. A finished run's is without the rankings, which are most of it and no longer needed."""
+        rankings = [] if run.finished else _distinct([*trainer.queue, *trainer.window])
+        tensors = (
+            _results(run) | _state(trainer) | {f"ranking/{place}": ranking for place, ranking in enumerate(rankings)}
+        )
+        state = _description(run) | {
+            "epoch": run.epoch,
+            "finished": run.finished,
+            "best": {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()},
+            "rankings": trainer.n_rankings,
+            "queue": [] if run.finished else _places(trainer.queue, rankings),
+            "window": [] if run.finished else _places(trainer.window, rankings),
+        }
+        here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with new_file(self.path / CHECKPOINT) as fresh:
-            save_file(tensors, fresh, metadata={"concf": json.dumps(state)})
+            save_file(here, fresh, metadata={"concf": json.dumps(state)})
+            fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
 
-    def resume(self, run: Run) -> None:
+    def resume(self, run: Run, trainer: Trainer) -> None:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
-        self._refuse_another(run)
+        _refuse_another(self.description(), run, self.path)
         if (self.path / CHECKPOINT).exists():
-            self._restore(run)
-        run.history = self._history(run.epoch)
-        with new_file(self.path / HISTORY) as fresh:
-            fresh.write_text("".join(json.dumps(record) + "\n" for record in run.history), encoding="utf-8")
+            self._restore(run, trainer)
+        path, run.history = self.path / HISTORY, self._history(run.epoch)
+        kept = "".join(json.dumps(record) + "\n" for record in run.history)
+        if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
+            with new_file(path) as fresh:
+                fresh.write_text(kept, encoding="utf-8")
 
     def load(self, run: Run) -> None:
-        """Bring the run to where the checkpoint left it, and write nothing."""
-        self._refuse_another(run)
+        """Bring the run to where the checkpoint left it, for use, not to go on; nothing is written."""
+        _refuse_another(self.description(), run, self.path)
         if not (self.path / CHECKPOINT).exists():
-            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume")
+            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume --out {self.path}")
         self._restore(run)
         run.history = self._history(run.epoch)
 
-    def _restore(self, run: Run) -> None:
-        state, tensors = self._read()
-        if state["data"] != run.trainer.data.hash:
-            raise DataError(f"{self.path / CHECKPOINT}: trained on another data set (split hash {state['data'][:16]})")
-        _restore(run, state, {name: tensor.to(run.trainer.device) for name, tensor in tensors.items()})
+    def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
+        path = self.path / CHECKPOINT
+        state, tensors = self._read(() if trainer else TO_GO_ON)
+        _refuse_another(state, run, path)
+        device = run.model.user.device
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        try:
+            _restore_results(run, state, tensors)
+            if trainer:
+                _restore_state(trainer, state, tensors)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
 
     def description(self) -> dict[str, Any]:
         """What `run.json` says."""
@@ -97,125 +116,170 @@ class RunFolder:
         if not path.is_file():
             raise DataError(f"{self.path}: not a run (no {RUN}). Make one with: concf train DIR --out RUN")
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            newer = found["format"] > FORMAT
+            return _known(json.loads(path.read_text(encoding="utf-8")), path)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{path}: damaged ({type(error).__name__})") from None
-        if newer:
-            raise DataError(
-                f"{path}: format {found['format']} is newer than this concf ({VERSION}) knows. Update concf"
-            )
-        return dict(found)
+            raise DataError(f"{path}: damaged ({type(error).__name__}). Bring back a copy") from None
 
     def settings(self) -> ConCFSettings:
         """The run's settings."""
-        return ConCFSettings.model_validate(self.description()["settings"])
+        try:
+            return ConCFSettings.model_validate(self.description()["settings"])
+        except ValidationError as error:
+            unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+            raise DataError(f"{self.path / RUN}: settings that this concf ({VERSION}) refuses: {unknown}") from None
 
-    def _refuse_another(self, run: Run) -> None:
-        found, wanted = self.description(), self._description(run)
-        if found["data"]["split_hash"] != wanted["data"]["split_hash"]:
-            raise DataError(
-                f"{self.path}: trained on another data set (split hash {found['data']['split_hash'][:16]}, "
-                f"this one has {wanted['data']['split_hash'][:16]})"
-            )
-        if found["seed"] != wanted["seed"]:
-            raise ConfigError(f"{self.path}: the run has seed {found['seed']}, not {wanted['seed']}")
-        other = _differing(found["settings"], json.loads(json.dumps(wanted["settings"])))
-        if other:
-            raise ConfigError(f"{self.path}: the run has other settings: {', '.join(other)}")
+    def data(self) -> Split:
+        """The data set that the run was trained on, from where it was then."""
+        said = self.description()
+        place = said.get("data_folder")
+        if place is None or not Path(place).is_dir():
+            was = "was not in a folder" if place is None else f"was in {place}, where it is no longer"
+            known = f"split hash {said['data']['split_hash'][:16]}"
+            raise DataError(f"{self.path}: its data set ({known}) {was}. Say where it is now")
+        return Split.load(place)
 
-    def _read(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _read(self, without: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         path = self.path / CHECKPOINT
         try:
             with safe_open(path, framework="pt") as file:
-                state = json.loads(file.metadata()["concf"])
-                if state["format"] > FORMAT:
-                    raise DataError(
-                        f"{path}: format {state['format']} is newer than this concf ({VERSION}) knows. Update concf"
-                    )
-                return state, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                state = _known(json.loads(file.metadata()["concf"]), path)
+                names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
+                return state, {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{path}: cut short or damaged ({error}). Remove it to begin the run again, or bring back a copy"
+                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
             ) from None
 
     def _history(self, epoch: int) -> list[dict[str, Any]]:
         """The records before that epoch; later ones, or a line cut short, will be written again."""
         path, kept = self.path / HISTORY, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
             try:
                 record = json.loads(line)
-            except ValueError:
+                if record["epoch"] < epoch:
+                    kept.append(record)
+            except (ValueError, KeyError, TypeError):
                 continue
-            if record["epoch"] < epoch:
-                kept.append(record)
         return kept
 
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        with new_file(self.path / name) as fresh:
-            fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+def load_run(
+    folder: str | Path, data: Split | str | Path | None = None, device: str | torch.device = "cpu", **own: Any
+) -> Run:
+    """The run in a folder, each head and consensus at its best; no GPU is needed, wherever it was trained.
+
+    data: what it was trained on, or its folder; None: from where it was then
+    own:  objectives and encoder of yours, as `train` took them
+    """
+    home = RunFolder(folder)
+    chosen = home.settings()
+    split = home.data() if data is None else data if isinstance(data, Split) else Split.load(data)
+    _refuse_other_data(home.description(), split, home.path)
+    run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
+    home.load(run)
+    return run
 
 
-def _frozen(trainer: Trainer) -> int:
-    """Rankings of a window that does not move; a moving one is the queue's end."""
-    return 0 if trainer.settings.consensus.window_moves else len(trainer.window)
+def _description(run: Run) -> dict[str, Any]:
+    """What a run is, in `run.json` and in its checkpoint."""
+    return {
+        "format": FORMAT,
+        "concf": VERSION,
+        "settings": run.settings.model_dump(mode="json"),
+        "seed": run.seed,
+        "device": str(run.model.user.device),
+        "data": {"split_hash": run.data.hash, "recipe": run.data.recipe.model_dump(mode="json")},
+    }
 
 
-def _tensors(run: Run) -> dict[str, Tensor]:
-    trainer = run.trainer
-    tensors = {f"model/{name}": tensor for name, tensor in trainer.model.state_dict().items()}
-    for kind, optimiser in (("optimiser", trainer.optimiser), ("weight_optimiser", trainer.weight_optimiser)):
-        for place, parts in optimiser.state_dict()["state"].items():
-            tensors |= {f"{kind}/{place}/{name}": part for name, part in parts.items() if part is not None}
-    tensors |= {f"queue/{place}": ranking for place, ranking in enumerate(trainer.queue)}
-    tensors |= {f"window/{place}": trainer.window[place] for place in range(_frozen(trainer))}
-    tensors |= {"weights": trainer.weights, "initial": trainer.initial, "lesson": trainer.lesson}
-    for name, best in run.best.items():
-        tensors |= {f"best/{name}/state/{part}": tensor for part, tensor in best.state.items()}
-        tensors |= {f"best/{name}/lists": best.lists} if best.lists is not None else {}
-    return tensors
+def _known(said: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A description of a format that is known, with all its parts."""
+    if said["format"] > FORMAT:
+        raise DataError(f"{path}: format {said['format']} is newer than this concf ({VERSION}) knows. Update concf")
+    _ = said["settings"], said["seed"], said["data"]["split_hash"]
+    return said
 
 
-def _restore(run: Run, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    trainer = run.trainer
-    trainer.model.load_state_dict(_under("model/", tensors))
-    for kind, optimiser in (("optimiser", trainer.optimiser), ("weight_optimiser", trainer.weight_optimiser)):
-        parts: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _under(f"{kind}/", tensors).items():
-            place, _, part = name.partition("/")
-            parts.setdefault(int(place), {})[part] = tensor
-        optimiser.load_state_dict({"state": parts, "param_groups": optimiser.state_dict()["param_groups"]})
-    trainer.queue = [tensors[f"queue/{place}"] for place in range(state["queue"])]
-    moves, length = trainer.settings.consensus.window_moves, trainer.settings.consensus.window
-    trainer.window = trainer.queue[-length:] if moves else [tensors[f"window/{k}"] for k in range(state["window"])]
-    trainer.n_rankings = state["rankings"]
-    for name in ("weights", "initial", "lesson"):
-        getattr(trainer, name).copy_(tensors[name])
-    for name, best in state["best"].items():
-        found = _under(f"best/{name}/state/", tensors)
-        run.best[name] = Best(best["validation"], best["epoch"], found, tensors.get(f"best/{name}/lists"))
-    run.epoch, run.finished = state["epoch"], state["finished"]
+def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
+    wanted = _description(run)
+    _refuse_other_data(found, run.data, where)
+    if found["seed"] != wanted["seed"]:
+        raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
+    other = _differing(found["settings"], json.loads(json.dumps(wanted["settings"])))
+    if other:
+        raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or begin anew")
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+def _refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
+    trained_on = found["data"]["split_hash"]
+    if trained_on != data.hash:
+        raise DataError(
+            f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
+        )
 
 
 def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
     """The names of settings that differ, with both values."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         parts = sorted(found.keys() | wanted.keys())
-        return [
-            word
-            for part in parts
-            for word in _differing(found.get(part), wanted.get(part), f"{name}.{part}".lstrip("."))
-        ]
-    return [] if found == wanted else [f"{name} = {found!r}, not {wanted!r}"]
+        inner = (_differing(found.get(part), wanted.get(part), f"{name}.{part}".lstrip(".")) for part in parts)
+        return [word for words in inner for word in words]
+    return [] if found == wanted else [f"{name} = {json.dumps(found)}, not {json.dumps(wanted)}"]
 
 
-def load_run(folder: str | Path, data: Any, device: str | torch.device = "cpu", **own: Any) -> Run:
-    """The run in a folder, with the data set that it was trained on. own: objectives and encoder of yours, if any."""
-    home = RunFolder(folder)
-    run = Run(Trainer(data, home.settings(), home.description()["seed"], device, **own))
-    home.load(run)
-    return run
+def _distinct(rankings: Iterable[Tensor]) -> list[Tensor]:
+    """Each ranking once: a window that stands still shares some with the queue."""
+    return list({id(ranking): ranking for ranking in rankings}.values())
+
+
+def _places(wanted: list[Tensor], rankings: list[Tensor]) -> list[int]:
+    return [next(place for place, each in enumerate(rankings) if each is ranking) for ranking in wanted]
+
+
+def _results(run: Run) -> dict[str, Tensor]:
+    """What a run leaves behind."""
+    tensors = {f"model/{name}": tensor for name, tensor in run.model.state_dict().items()}
+    for name, best in run.best.items():
+        tensors |= {f"best/{name}/state/{part}": tensor for part, tensor in best.state.items()}
+        tensors |= {f"best/{name}/lists": best.lists} if best.lists is not None else {}
+    return tensors
+
+
+def _restore_results(run: Run, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    run.model.load_state_dict(_under("model/", tensors))
+    for name, best in state["best"].items():
+        found = _under(f"best/{name}/state/", tensors)
+        run.best[name] = Best(best["validation"], best["epoch"], found, tensors.get(f"best/{name}/lists"))
+    run.epoch, run.finished = state["epoch"], state["finished"]
+
+
+def _state(trainer: Trainer) -> dict[str, Tensor]:
+    """What else the next epoch depends on, but for the rankings."""
+    tensors = {f"trainer/{name}": getattr(trainer, name) for name in KEPT}
+    for kind, optimiser in _optimisers(trainer).items():
+        for place, parts in optimiser.state_dict()["state"].items():
+            tensors |= {f"trainer/{kind}/{place}/{name}": part for name, part in parts.items() if part is not None}
+    return tensors
+
+
+def _restore_state(trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    for name in KEPT:
+        getattr(trainer, name).copy_(tensors[f"trainer/{name}"])
+    for kind, optimiser in _optimisers(trainer).items():
+        parts: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in _under(f"trainer/{kind}/", tensors).items():
+            place, _, part = name.partition("/")
+            parts.setdefault(int(place), {})[part] = tensor
+        optimiser.load_state_dict({"state": parts, "param_groups": optimiser.state_dict()["param_groups"]})
+    trainer.n_rankings = state["rankings"]
+    trainer.queue, trainer.window = (
+        [tensors[f"ranking/{place}"] for place in state[name]] for name in ("queue", "window")
+    )
+
+
+def _optimisers(trainer: Trainer) -> dict[str, torch.optim.Optimizer]:
+    return {"optimiser": trainer.optimiser, "weight_optimiser": trainer.weight_optimiser}
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

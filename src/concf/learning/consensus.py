@@ -17,7 +17,7 @@ from torch import Tensor
 
 NOTHING = -1  # an empty place at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
-CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 26  # of a table [users, items] that is held at a time
+CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time
 
 
 def rank_importance(rank: Tensor, temperature: float) -> Tensor:
@@ -62,8 +62,8 @@ def consensus(
 def ranks_over_time(asked: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
     """[Q, users, K] the rank of each asked item [users, K] in each of Q lists [users, M]; M where it is not listed."""
     length = lists[0].shape[1]
-    table = torch.full((len(asked), n_items + 1), length, device=asked.device)  # the last column: empty places
-    rank = torch.arange(length, device=asked.device).expand(len(asked), -1)
+    table = torch.full((len(asked), n_items + 1), length, dtype=torch.int32, device=asked.device)  # last: empty places
+    rank = torch.arange(length, dtype=torch.int32, device=asked.device).expand(len(asked), -1)
     found = []
     for listed in lists:
         at = listed.where(listed != NOTHING, n_items)
@@ -89,10 +89,10 @@ def _agree(
         votes.insert(0, earned + _steps(torch.stack(steady, 1)))
     items = asked.transpose(0, 1).reshape(users, -1)  # [b, heads K]
     items = items.where(items != NOTHING, n_items)
-    order = (rank * heads + torch.arange(heads, device=asked.device)[:, None]).reshape(1, -1).expand(users, -1)
-    first = torch.full((users, n_items + 1), places * heads, device=asked.device).scatter_reduce_(
-        1, items, order, "amin"
-    )
+    order = (rank * heads + torch.arange(heads, device=asked.device)[:, None]).to(torch.int32)
+    order = order.reshape(1, -1).expand(users, -1)
+    first = torch.full((users, n_items + 1), places * heads, dtype=torch.int32, device=asked.device)
+    first.scatter_reduce_(1, items, order, "amin")
     speaks = (first.gather(1, items) == order) & (items < n_items)  # one vote of each item: the one at its best rank
     by_rank = (rank.repeat(heads) * (n_items + 1) + items).sort(dim=1).indices  # ties: best rank, then item
     agreed = [_by_total(each.reshape(users, -1), items, speaks, by_rank, n_items, length) for each in votes]

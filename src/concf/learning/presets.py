@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -61,24 +63,23 @@ def preset(name: str) -> ConCFSettings:
 
 
 def choose_settings(
-    name: str = "reference",
+    base: str | ConCFSettings = "reference",
     changes: Mapping[str, Any] | None = None,
     *,
     file: str | Path | None = None,
     words: Iterable[str] = (),
     single: str | None = None,
 ) -> ConCFSettings:
-    """A preset, then a TOML file, then nested `changes`, then words such as `consensus.weight=0`, then one head alone."""
-    chosen = preset(name).model_dump()
+    """A preset or settings, over it a TOML file, nested `changes`, words as `consensus.weight=0`, one head alone."""
+    chosen = (preset(base) if isinstance(base, str) else base).model_dump()
     for layer in (_read(Path(file)) if file else {}, changes or {}, *map(_setting, words)):
-        chosen = _merged(chosen, layer)
-    if single is not None and "watch" not in (changes or {}).get("training", {}):
+        chosen = _merged(chosen, _with_nones(layer, ConCFSettings))
+    if single is not None:
         chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": single}})
     try:
         return ConCFSettings.model_validate(chosen)
     except ValidationError as error:
-        problems = [f"{'.'.join(map(str, each['loc'])) or 'settings'}: {each['msg']}" for each in error.errors()]
-        raise ConfigError("; ".join(problems)) from None
+        raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,6 +90,31 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return merged
 
 
+def _with_nones(layer: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """The text `none` as None where a setting may be None: TOML has no word for it."""
+    read: dict[str, Any] = {}
+    for name, value in layer.items():
+        field = getattr(kind, "model_fields", {}).get(name)
+        inner = None if field is None else field.annotation
+        if isinstance(value, Mapping):
+            read[name] = _with_nones(value, inner)
+        else:
+            nothing = isinstance(value, str) and value.lower() == "none" and NoneType in get_args(inner)
+            read[name] = None if nothing else value
+    return read
+
+
+def _in_words(problem: dict[str, Any]) -> str:
+    """One of pydantic's complaints: which setting, what is wrong, what was found."""
+    where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        kind: Any = ConCFSettings
+        for part in problem["loc"][:-1]:
+            kind = kind.model_fields[part].annotation
+        return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
+    return f"{where} = {problem['input']!r}: {message}" if where else message
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -97,18 +123,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _setting(word: str) -> dict[str, Any]:
-    """`consensus.weight=0` -> {"consensus": {"weight": 0}}; the value as in TOML, `none`, or else plain text."""
+    """`consensus.weight=0` -> {"consensus": {"weight": 0}}; the value as in TOML, or else plain text."""
     name, equals, text = word.partition("=")
     if not equals or not name.strip():
         raise ConfigError(f"--set {word!r}: expected name=value, such as consensus.weight=0")
     value: Any = text.strip()
-    if value.lower() == "none":
-        value = None
-    else:
-        try:
-            value = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            pass
+    with suppress(tomllib.TOMLDecodeError):
+        value = tomllib.loads(f"value = {value}")["value"]
     for part in reversed(name.strip().split(".")):
         value = {part: value}
     return dict(value)

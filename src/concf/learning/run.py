@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from concf.data.split import Split
 from concf.errors import ConfigError
+from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.scorers import Factors, ListFunction
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
-from concf.learning.trainer import Trainer
+from concf.model.encoders import EncoderMaker
 from concf.model.model import Model
+from concf.model.objectives import Objective, choose
 
 
 @dataclass
@@ -39,10 +43,8 @@ class Run:
     model:   the branches as they are now; `keep` and `recommender` take the best state of each
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
-        self.settings: ConCFSettings = trainer.settings
-        self.seed, self.model = trainer.seed, trainer.model
+    def __init__(self, data: Split, settings: ConCFSettings, seed: int, model: Model) -> None:
+        self.data, self.settings, self.seed, self.model = data, settings, seed, model
         self.best: dict[str, Best] = {}
         self.history: list[dict[str, Any]] = []
         self.epoch = 0  # the next one
@@ -66,8 +68,8 @@ class Run:
 
     def keep(self, head: str) -> Model:
         """The single-branch model of a head at its best: no trace of the others."""
-        alone = self.model.keep(head)
-        alone.load_state_dict(self._of(head).state)
+        best, alone = self._of(head), self.model.keep(head)
+        alone.load_state_dict(best.state)
         return alone
 
     def recommender(self, name: str) -> Factors | ListFunction:
@@ -78,6 +80,29 @@ class Run:
         assert lists is not None
         return _listed(lists.cpu().numpy())
 
+    def evaluate(
+        self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] = (20, 50), metrics: Iterable[str] = METRICS
+    ) -> dict[str, Evaluation]:
+        """Every head and consensus, each at the epoch of its own best validation."""
+        cuts, wanted, data = list(at), list(metrics), self.data
+        return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
+
+    def summary(self) -> dict[str, Any]:
+        """What `concf train --json` says: the validation figure of each, and the epoch that it is of."""
+        rows = [
+            {"name": name, "validation": self.best[name].validation, "epoch": self.best[name].epoch}
+            for name in self.rows()
+        ]
+        return {
+            "split_hash": self.data.hash,
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "finished": self.finished,
+            "metric": self.settings.training.metric,
+            "best_head": self.best_head(),
+            "recommenders": rows,
+        }
+
     def _of(self, name: str) -> Best:
         if name not in self.best:
             raise ConfigError(f"nothing is called {name!r} in this run; there are {', '.join(self.best) or 'none yet'}")
@@ -86,6 +111,23 @@ class Run:
     def rows(self) -> list[str]:
         """The names in the order of tables: heads, then the consensuses."""
         return [name for name in (*self.model.names, R_CONSENSUS, CONSENSUS) if name in self.best]
+
+
+def make_model(
+    data: Split,
+    settings: ConCFSettings,
+    objectives: Mapping[str, Objective] | None = None,
+    encoder: EncoderMaker | None = None,
+    seed: int = 0,
+) -> Model:
+    """The model before training, drawn on the CPU: the same on every device. objectives, encoder: your own, if any."""
+    made = settings.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Model(
+            data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
+            encoder=encoder or made.make_encoder(), sharing=made.sharing, spread=made.spread,
+        )  # fmt: skip
 
 
 def _state(model: Model) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ class ModelSettings(Settings):
         if not callable(found):
             known = ", ".join(ENCODERS)
             raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
-        return found  # type: ignore[return-value]
+        return found
 
 
 class ConsensusSettings(Settings):

@@ -10,22 +10,24 @@ from typing import Any
 import torch
 
 from concf.data.split import Split
+from concf.errors import ConfigError, DataError
 from concf.learning.checkpoint import RunFolder
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
-from concf.learning.settings import ConCFSettings
+from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.trainer import Trainer
 from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
 from concf.progress import working
+from concf.tables import short
 
 
 def train(
     data: Split,
     settings: ConCFSettings | Mapping[str, Any] | None = None,
     *,
-    preset: str = "reference",
-    seed: int = 0,
+    preset: str | None = None,
+    seed: int | None = None,
     device: str | torch.device | None = None,
     out: str | Path | None = None,
     resume: bool = False,
@@ -33,47 +35,77 @@ def train(
     objectives: Mapping[str, Objective] | None = None,
     encoder: EncoderMaker | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
-    data_folder: str | None = None,
+    data_folder: str | Path | None = None,
 ) -> Run:
     """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
 
     settings:   all of them, or changes to the preset such as {"consensus": {"weight": 0}}
-    device:     None: a GPU if there is one
-    out:        a folder for history and checkpoints; with `resume` a killed run goes on to exactly the same end
+    preset:     paper, released or, if not said, reference
+    seed:       if not said, 0
+    device:     cpu or cuda; if not said, a GPU if there is one
+    out:        a folder for history and checkpoints
+    resume:     go on with the run in `out`, to exactly the same end as if it had not been killed; what is not said
+                of settings, seed and device is the run's own
     checkpoint_seconds: a checkpoint after the first epoch that ends so long after the last one, and at the end
     objectives, encoder: your own, by the names in `settings.objectives`, and in place of `settings.model.encoder`
     watch:      called with every epoch's record
+    data_folder: where `data` is, for those who load the run
     """
-    chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(preset, settings)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    run = Run(Trainer(data, chosen, seed, device, objectives=objectives, encoder=encoder))
     folder = RunFolder(out) if out is not None else None
-    if folder is not None:
-        if resume:
-            folder.resume(run)
-        else:
-            folder.begin(run, data_folder)
+    before: dict[str, Any] = {}
+    if resume:
+        if folder is None:
+            raise ConfigError("to resume, say `out`: the folder of the run")
+        before = folder.description() | {"settings": folder.settings()}
+    base = preset or before.get("settings", "reference")
+    chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
+    trainer = Trainer(
+        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device or before.get("device")),
+        objectives=objectives, encoder=encoder,
+    )  # fmt: skip
+    run = Run(data, chosen, trainer.seed, trainer.model)
+    if folder is not None and resume:
+        folder.resume(run, trainer)
+    elif folder is not None:
+        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()))
     saved = time.monotonic()
     with working("training", chosen.training.epochs) as advance:
         advance(run.epoch)
         while not run.finished:
-            record = _epoch(run)
+            record = _epoch(run, trainer)
             if folder is not None:
                 folder.record(record)
                 if run.finished or time.monotonic() - saved >= checkpoint_seconds:
-                    folder.save(run)
+                    folder.save(run, trainer)
                     saved = time.monotonic()
             if watch is not None:
                 watch(record)
-            advance(1, _figures(record))
+            advance(1, _figures(record, chosen.training.metric))
     return run
 
 
-def _epoch(run: Run) -> dict[str, Any]:
+def _device(asked: str | torch.device | None) -> torch.device:
+    """The device, if it is there."""
+    try:
+        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"device {asked!r}: choose cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
+            "Say --device cpu, or install PyTorch for your GPU"
+        )
+    return device
+
+
+def _epoch(run: Run, trainer: Trainer) -> dict[str, Any]:
     """One epoch, and every p epochs the heads' agreement."""
-    trainer, chosen = run.trainer, run.settings
+    chosen = run.settings
     epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
     record = trainer.epoch(epoch)
+    _refuse_infinite(run)
     if epoch % chosen.consensus.every == 0 or last:
         begin = time.perf_counter()
         lists = trainer.agree()
@@ -84,6 +116,17 @@ def _epoch(run: Run) -> dict[str, Any]:
     run.epoch += 1
     run.finished = last or ("validation" in record and _patience_is_over(run, epoch))
     return record
+
+
+def _refuse_infinite(run: Run) -> None:
+    """A step may have ruined what no later batch of the epoch has looked at."""
+    names, parameters = zip(*run.model.named_parameters(), strict=True)
+    whole = torch.stack([parameter.detach().isfinite().all() for parameter in parameters]).tolist()
+    if not all(whole):
+        raise DataError(
+            f"the parameter {names[whole.index(False)]!r} is not finite after the last batch of epoch {run.epoch}. "
+            "The last good checkpoint is left as it was; try a lower training.learning_rate"
+        )
 
 
 def _patience_is_over(run: Run, epoch: int) -> bool:
@@ -97,7 +140,12 @@ def _watched(run: Run) -> str:
     return run.settings.training.watch if run.settings.several else run.model.names[0]
 
 
-def _figures(record: dict[str, Any]) -> str:
-    """For the progress bar."""
+def _figures(record: dict[str, Any], metric: str) -> str:
+    """For the progress bar: the consensus and the best head on validation, short enough for 80 columns."""
     figures = record.get("validation", {})
-    return "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    heads = [name for name in figures if name not in (CONSENSUS, R_CONSENSUS)]
+    if not heads:
+        return ""
+    shown = [*(name for name in (CONSENSUS,) if name in figures), max(heads, key=figures.__getitem__)]
+    words = (f"{name} {figures[name]:.4f}".replace(" 0.", " .") for name in shown)
+    return f"{short(metric)} {', '.join(words)}"

@@ -17,12 +17,13 @@ from concf.evaluation.scorers import Factors
 from concf.learning.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.learning.batches import Batch, Sampler, stream
 from concf.learning.branches import Branches
-from concf.learning.capture import Captured
+from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.validation import Validation
 from concf.learning.world import ALONE, World
 from concf.model.encoders import EncoderMaker
+from concf.model.kernels import sums_of_groups
 from concf.model.model import Model
 from concf.model.objectives import Objective, choose
 
@@ -73,6 +74,7 @@ class Trainer:
         self.lesson = torch.full(
             (self.model.n_users, self._lesson_length()), NOTHING, dtype=torch.int32, device=self.device
         )
+        self.lanes = Lanes(self.device, 2)
         self._captured = Captured(self._step, self.noise)
         self._drawn: dict[int, Batch] = {}
 
@@ -84,7 +86,7 @@ class Trainer:
         )  # fmt: skip
         kinds = {"adam": torch.optim.Adam, "descent": torch.optim.SGD}
         options = {"fused": True, "capturable": on_gpu} if balance.optimiser == "adam" else {}
-        self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)  # type: ignore[arg-type]
+        self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)
 
     def _lesson_length(self) -> int:
         chosen = self.settings.consensus
@@ -107,25 +109,42 @@ class Trainer:
     def _step(self, batch: Batch, teaching: bool) -> Tensor:
         """[3, heads] L_CF, L_CL and the gradient scale G, after the parameters and weights were updated."""
         copies = [self._copies() for _ in range(2 if teaching else 1)]  # for the own losses and for the lesson
-        own = self.branches.own(*copies[0], batch, self.noise)
-        total, taught = (self.weights * own).sum(), torch.zeros_like(own)
+        with self.lanes.lane(0):
+            own = self.branches.own(*copies[0], batch, self.noise)
+        with self.lanes.lane(1):
+            taught = self._taught(copies[1], batch.user) if teaching else torch.zeros_like(self.weights)
+        self.lanes.join()
+        total = (self.weights * own).sum()
         if teaching:
-            taught = self._taught(copies[1], batch.user)
             total = total + self.settings.consensus.weight * (self._lesson_weights() * taught).sum()
         embeddings, copied = (self.model.user, self.model.item), [table for pair in copies for table in pair]
         others = [part for part in self.model.parameters() if all(part is not table for table in embeddings)]
         found = torch.autograd.grad(total, [*copied, *others], materialize_grads=True)
-        mine = found[:2]  # lambda_x g_CF on users and items, [heads, n, d] each
-        whole = mine if not teaching else tuple(own + more for own, more in zip(mine, found[2:4], strict=True))
-        for table, gradient in zip(embeddings, whole, strict=True):
-            table.grad = gradient.sum_to_size(table.shape)
+        scale, slope = self._share_gradients(found[: len(copied)])
         for parameter, gradient in zip(others, found[len(copied) :], strict=True):
-            parameter.grad = gradient
-        scale, slope = gradient_scale(mine, whole, self.settings.balance.norm, self.settings.balance.item_share)
-        if self.settings.balances:
-            self._balance(own.detach(), taught.detach(), scale, slope)
+            parameter.grad = gradient.contiguous()
+        with self.lanes.lane(0):
+            if self.settings.balances:
+                self._balance(own.detach(), taught.detach(), scale, slope)
         self.optimiser.step()
+        self.lanes.join()
         return torch.stack([own.detach(), taught.detach(), scale])
+
+    def _share_gradients(self, found: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """G_x and lambda_x dG_x / dlambda_x; the heads' gradients on their copies are summed on the embeddings.
+
+        found: lambda_x g_CF on users and items, [heads, n, d] each, then those of the lesson if there is one
+        """
+        squares, products = [], []
+        for place, table in enumerate((self.model.user, self.model.item)):
+            mine, more = found[place], found[place + 2] if len(found) > 2 else None
+            total, square, product = sums_of_groups(mine, more)
+            if len(table) > 1:  # nothing is shared
+                total = mine if more is None else mine + more
+            table.grad = total.reshape(table.shape).contiguous()  # the fused optimiser goes through memory
+            squares.append(square)
+            products.append(product)
+        return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
 
     def _copies(self) -> tuple[Tensor, Tensor]:
         """([heads, users, d], [heads, items, d]) the embeddings as leaves, one for each head."""

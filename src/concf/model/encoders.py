@@ -16,23 +16,19 @@ import torch
 from scipy.sparse import block_array, csr_array, diags_array
 from torch import Tensor, nn
 
-from concf.model.kernels import Sparse
+from concf.model.kernels import Sparse, two_layers
 
 Sharing = Literal["full", "layer", "embedding", "none"]
 
 
 class GroupedLinear(nn.Module):
-    """groups linear maps side by side, each begun as PyTorch begins its own: uniform within 1 / sqrt(inputs)."""
+    """The parameters of groups linear maps, each begun as PyTorch begins its own: uniform within 1 / sqrt(inputs)."""
 
     def __init__(self, groups: int, inputs: int, outputs: int) -> None:
         super().__init__()
         bound = 1 / sqrt(inputs)
         self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
-
-    def forward(self, rows: Tensor) -> Tensor:
-        """[1 or groups, n, inputs] -> [groups, n, outputs]; with one group [g, n, inputs] -> [g, n, outputs]."""
-        return torch.matmul(rows, self.weight) + self.bias
 
 
 class Encoder(nn.Module):
@@ -74,19 +70,8 @@ class MLP(Encoder):
 
     def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
         """[g, n, d] -> [heads, n, d/4]."""
-        hidden: Tensor = self.first(rows)
-        if noise is not None and self.dropout:
-            hidden = _dropout(hidden, self.dropout, noise)
-        encoded: Tensor = self.second(torch.relu(hidden))
-        return encoded
-
-
-def _dropout(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
-    """Each figure set to 0 with probability `share`, the others scaled up; 16 random bits a figure are enough."""
-    words = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64, device=rows.device)
-    bits = words.random_(-(2**63), None, generator=noise).view(torch.int16)[: rows.numel()]
-    kept = bits >= round(share * 2**16) - 2**15
-    return rows * (kept.view(rows.shape) * (1 / (1 - share)))
+        first, second = ((layer.weight, layer.bias) for layer in (self.first, self.second))
+        return two_layers(rows, first, second, self.dropout, noise)
 
 
 class LightGCN(Encoder):

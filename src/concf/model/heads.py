@@ -10,20 +10,20 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from concf.model.kernels import log_partition
+from concf.model.kernels import log_partition, take_rows
 
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 
 
 class Head(nn.Module, ABC):
-    """What every head offers. encoding: [n, size] of the users or items at the positions `places` [n]."""
+    """What every head offers. encoding: [n, size] of the users or items at the positions `places` [n], None: of all."""
 
     @abstractmethod
-    def user(self, encoding: Tensor, places: Tensor) -> Side:
+    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:
         """User vectors and offsets."""
 
     @abstractmethod
-    def item(self, encoding: Tensor, places: Tensor) -> Side:
+    def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:
         """Item vectors and biases."""
 
 
@@ -38,7 +38,7 @@ class DotHead(Head):
         super().__init__()
         self.map = nn.Linear(size, size)
 
-    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """f(h_u)."""
         return self.map(encoding), _none(encoding)
 
@@ -60,12 +60,12 @@ class MetricHead(Head):
         pulled: Tensor = mapped / mapped.norm(dim=1, keepdim=True).clamp(min=1.0)
         return pulled
 
-    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """2 g(h_u), -|g(h_u)|^2."""
         vector = self._in_ball(encoding)
         return 2 * vector, -vector.square().sum(1)
 
-    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """g(h_i), -|g(h_i)|^2."""
         vector = self._in_ball(encoding)
         return vector, -vector.square().sum(1)
@@ -78,11 +78,11 @@ class ProductHead(Head):
         super().__init__()
         self.map = nn.Linear(size, 1)
 
-    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """w * h_u, b."""
         return encoding * self.map.weight, self.map.bias.expand(len(encoding))
 
-    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_i."""
         return encoding, _none(encoding)
 
@@ -94,6 +94,11 @@ class TableHead(Head):
         super().__init__()
         self.table = nn.Linear(size, n)
 
+    def _at(self, places: Tensor | None) -> Side:
+        if places is None:
+            return self.table.weight, self.table.bias
+        return take_rows(self.table.weight[None], places)[0], take_rows(self.table.bias[None, :, None], places)[0, :, 0]
+
     def partition(self, encoding: Tensor) -> Tensor:
         """[b] the log-partition of each encoding [b, size]."""
         return log_partition(encoding, self.table.weight, self.table.bias)
@@ -102,13 +107,13 @@ class TableHead(Head):
 class ItemTableHead(TableHead):
     """CF-E, row-wise: <h_u, V_i> + b_i with its own table of items; a softmax over all items."""
 
-    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_u."""
         return encoding, _none(encoding)
 
-    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """V_i, b_i."""
-        return self.table.weight[places], self.table.bias[places]
+        return self._at(places)
 
 
 class UserTableHead(TableHead):
@@ -117,10 +122,10 @@ class UserTableHead(TableHead):
     Items are ranked by log p(u | i), so the item's log-partition is part of its score: its bias is minus that.
     """
 
-    def user(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """V'_u, b'_u."""
-        return self.table.weight[places], self.table.bias[places]
+        return self._at(places)
 
-    def item(self, encoding: Tensor, places: Tensor) -> Side:  # noqa: ARG002
+    def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_i, minus its log-partition."""
         return encoding, -self.partition(encoding)

@@ -1,23 +1,27 @@
 """The operations that a training step spends its time in, each with its gradient in closed form.
 
-Every one is a formula that plain PyTorch could compute; what is gained is that nothing of the size rows x catalogue,
-or users x list x vector, is ever held. On a GPU the inner loops are Triton kernels, elsewhere blocks that stay in cache.
+Every one is a formula that plain PyTorch could compute; what is gained is that nothing of the size rows x catalogue, or
+users x list x vector, is ever held. On a GPU the inner loops are Triton kernels, elsewhere blocks that stay in cache.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 BLOCK = 1 << 18  # logits that are held at a time on a CPU
+FEW = 4  # places of a list up to which its vectors are simply gathered
+NARROW = 64  # columns up to which a sparse product has a kernel of its own
 
 
 def take_rows(table: Tensor, places: Tensor) -> Tensor:
@@ -32,10 +36,38 @@ def log_partition(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     return partition
 
 
-def listed_scores(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
-    """[g, b, L] <user_b, item_j> for the items j of each user's list. user: [g, b, d]; item: [g, n, d]; lists: [b, L]."""
-    scores: Tensor = _ListedScores.apply(user, item, lists)  # type: ignore[no-untyped-call]
+def listed_scores(user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
+    """[g, b, L] <user_b, item_j> + offset_b + bias_j for the items j of each user's list.
+
+    user: [g, b, d]; offset: [g, b]; item: [g, n, d]; bias: [g, n]; lists: [b, L]
+    """
+    scores: Tensor = _ListedScores.apply(user, offset, item, bias, lists)  # type: ignore[no-untyped-call]
     return scores
+
+
+def two_layers(
+    rows: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], dropout: float = 0.0,
+    noise: torch.Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """[g, n, m] relu(dropout(rows W + b)) V + c. rows: [g, n, d]; first: W [g, d, k], b [g, 1, k]; second: V, c.
+
+    Each g is 1 or the number of groups. noise: what dropout draws from; None: no dropout.
+    """
+    share = 0.0 if noise is None else dropout
+    encoded: Tensor = _TwoLayers.apply(rows, *first, *second, share, noise)  # type: ignore[no-untyped-call]
+    return encoded
+
+
+def sums_of_groups(mine: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """([n, d], [g], [g]) of whole = mine + more [g, n, d]: the sum over groups, |whole|^2 and <mine, whole> of each."""
+    if has_kernel(mine):
+        from concf.model import triton_kernels
+
+        return triton_kernels.sums_of_groups(mine, more)
+    whole = mine if more is None else mine + more
+    squares = torch.stack([torch.dot(each, each) for each in whole.flatten(1)])
+    products = squares if more is None else torch.stack(list(map(torch.dot, mine.flatten(1), whole.flatten(1))))
+    return whole.sum(0), squares, products
 
 
 class Sparse(nn.Module):
@@ -75,11 +107,19 @@ class _SparseProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, transposed: Tensor, dense: Tensor) -> Tensor:
         ctx.transposed = transposed
-        return matrix @ dense
+        return _product(matrix, dense)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:  # type: ignore[override]
-        return None, None, ctx.transposed @ upstream.contiguous()
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, _product(ctx.transposed, upstream.contiguous())
+
+
+def _product(matrix: Tensor, dense: Tensor) -> Tensor:
+    if has_kernel(dense) and dense.shape[1] <= NARROW:
+        from concf.model import triton_kernels
+
+        return triton_kernels.sparse_product(matrix, dense)
+    return matrix @ dense
 
 
 def _add_rows(rows: Tensor, places: Tensor, n: int) -> Tensor:
@@ -95,12 +135,76 @@ class _TakeRows(torch.autograd.Function):
     def forward(ctx: Any, table: Tensor, places: Tensor) -> Tensor:
         ctx.save_for_backward(places)
         ctx.n = table.shape[1]
+        if table.stride(0) == 0:  # copies of one table
+            return table[:1].index_select(1, places).expand(len(table), -1, -1)
         return table.index_select(1, places)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (places,) = ctx.saved_tensors
         return _add_rows(upstream, places, ctx.n), None
+
+
+class _TwoLayers(torch.autograd.Function):
+    """Where a hidden figure is positive its derivative is the scale of dropout, elsewhere 0: the mask is not kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor, share: float, noise: torch.Generator | None
+    ) -> Tensor:
+        ctx.share, groups = share, max(len(rows), len(w), len(v))
+        ctx.shapes = [part.shape for part in (rows, w, b, v, c)]
+        rows, w, b, v, c = (part.expand(groups, -1, -1) for part in (rows, w, b, v, c))
+        if has_kernel(rows):
+            from concf.model import triton_kernels
+
+            ctx.seed = torch.zeros(1, dtype=torch.int64, device=rows.device).random_(generator=noise)
+            ctx.save_for_backward(rows, w, b, v, c)
+            return triton_kernels.two_layers(rows, w, b, v, c, share, ctx.seed)
+        hidden = _side_by_side(rows, w)
+        hidden += b
+        if share and noise is not None:
+            hidden *= _kept(hidden, share, noise)
+        hidden.relu_()
+        ctx.save_for_backward(rows, w, hidden, v)
+        return torch.baddbmm(c, hidden, v)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        rows = ctx.saved_tensors[0]
+        if has_kernel(rows):
+            from concf.model import triton_kernels
+
+            found = triton_kernels.two_layers_gradient(upstream, ctx.share, ctx.seed, *ctx.saved_tensors)
+        else:
+            rows, w, hidden, v = ctx.saved_tensors
+            inner = torch.bmm(upstream, v.transpose(1, 2) * (1 / (1 - ctx.share)))
+            inner = torch.ops.aten.threshold_backward(inner, hidden, 0)
+            found = (
+                torch.bmm(inner, w.transpose(1, 2)),
+                _side_by_side(rows.transpose(1, 2), inner).contiguous(),
+                inner.sum(1, keepdim=True),
+                torch.bmm(hidden.transpose(1, 2), upstream),
+                upstream.sum(1, keepdim=True),
+            )
+        return *(part.sum_to_size(shape) for part, shape in zip(found, ctx.shapes, strict=True)), None, None
+
+
+def _side_by_side(rows: Tensor, maps: Tensor) -> Tensor:
+    """[g, n, k] rows [g, n, d] @ maps [g, d, k]; copies of the same rows go through all maps as one product."""
+    if len(rows) == 1 or rows.stride(0) != 0:
+        return torch.bmm(rows, maps)
+    groups, size, width = maps.shape
+    product = rows[0] @ maps.transpose(0, 1).reshape(size, groups * width)
+    return product.view(-1, groups, width).transpose(0, 1)
+
+
+def _kept(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
+    """0 with probability `share`, else the scale that keeps the mean; 16 random bits a figure are enough."""
+    words = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64, device=rows.device)
+    bits = words.random_(-(2**63), None, generator=noise).view(torch.int16)[: rows.numel()]
+    kept = bits >= round(share * 2**16) - 2**15
+    return kept.view(rows.shape) * (1 / (1 - share))
 
 
 class _LogPartition(torch.autograd.Function):
@@ -108,70 +212,89 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        if _has_kernel(rows):
+        if has_kernel(rows):
             from concf.model import triton_kernels
 
             partition = triton_kernels.log_partition(rows, table, bias)
         else:
-            partition = torch.cat([logits.logsumexp(1) for _, logits in _logits(rows, table, bias)])
+            partition = torch.cat([_log_sum(logits) for _, logits in _logits(rows, table, bias)])
         ctx.save_for_backward(rows, table, bias, partition)
         return partition
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows, table, bias, partition = ctx.saved_tensors
-        if _has_kernel(rows):
+        if has_kernel(rows):
             from concf.model import triton_kernels
 
             return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
-        d_rows, d_table, d_bias = torch.empty_like(rows), torch.zeros_like(table), torch.zeros_like(bias)
-        for part, logits in _logits(rows, table, bias):
-            softmax = logits.sub_(partition[part, None]).exp_().mul_(upstream[part, None])
+        d_rows, d_table = torch.empty_like(rows), table.new_zeros(len(table), table.shape[1] + 1)
+        pulled = torch.cat([rows, torch.ones_like(partition)[:, None]], 1) * upstream[:, None]
+        for part, softmax in _logits(rows, table, bias, partition):
+            softmax.exp_()
             torch.mm(softmax, table, out=d_rows[part])
-            d_table.addmm_(softmax.T, rows[part])
-            d_bias += softmax.sum(0)
-        return d_rows, d_table, d_bias
+            d_table.addmm_(softmax.T, pulled[part])
+        return d_rows * upstream[:, None], d_table[:, :-1].contiguous(), d_table[:, -1].contiguous()
 
 
-def _logits(rows: Tensor, table: Tensor, bias: Tensor) -> Any:
-    """Blocks of rows and their logits, which the caller may overwrite."""
+def _logits(rows: Tensor, table: Tensor, bias: Tensor, less: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of rows and their logits, less a figure of each row; the caller may overwrite them.
+
+    Bias and figure are further columns of the factors: an addition to the logits would be another pass over them.
+    """
+    one, subtracted = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, 0]) if less is None else -less
+    left = torch.cat([rows, one, subtracted[:, None]], 1)
+    right = torch.cat([table, bias[:, None], torch.ones_like(bias)[:, None]], 1).T
     size = max(1, BLOCK // max(1, len(table)))
     buffer = rows.new_empty(min(size, len(rows)), len(table))
     for begin in range(0, len(rows), size):
         part = slice(begin, min(begin + size, len(rows)))
-        yield part, torch.addmm(bias, rows[part], table.T, out=buffer[: part.stop - part.start])
+        yield part, torch.mm(left[part], right, out=buffer[: part.stop - part.start])
+
+
+def _log_sum(logits: Tensor) -> Tensor:
+    """[b] log sum exp of each row; the logits are overwritten."""
+    greatest = logits.amax(1, keepdim=True)
+    return logits.sub_(greatest).exp_().sum(1).log_().add_(greatest[:, 0])
 
 
 class _ListedScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
-        ctx.save_for_backward(user, item, lists)
-        if _has_kernel(user):
+    def forward(ctx: Any, user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
+        if has_kernel(user):
             from concf.model import triton_kernels
 
-            return triton_kernels.listed_scores(user, item, lists)
+            ctx.save_for_backward(user, item, lists)
+            return triton_kernels.listed_scores(user, offset, item, bias, lists)
+        user = torch.cat([user, offset[..., None], torch.ones_like(offset)[..., None]], 2)
+        item = torch.cat([item, torch.ones_like(bias)[..., None], bias[..., None]], 2)
+        ctx.save_for_backward(user, item, lists)
         return torch.stack([_scores_of(user[g], item[g], lists) for g in range(len(user))])
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         user, item, lists = ctx.saved_tensors
-        if _has_kernel(user):
+        if has_kernel(user):
             from concf.model import triton_kernels
 
             return *triton_kernels.listed_scores_gradient(user, item, lists, upstream.contiguous()), None
         d_user, d_item = torch.empty_like(user), torch.empty_like(item)
         for g in range(len(user)):
-            d_user[g] = torch.nn.functional.embedding_bag(lists, item[g], per_sample_weights=upstream[g], mode="sum")
+            d_user[g] = F.embedding_bag(lists, item[g], per_sample_weights=upstream[g], mode="sum")
             d_item[g] = _transposed_product(upstream[g], lists, user[g], item.shape[1])
-        return d_user, d_item, None
+        return d_user[..., :-2], d_user[..., -2], d_item[..., :-2], d_item[..., -1], None
 
 
 def _scores_of(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
     """[b, L] one group's: a product sampled at the lists' places."""
-    if user.device.type != "cpu":
+    if user.device.type != "cpu" or lists.shape[1] <= FEW:
         return torch.einsum("bd,bld->bl", user, item[lists])
-    cells = _cells(torch.zeros_like(lists, dtype=user.dtype), lists, len(item))
-    return torch.sparse.sampled_addmm(cells, user, item.T, beta=0.0).values().view_as(lists)
+    ends = torch.arange(len(lists) + 1, dtype=lists.dtype) * lists.shape[1]
+    cells = torch.sparse_csr_tensor(
+        ends, lists.flatten(), user.new_zeros(lists.numel()), (len(lists), len(item)), check_invariants=False
+    )
+    sampled: Tensor = torch.sparse.sampled_addmm(cells, user, item.T, beta=0.0).values()
+    return sampled.view(lists.shape)
 
 
 def _transposed_product(values: Tensor, lists: Tensor, user: Tensor, n_items: int) -> Tensor:
@@ -181,16 +304,12 @@ def _transposed_product(values: Tensor, lists: Tensor, user: Tensor, n_items: in
         return user.new_zeros(n_items, user.shape[1]).index_add_(0, lists.flatten(), rows)
     ends = torch.arange(len(lists) + 1, dtype=torch.int32) * lists.shape[1]
     cells = (values.numpy().ravel(), lists.to(torch.int32).numpy().ravel(), ends.numpy())
-    return torch.from_numpy(csr_array(cells, shape=(len(lists), n_items)).T @ user.numpy())
+    product: Tensor = torch.from_numpy(csr_array(cells, shape=(len(lists), n_items)).T @ user.numpy())
+    return product
 
 
-def _cells(values: Tensor, lists: Tensor, n_items: int) -> Tensor:
-    ends = torch.arange(len(lists) + 1, device=lists.device) * lists.shape[1]
-    shape = (len(lists), n_items)
-    return torch.sparse_csr_tensor(ends, lists.flatten(), values.flatten(), shape, check_invariants=False)
-
-
-def _has_kernel(tensor: Tensor) -> bool:
+def has_kernel(tensor: Tensor) -> bool:
+    """Whether the Triton kernels take such a tensor."""
     return tensor.is_cuda and tensor.dtype == torch.float32 and _has_triton()
 
 

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from concf.model.kernels import has_kernel
+
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     """Bayesian personalised ranking, CF-A (Eq. 1): -sum log sigmoid(s_ui - s_uj)."""
@@ -78,27 +80,29 @@ class _NegativeLogPermutation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
-        there = scores[..., :length] > -torch.inf
-        below = _log_cumulative(scores.flip(-1)).flip(-1)  # D
-        taught = (below - scores)[..., :length].masked_fill(~there, 0.0)
-        above = _log_cumulative((-below[..., :length]).masked_fill(~there, -torch.inf))  # A
-        above = F.pad(above, (0, scores.shape[-1] - above.shape[-1]), mode="replicate")
-        gradient = torch.exp(scores + above)
-        gradient[..., :length] -= there.to(gradient.dtype)
-        ctx.save_for_backward(gradient)
-        return taught.sum(-1)
+        if has_kernel(scores):
+            from concf.model import triton_kernels
+
+            loss, gradient = triton_kernels.negative_log_permutation(scores, length)
+            ctx.save_for_backward(gradient)
+            return loss
+        columns = scores.movedim(-1, 0).contiguous()  # a vector operation a place is faster than a scan a row
+        there = columns[:length] > -torch.inf
+        below = columns.clone()  # D
+        for place in range(len(below) - 2, -1, -1):
+            torch.logaddexp(below[place], below[place + 1], out=below[place])
+        above = (-below[:length]).masked_fill_(~there, -torch.inf)  # A
+        for place in range(1, len(above)):
+            torch.logaddexp(above[place], above[place - 1], out=above[place])
+        loss = (below[:length] - columns[:length]).masked_fill_(~there, 0.0).sum(0)
+        columns[:length] += above
+        columns[length:] += above[-1]
+        gradient = columns.exp_()
+        gradient[:length] -= there.to(gradient.dtype)
+        ctx.save_for_backward(gradient.movedim(0, -1))
+        return loss
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
         (gradient,) = ctx.saved_tensors
         return upstream[..., None] * gradient, None
-
-
-def _log_cumulative(rows: Tensor) -> Tensor:
-    """[..., L] -> log cumsum exp along the last dimension; a -inf is nothing."""
-    if rows.device.type != "cpu":
-        return rows.logcumsumexp(-1)
-    columns = rows.movedim(-1, 0).contiguous()  # a vector operation a place is ten times faster than a scan a row
-    for place in range(1, len(columns)):
-        torch.logaddexp(columns[place - 1], columns[place], out=columns[place])
-    return columns.movedim(0, -1)

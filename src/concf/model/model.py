@@ -36,7 +36,8 @@ class Model(nn.Module):
         spread: float | None = 0.01,
     ) -> None:
         super().__init__()
-        self.n_users, self.n_items = train.shape
+        self.n_users: int = train.shape[0]
+        self.n_items: int = train.shape[1]
         self.names = list(objectives)
         groups = len(self.names) if sharing == "none" else 1
         deviation = 1.0 if spread is None else spread
@@ -65,11 +66,10 @@ class Model(nn.Module):
     def factors(self) -> dict[str, Factors]:
         """Each head as user vectors, item vectors and item bias; they rank as the head does."""
         user, item = (self.encode(table) for table in self.tables())
-        users, items = (torch.arange(n, device=user.device) for n in (self.n_users, self.n_items))
         exported = {}
         for place, name in enumerate(self.names):
-            vectors, _ = self.head(name).user(user[place], users)
-            item_vectors, bias = self.head(name).item(item[place], items)
+            vectors, _ = self.head(name).user(user[place])
+            item_vectors, bias = self.head(name).item(item[place])
             exported[name] = Factors(vectors.contiguous(), item_vectors.contiguous(), bias.contiguous())
         return exported
 

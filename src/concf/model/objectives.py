@@ -28,8 +28,8 @@ class Objective:
     """One way to learn from who used what.
 
     loss:   with needs "pairs" of (positive, negative) scores [B];
-            with "everything" of (positive [B], user [B, d], item [items, d], share [B]), where <user, item> is the score
-            and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
+            with "everything" of (positive [B], user [B, d], item [items, d], share [B]), where <user, item> is the
+            score and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
             with "items" or "users" of (partition, observed, degree, weight), see `losses.multinomial`, over all items
             for each user or over all users for each item, by a `TableHead`
     head:   made from (size of an encoding, number of users, number of items)

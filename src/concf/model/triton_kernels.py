@@ -8,7 +8,14 @@ import triton.language as tl
 from torch import Tensor
 
 ROWS, COLUMNS = 64, 64  # a tile of logits
-SPLITS = 16  # programs that share a block of rows
+PROGRAMS = 512  # that keep a card busy
+LAYER_SPLITS = 128  # programs that share the rows of a layer's gradient
+CELLS = 1024  # of a table that one program adds up
+
+
+def _tf() -> str:
+    """How tile products are computed: as PyTorch's own matrix products are."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def _padded(size: int) -> int:
@@ -17,36 +24,28 @@ def _padded(size: int) -> int:
 
 
 @triton.jit
-def _tile(rows, table, bias, row, column, n_rows, n_columns, size: tl.constexpr, padded: tl.constexpr):  # type: ignore[no-untyped-def]
+def _tile(
+    rows, table, bias, row, column, n_rows, n_columns, size: tl.constexpr, padded: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
     """The vectors of a tile's rows and columns, and its logits, -inf outside the catalogue."""
     place = tl.arange(0, padded)
     inside = place[None, :] < size
     left = tl.load(rows + row[:, None] * size + place[None, :], (row[:, None] < n_rows) & inside, 0.0)
     right = tl.load(table + column[:, None] * size + place[None, :], (column[:, None] < n_columns) & inside, 0.0)
     offset = tl.load(bias + column, column < n_columns, float("-inf"))
-    return left, right, tl.dot(left, tl.trans(right), input_precision="tf32") + offset[None, :]
+    return left, right, tl.dot(left, tl.trans(right), input_precision=TF) + offset[None, :]
 
 
 @triton.jit
 def _partition_kernel(
-    rows,
-    table,
-    bias,
-    greatest,
-    total,
-    n_rows,
-    n_columns,
-    span,
-    size: tl.constexpr,
-    padded: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-):  # type: ignore[no-untyped-def]
+    rows, table, bias, greatest, total, n_rows, n_columns, span, size: tl.constexpr, padded: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
     row, split = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1)
     high, mass = tl.full([R], float("-inf"), tl.float32), tl.zeros([R], tl.float32)
     for begin in range(split * span, min((split + 1) * span, n_columns), C):
         column = begin + tl.arange(0, C)
-        _, _, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded)
+        _, _, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded, TF)
         higher = tl.maximum(high, tl.max(logits, 1))
         mass = mass * tl.exp(high - higher) + tl.sum(tl.exp(logits - higher[:, None]), 1)
         high = higher
@@ -56,27 +55,16 @@ def _partition_kernel(
 
 @triton.jit
 def _rows_gradient_kernel(
-    rows,
-    table,
-    bias,
-    partition,
-    upstream,
-    parts,
-    n_rows,
-    n_columns,
-    span,
-    size: tl.constexpr,
-    padded: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-):  # type: ignore[no-untyped-def]
+    rows, table, bias, partition, upstream, parts, n_rows, n_columns, span, size: tl.constexpr, padded: tl.constexpr,
+    R: tl.constexpr, C: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
     row, split = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1)
     z = tl.load(partition + row, row < n_rows, 0.0)
     gradient = tl.zeros([R, padded], tl.float32)
     for begin in range(split * span, min((split + 1) * span, n_columns), C):
         column = begin + tl.arange(0, C)
-        _, right, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded)
-        gradient += tl.dot(tl.exp(logits - z[:, None]), right, input_precision="tf32")
+        _, right, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded, TF)
+        gradient += tl.dot(tl.exp(logits - z[:, None]), right, input_precision=TF)
     gradient *= tl.load(upstream + row, row < n_rows, 0.0)[:, None]
     place = tl.arange(0, padded)
     target = parts + (split * n_rows + row[:, None]) * size + place[None, :]
@@ -85,48 +73,39 @@ def _rows_gradient_kernel(
 
 @triton.jit
 def _table_gradient_kernel(
-    rows,
-    table,
-    bias,
-    partition,
-    upstream,
-    d_table,
-    d_bias,
-    n_rows,
-    n_columns,
-    size: tl.constexpr,
-    padded: tl.constexpr,
-    R: tl.constexpr,
-    C: tl.constexpr,
-):  # type: ignore[no-untyped-def]
-    column = tl.program_id(0) * C + tl.arange(0, C)
+    rows, table, bias, partition, upstream, d_table, d_bias, n_rows, n_columns, span, size: tl.constexpr,
+    padded: tl.constexpr, R: tl.constexpr, C: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
+    column, split = tl.program_id(0) * C + tl.arange(0, C), tl.program_id(1)
     gradient, bias_gradient = tl.zeros([C, padded], tl.float32), tl.zeros([C], tl.float32)
-    for begin in range(0, n_rows, R):
+    for begin in range(split * span, min((split + 1) * span, n_rows), R):
         row = begin + tl.arange(0, R)
-        left, _, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded)
+        left, _, logits = _tile(rows, table, bias, row, column, n_rows, n_columns, size, padded, TF)
         z = tl.load(partition + row, row < n_rows, 0.0)
         softmax = tl.exp(logits - z[:, None]) * tl.load(upstream + row, row < n_rows, 0.0)[:, None]
-        gradient += tl.dot(tl.trans(softmax), left, input_precision="tf32")
+        gradient += tl.dot(tl.trans(softmax), left, input_precision=TF)
         bias_gradient += tl.sum(softmax, 0)
     place = tl.arange(0, padded)
     inside = (column[:, None] < n_columns) & (place[None, :] < size)
-    tl.store(d_table + column[:, None] * size + place[None, :], gradient, inside)
-    tl.store(d_bias + column, bias_gradient, column < n_columns)
+    mine = split * n_columns + column
+    tl.store(d_table + mine[:, None] * size + place[None, :], gradient, inside)
+    tl.store(d_bias + mine, bias_gradient, column < n_columns)
 
 
-def _grid(n_rows: int, n_columns: int) -> tuple[tuple[int, int], int]:
-    """Programs, and columns of each: as many splits as keep the card busy."""
-    span = triton.cdiv(triton.cdiv(n_columns, SPLITS), COLUMNS) * COLUMNS
-    return (triton.cdiv(n_rows, ROWS), triton.cdiv(n_columns, span)), span
+def _splits(n: int, n_others: int) -> tuple[int, int]:
+    """(programs, places of each) into which n places are divided, so that n_others blocks keep the card busy."""
+    span = triton.cdiv(triton.cdiv(n, max(1, PROGRAMS // n_others)), COLUMNS) * COLUMNS
+    return triton.cdiv(n, span), span
 
 
 def log_partition(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
     """See `kernels.log_partition`."""
     rows, table, (n_rows, size) = rows.contiguous(), table.contiguous(), rows.shape
-    grid, span = _grid(n_rows, len(table))
-    greatest, total = (rows.new_empty(grid[1], n_rows) for _ in range(2))
-    _partition_kernel[grid](
-        rows, table, bias, greatest, total, n_rows, len(table), span, size, _padded(size), ROWS, COLUMNS
+    blocks = triton.cdiv(n_rows, ROWS)
+    splits, span = _splits(len(table), blocks)
+    greatest, total = (rows.new_empty(splits, n_rows) for _ in range(2))
+    _partition_kernel[(blocks, splits)](
+        rows, table, bias, greatest, total, n_rows, len(table), span, size, _padded(size), ROWS, COLUMNS, _tf()
     )
     return (greatest + total.log()).logsumexp(0)
 
@@ -136,70 +115,253 @@ def log_partition_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients by rows, table and bias."""
     rows, table, upstream, (n_rows, size) = rows.contiguous(), table.contiguous(), upstream.contiguous(), rows.shape
-    grid, span = _grid(n_rows, len(table))
-    parts, d_table, d_bias = rows.new_empty(grid[1], n_rows, size), torch.empty_like(table), torch.empty_like(bias)
-    shape = (n_rows, len(table), span, size, _padded(size), ROWS, COLUMNS)
-    _rows_gradient_kernel[grid](rows, table, bias, partition, upstream, parts, *shape)
-    _table_gradient_kernel[(triton.cdiv(len(table), COLUMNS),)](
-        rows, table, bias, partition, upstream, d_table, d_bias, *shape[:2], *shape[3:]
-    )
-    return parts.sum(0), d_table, d_bias
+    tables, sizes = (rows, table, bias, partition, upstream), (size, _padded(size), ROWS, COLUMNS, _tf())
+    blocks = triton.cdiv(n_rows, ROWS)
+    splits, span = _splits(len(table), blocks)
+    d_rows = rows.new_empty(splits, n_rows, size)
+    _rows_gradient_kernel[(blocks, splits)](*tables, d_rows, n_rows, len(table), span, *sizes)
+    blocks = triton.cdiv(len(table), COLUMNS)
+    splits, span = _splits(n_rows, blocks)
+    d_table, d_bias = rows.new_empty(splits, *table.shape), rows.new_empty(splits, len(table))
+    _table_gradient_kernel[(blocks, splits)](*tables, d_table, d_bias, n_rows, len(table), span, *sizes)
+    return d_rows.sum(0), d_table.sum(0), d_bias.sum(0)
 
 
 @triton.jit
 def _listed_kernel(
-    user, item, lists, scores, n_rows, n_items, length, size: tl.constexpr, padded: tl.constexpr, L: tl.constexpr
-):  # type: ignore[no-untyped-def]
+    user, offset, item, bias, lists, scores, n_rows, n_items, length, size: tl.constexpr, P: tl.constexpr,
+    L: tl.constexpr
+):  # fmt: skip
     row, group = tl.program_id(0), tl.program_id(1)
-    place, entry = tl.arange(0, padded), tl.arange(0, L)
-    listed = tl.load(lists + row * length + entry, entry < length, 0)
+    place, entry = tl.arange(0, P), tl.arange(0, L)
+    listed = group * n_items + tl.load(lists + row * length + entry, entry < length, 0)
     mine = tl.load(user + (group * n_rows + row) * size + place, place < size, 0.0)
-    theirs = tl.load(item + (group * n_items + listed[:, None]) * size + place[None, :], place[None, :] < size, 0.0)
-    tl.store(scores + (group * n_rows + row) * length + entry, tl.sum(theirs * mine[None, :], 1), entry < length)
+    theirs = tl.load(item + listed[:, None] * size + place[None, :], place[None, :] < size, 0.0)
+    score = tl.sum(theirs * mine[None, :], 1) + tl.load(offset + group * n_rows + row) + tl.load(bias + listed)
+    tl.store(scores + (group * n_rows + row) * length + entry, score, entry < length)
 
 
 @triton.jit
 def _listed_gradient_kernel(
-    user,
-    item,
-    lists,
-    upstream,
-    d_user,
-    d_item,
-    n_rows,
-    n_items,
-    length,
-    size: tl.constexpr,
-    padded: tl.constexpr,
-    L: tl.constexpr,
-):  # type: ignore[no-untyped-def]
+    user, item, lists, upstream, d_user, d_offset, d_item, d_bias, n_rows, n_items, length, size: tl.constexpr,
+    P: tl.constexpr, L: tl.constexpr
+):  # fmt: skip
     row, group = tl.program_id(0), tl.program_id(1)
-    place, entry = tl.arange(0, padded), tl.arange(0, L)
-    listed = tl.load(lists + row * length + entry, entry < length, 0)
+    place, entry = tl.arange(0, P), tl.arange(0, L)
+    listed = group * n_items + tl.load(lists + row * length + entry, entry < length, 0)
     mine = tl.load(user + (group * n_rows + row) * size + place, place < size, 0.0)
-    at = (group * n_items + listed[:, None]) * size + place[None, :]
     inside = (entry[:, None] < length) & (place[None, :] < size)
-    theirs = tl.load(item + at, inside, 0.0)
+    theirs = tl.load(item + listed[:, None] * size + place[None, :], inside, 0.0)
     pull = tl.load(upstream + (group * n_rows + row) * length + entry, entry < length, 0.0)
     tl.store(d_user + (group * n_rows + row) * size + place, tl.sum(pull[:, None] * theirs, 0), place < size)
-    tl.atomic_add(d_item + at, pull[:, None] * mine[None, :], inside)
+    tl.store(d_offset + group * n_rows + row, tl.sum(pull, 0))
+    tl.atomic_add(d_item + listed[:, None] * size + place[None, :], pull[:, None] * mine[None, :], inside)
+    tl.atomic_add(d_bias + listed, pull, entry < length)
 
 
-def listed_scores(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
+def listed_scores(user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
     """See `kernels.listed_scores`."""
-    user, item, lists = user.contiguous(), item.contiguous(), lists.contiguous()
+    user, offset, item, bias, lists = (part.contiguous() for part in (user, offset, item, bias, lists))
     groups, n_rows, size = user.shape
     scores = user.new_empty(groups, *lists.shape)
     shape = (n_rows, item.shape[1], lists.shape[1], size, _padded(size), triton.next_power_of_2(lists.shape[1]))
-    _listed_kernel[(n_rows, groups)](user, item, lists, scores, *shape)
+    _listed_kernel[(n_rows, groups)](user, offset, item, bias, lists, scores, *shape)
     return scores
 
 
-def listed_scores_gradient(user: Tensor, item: Tensor, lists: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradients by user and item."""
+def listed_scores_gradient(user: Tensor, item: Tensor, lists: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    """The gradients by user, offset, item and bias."""
     user, item, lists = user.contiguous(), item.contiguous(), lists.contiguous()
     groups, n_rows, size = user.shape
     d_user, d_item = torch.empty_like(user), torch.zeros_like(item)
+    d_offset, d_bias = user.new_empty(groups, n_rows), item.new_zeros(item.shape[:2])
     shape = (n_rows, item.shape[1], lists.shape[1], size, _padded(size), triton.next_power_of_2(lists.shape[1]))
-    _listed_gradient_kernel[(n_rows, groups)](user, item, lists, upstream, d_user, d_item, *shape)
-    return d_user, d_item
+    _listed_gradient_kernel[(n_rows, groups)](
+        user, item, lists, upstream, d_user, d_offset, d_item, d_bias, *shape
+    )  # fmt: skip
+    return d_user, d_offset, d_item, d_bias
+
+
+@triton.jit
+def _hidden(
+    rows, w, b, group, row, n_rows, s_rows, s_w, s_b, seed, share, size: tl.constexpr, width: tl.constexpr,
+    P: tl.constexpr, K: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
+    """A tile of rows [R, P], the first layer [P, K], and the hidden figures [R, K] after dropout and relu."""
+    place, unit = tl.arange(0, P), tl.arange(0, K)
+    inside = place < size
+    x = tl.load(
+        rows + group * s_rows + row[:, None] * size + place[None, :], (row[:, None] < n_rows) & inside[None, :], 0.0
+    )
+    known = inside[:, None] & (unit[None, :] < width)
+    first = tl.load(w + group * s_w + place[:, None] * width + unit[None, :], known, 0.0)
+    offset = tl.load(b + group * s_b + unit, unit < width, 0.0)
+    hidden = tl.dot(x, first, input_precision=TF) + offset[None, :]
+    if share > 0:
+        drawn = tl.rand(tl.load(seed), (group * n_rows + row[:, None]) * K + unit[None, :])
+        hidden = tl.where(drawn < share, 0.0, hidden / (1 - share))
+    return x, first, tl.maximum(hidden, 0.0)
+
+
+@triton.jit
+def _two_layers_kernel(
+    rows, w, b, v, c, out, seed, n_rows, s_rows, s_w, s_b, s_v, s_c, share, size: tl.constexpr, width: tl.constexpr,
+    result: tl.constexpr, P: tl.constexpr, K: tl.constexpr, M: tl.constexpr, R: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
+    row, group = tl.program_id(0) * R + tl.arange(0, R), tl.program_id(1).to(tl.int64)
+    _, _, hidden = _hidden(rows, w, b, group, row, n_rows, s_rows, s_w, s_b, seed, share, size, width, P, K, TF)
+    unit, place = tl.arange(0, K), tl.arange(0, M)
+    known = (unit[:, None] < width) & (place[None, :] < result)
+    second = tl.load(v + group * s_v + unit[:, None] * result + place[None, :], known, 0.0)
+    offset = tl.load(c + group * s_c + place, place < result, 0.0)
+    encoded = tl.dot(hidden, second, input_precision=TF) + offset[None, :]
+    target = out + (group * n_rows + row[:, None]) * result + place[None, :]
+    tl.store(target, encoded, (row[:, None] < n_rows) & (place[None, :] < result))
+
+
+@triton.jit
+def _two_layers_gradient_kernel(
+    rows, w, b, v, upstream, d_rows, parts, seed, n_rows, s_rows, s_w, s_b, s_v, share, span, length,
+    size: tl.constexpr, width: tl.constexpr, result: tl.constexpr, P: tl.constexpr, K: tl.constexpr, M: tl.constexpr,
+    R: tl.constexpr, TF: tl.constexpr
+):  # fmt: skip
+    split, group = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    place, unit, output = tl.arange(0, P), tl.arange(0, K), tl.arange(0, M)
+    known = (unit[:, None] < width) & (output[None, :] < result)
+    second = tl.load(v + group * s_v + unit[:, None] * result + output[None, :], known, 0.0)
+    d_w, d_b = tl.zeros([P, K], tl.float32), tl.zeros([K], tl.float32)
+    d_v, d_c = tl.zeros([K, M], tl.float32), tl.zeros([M], tl.float32)
+    for begin in range(split * span, min((split + 1) * span, n_rows), R):
+        row = begin + tl.arange(0, R)
+        x, first, hidden = _hidden(rows, w, b, group, row, n_rows, s_rows, s_w, s_b, seed, share, size, width, P, K, TF)
+        there = row[:, None] < n_rows
+        pull = tl.load(
+            upstream + (group * n_rows + row[:, None]) * result + output[None, :],
+            there & (output[None, :] < result),
+            0.0,
+        )
+        inner = tl.dot(pull, tl.trans(second), input_precision=TF)
+        inner = tl.where(hidden > 0, inner / (1 - share), 0.0)
+        target = d_rows + (group * n_rows + row[:, None]) * size + place[None, :]
+        tl.store(target, tl.dot(inner, tl.trans(first), input_precision=TF), there & (place[None, :] < size))
+        d_w += tl.dot(tl.trans(x), inner, input_precision=TF)
+        d_b += tl.sum(inner, 0)
+        d_v += tl.dot(tl.trans(tl.where(there, hidden, 0.0)), pull, input_precision=TF)
+        d_c += tl.sum(pull, 0)
+    mine = parts + (split * tl.num_programs(1) + group) * length
+    tl.store(mine + place[:, None] * width + unit[None, :], d_w, (place[:, None] < size) & (unit[None, :] < width))
+    tl.store(mine + size * width + unit, d_b, unit < width)
+    mine += size * width + width
+    tl.store(mine + unit[:, None] * result + output[None, :], d_v, known)
+    tl.store(mine + width * result + output, d_c, output < result)
+
+
+def _inner_contiguous(*parts: Tensor) -> list[Tensor]:
+    """[g, ...] parts whose groups are contiguous, or one and the same (stride 0)."""
+    return [part if part[0].is_contiguous() else part.contiguous() for part in parts]
+
+
+def two_layers(rows: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor, share: float, seed: Tensor) -> Tensor:
+    """See `kernels.two_layers`."""
+    rows, w, b, v, c = parts = _inner_contiguous(rows, w, b, v, c)
+    (groups, n_rows, size), width, result = rows.shape, w.shape[2], v.shape[2]
+    out = rows.new_empty(groups, n_rows, result)
+    strides = [part.stride(0) for part in parts]
+    _two_layers_kernel[(triton.cdiv(n_rows, ROWS), groups)](
+        *parts, out, seed, n_rows, *strides, share, size, width, result, _padded(size), _padded(width),
+        _padded(result), ROWS, _tf()
+    )  # fmt: skip
+    return out
+
+
+def two_layers_gradient(
+    upstream: Tensor, share: float, seed: Tensor, rows: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor
+) -> tuple[Tensor, ...]:
+    """The gradients by rows, w, b, v and c, a group each."""
+    rows, w, b, v = parts = _inner_contiguous(rows, w, b, v)
+    (groups, n_rows, size), width, result = rows.shape, w.shape[2], v.shape[2]
+    span = triton.cdiv(triton.cdiv(n_rows, ROWS), LAYER_SPLITS) * ROWS
+    splits, lengths = triton.cdiv(n_rows, span), [size * width, width, width * result, result]
+    d_rows, partial = rows.new_empty(groups, n_rows, size), rows.new_empty(splits, groups, sum(lengths))
+    strides = [part.stride(0) for part in parts]
+    _two_layers_gradient_kernel[(splits, groups)](
+        *parts, upstream.contiguous(), d_rows, partial, seed, n_rows, *strides, share, span, sum(lengths), size, width,
+        result, _padded(size), _padded(width), _padded(result), ROWS, _tf()
+    )  # fmt: skip
+    shapes = (w.shape, b.shape, v.shape, c.shape)
+    found = partial.sum(0).split(lengths, 1)
+    return d_rows, *(part.reshape(shape).contiguous() for part, shape in zip(found, shapes, strict=True))
+
+
+@triton.jit
+def _sparse_product_kernel(ends, columns, cells, dense, out, size: tl.constexpr, P: tl.constexpr, E: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    place, entry = tl.arange(0, P), tl.arange(0, E)
+    total, stop = tl.zeros([P], tl.float32), tl.load(ends + row + 1)
+    for begin in range(tl.load(ends + row), stop, E):
+        there = begin + entry < stop
+        column, cell = tl.load(columns + begin + entry, there, 0), tl.load(cells + begin + entry, there, 0.0)
+        inside = there[:, None] & (place < size)[None, :]
+        total += tl.sum(cell[:, None] * tl.load(dense + column[:, None] * size + place[None, :], inside, 0.0), 0)
+    tl.store(out + row * size + place, total, place < size)
+
+
+def sparse_product(matrix: Tensor, dense: Tensor) -> Tensor:
+    """[n, d] of a CSR matrix [n, m] and dense [m, d], a program a row: for narrow products."""
+    dense, size = dense.contiguous(), dense.shape[1]
+    out = dense.new_empty(matrix.shape[0], size)
+    parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
+    _sparse_product_kernel[(matrix.shape[0],)](*parts, dense, out, size, _padded(size), 16, num_warps=1)
+    return out
+
+
+@triton.jit
+def _sums_of_groups_kernel(mine, more, total, parts, groups, n, HAS_MORE: tl.constexpr, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    whole = tl.zeros([N], tl.float32)
+    for group in range(groups):
+        own = tl.load(mine + group.to(tl.int64) * n + at, at < n, 0.0)
+        both = own
+        if HAS_MORE:
+            both += tl.load(more + group.to(tl.int64) * n + at, at < n, 0.0)
+        whole += both
+        tl.store(parts + (tl.program_id(0) * 2) * groups + group, tl.sum(both * both, 0))
+        tl.store(parts + (tl.program_id(0) * 2 + 1) * groups + group, tl.sum(own * both, 0))
+    tl.store(total + at, whole, at < n)
+
+
+def sums_of_groups(mine: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """See `kernels.sums_of_groups`."""
+    mine, groups, n = mine.contiguous(), len(mine), mine[0].numel()
+    blocks = triton.cdiv(n, CELLS)
+    total, parts = torch.empty_like(mine[0]), mine.new_empty(blocks, 2, groups)
+    other = mine if more is None else more.contiguous()
+    _sums_of_groups_kernel[(blocks,)](mine, other, total, parts, groups, n, more is not None, CELLS)
+    squares, products = parts.sum(0)
+    return total, squares, products
+
+
+@triton.jit
+def _log_add(a, b):
+    high = tl.maximum(a, b)
+    return tl.where(high == float("-inf"), high, high + tl.log(tl.exp(a - high) + tl.exp(b - high)))
+
+
+@triton.jit
+def _permutation_kernel(scores, loss, gradient, length, taught, L: tl.constexpr):
+    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, L)
+    score = tl.load(scores + row * length + place, place < length, float("-inf"))
+    there = (place < taught) & (score > float("-inf"))
+    below = tl.associative_scan(score, 0, _log_add, reverse=True)
+    tl.store(loss + row, tl.sum(tl.where(there, below - score, 0.0), 0))
+    above = tl.associative_scan(tl.where(there, -below, float("-inf")), 0, _log_add)
+    pull = tl.where(score > float("-inf"), tl.exp(score + above), 0.0) - there.to(tl.float32)
+    tl.store(gradient + row * length + place, pull, place < length)
+
+
+def negative_log_permutation(scores: Tensor, taught: int) -> tuple[Tensor, Tensor]:
+    """([...], [..., L]) the loss of each row and its gradient; see `losses.listwise`."""
+    scores, length = scores.contiguous(), scores.shape[-1]
+    loss, gradient = scores.new_empty(scores.shape[:-1]), torch.empty_like(scores)
+    _permutation_kernel[(loss.numel(),)](scores, loss, gradient, length, taught, triton.next_power_of_2(length))
+    return loss, gradient

@@ -1,0 +1,125 @@
+"""A training step beside the bare matrix products of CF-E and CF-E', an epoch, and the heads' agreement.
+
+python benchmarks/bench_training.py DATA [--device cuda] [--epochs 200]
+
+DATA: a prepared data set, such as `concf prepare citeulike --protocol paper --out DATA`. Preset `reference`. On a GPU
+also a whole run of so many epochs without early stopping, and its memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import fastest, in_turns, medians, write
+
+from concf.data.split import Split
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+
+
+def bare_products(n_users: int, n_items: int, batch: int, size: int, device: str) -> Callable[[], None]:
+    """The products of E [B, items] and E' [2 B, users], forward and both backward ones, and nothing else."""
+    sides = []
+    for rows, n in ((batch, n_items), (2 * batch, n_users)):
+        sides.append((torch.randn(rows, size, device=device), torch.randn(n, size, device=device)))
+
+    def work() -> None:
+        for rows, table in sides:
+            logits = torch.mm(rows, table.T)
+            torch.mm(logits, table)
+            torch.mm(logits.T, rows)
+        _wait(device)
+
+    return work
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def floor_milliseconds(n_users: int, n_items: int, batch: int, bandwidth: float = 4.3e12) -> float:
+    """The logits of E and E' touched nine times each at the card's bandwidth: a step that holds them."""
+    return 9 * 4 * (batch * n_items + 2 * batch * n_users) / bandwidth * 1e3
+
+
+def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
+    trainer = Trainer(data, choose_settings("reference"), 0, device)
+    size = trainer.settings.training.batch
+    batch = next(trainer.sampler.epoch(0, 0).to(trainer.device).split(size))
+    for _ in range(trainer.settings.consensus.window):
+        trainer.agree()
+
+    def agree() -> None:
+        trainer.validate(trainer.agree())
+        _wait(device)
+
+    def step(teaching: bool) -> Callable[[], None]:
+        def work() -> None:
+            with trainer._precision():
+                trainer._captured(batch, teaching)
+            _wait(device)
+
+        return work
+
+    works = {
+        "bare": bare_products(*data.train.shape, len(batch), trainer.model.encoder.size, device),
+        "warm_up_step": step(False),
+        "step": step(True),
+    }
+    times = in_turns(works, rounds=40, warm_up=5)
+    middle, best = medians(times), fastest(times)
+    first = trainer.settings.consensus.first_lesson
+    epoch_seconds = [trainer.epoch(first + k)["seconds"] for k in range(5)]
+    result = {
+        "users": data.train.shape[0], "items": data.train.shape[1], "pairs": int(data.train.nnz), "batch": len(batch),
+        "median_seconds": middle, "fastest_seconds": best,
+        "step_over_bare": middle["step"] / middle["bare"],
+        "fastest_step_over_bare": best["step"] / best["bare"],
+        "lesson_epoch_seconds": sorted(epoch_seconds)[len(epoch_seconds) // 2],
+        "rank_validate_consensus_seconds": medians(in_turns({"agree": agree}, rounds=5))["agree"],
+        "floor_milliseconds": floor_milliseconds(*data.train.shape, len(batch)),
+        "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    if device == "cuda":
+        del trainer, works, step, agree
+        result |= {"device": torch.cuda.get_device_name(0), "tf32": True} | whole_run(data, epochs)
+    return result
+
+
+def whole_run(data: Split, epochs: int) -> dict[str, Any]:
+    """`epochs` epochs, ranking, validation and consensus every 10."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    begin = time.perf_counter()
+    run = train(data, {"training": {"epochs": epochs, "patience": None}}, device="cuda")
+    torch.cuda.synchronize()
+    return {
+        "epochs": epochs,
+        "run_seconds": time.perf_counter() - begin,
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+        "validation": {name: best.validation for name, best in run.best.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--out", default="training")
+    chosen = parser.parse_args()
+    data = Split.load(chosen.data)
+    protocol = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name}
+    write(chosen.out, protocol | measure(data, chosen.device, chosen.epochs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`concf train` and `concf evaluate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concf.console import Json, choice, lengths, names, print_table
+from concf.errors import ConfigError
+
+if TYPE_CHECKING:
+    from concf.learning.run import Run
+    from concf.learning.settings import ConCFSettings
+
+SETTINGS = "Settings"
+RUNNING = "How to run"
+
+
+def train(
+    out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
+    folder: Annotated[Path | None, typer.Argument(help="A prepared data set (see `concf prepare`). With --resume it may be left out.", show_default=False)] = None,
+    preset: Annotated[str | None, typer.Option(help="reference, paper or released.", show_default="reference", rich_help_panel=SETTINGS)] = None,
+    single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set goes over it.", rich_help_panel=SETTINGS)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the start, the order and the negatives.", show_default="0", rich_help_panel=SETTINGS)] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Train ConCF: several heads that agree on a ranking and learn from it. Each is kept at its best validation.
+
+    `concf train data/citeulike --preset reference --out runs/first`
+
+    `concf train --resume --out runs/first`
+
+    A killed run goes on to exactly the same end. One objective alone: `--single bpr`; without the consensus loss:
+    `--set consensus.weight=0`.
+    """
+    from concf.data.split import Split
+    from concf.learning.checkpoint import RunFolder
+    from concf.learning.scalars import Scalars
+    from concf.learning.train import train as train_model
+
+    if folder is None and not resume:
+        raise ConfigError("no data set was named. Try: concf train DIR --out RUN, or go on with: --resume --out RUN")
+    home = RunFolder(out)
+    own = home.settings() if resume else None
+    settings = _settings(preset or own or "reference", config, change or [], single)
+    scalars = Scalars(out / "tensorboard") if tensorboard else None
+    data = home.data() if folder is None else Split.load(folder)
+    try:
+        run = train_model(
+            data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
+            watch=scalars, data_folder=folder,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        if scalars is not None:
+            scalars.close()
+    report = run.summary() | {"folder": str(out), "seconds": _seconds(run)}
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    rows = [
+        [each["name"], f"{each['validation']:.4f}", str(each["epoch"]), _mark(each["name"], report)]
+        for each in report["recommenders"]
+    ]
+    title = f"{_about(run)}: {report['epochs']} epochs in {report['seconds']:.0f} s"
+    print_table(["", f"validation {_short(report['metric'])}", "best epoch", ""], rows, title=title)
+    typer.echo(f"Run: {out}. Test it with: concf evaluate {out}")
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
+    data: Annotated[Path | None, typer.Option(help="The data set that it was trained on, if it has moved.")] = None,
+    on: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
+    metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Rank the whole catalogue by every head and consensus of a run, each at the epoch of its best validation.
+
+    `concf evaluate runs/first --at 20,50 --metrics recall,ndcg,coverage`
+    """
+    from concf.learning.checkpoint import load_run
+
+    choice("on", on, ("test", "valid"))
+    cuts, wanted = lengths(at), names(metrics)
+    run = load_run(folder, data)
+    if run.settings.several and max(cuts) > run.settings.consensus.shown:
+        shown = run.settings.consensus.shown
+        typer.echo(f"note: the consensuses keep {shown} places (consensus.shown); further ones are empty", err=True)
+    found = run.evaluate(on=on, at=cuts, metrics=wanted)  # type: ignore[arg-type]
+    report = run.summary() | {"folder": str(folder), "on": on}
+    report["recommenders"] = [each | {"means": found[each["name"]].means()} for each in report["recommenders"]]
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    figures = list(report["recommenders"][0]["means"])
+    rows = [
+        [each["name"], *(f"{each['means'][figure]:.4f}" for figure in figures), f"{each['validation']:.4f}",
+         str(each["epoch"]), _mark(each["name"], report)]
+        for each in report["recommenders"]
+    ]  # fmt: skip
+    header = ["", *map(_short, figures), f"validation {_short(report['metric'])}", "epoch", ""]
+    unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
+    print_table(header, rows, title=f"{_about(run)}: {on} figures{unfinished}")
+    typer.echo(f"Each at the epoch of its best validation. Split hash {run.data.hash[:16]}.")
+
+
+def _settings(base: str | ConCFSettings, config: Path | None, words: list[str], single: str | None) -> ConCFSettings:
+    from concf.learning.presets import choose_settings
+
+    return choose_settings(base, file=config, words=words, single=single)
+
+
+def _about(run: Run) -> str:
+    recipe = run.data.recipe
+    return f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {run.seed}"
+
+
+def _seconds(run: Run) -> float:
+    return float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history))
+
+
+def _mark(name: str, report: dict[str, Any]) -> str:
+    return "best head" if name == report["best_head"] else ""
+
+
+def _short(metric: str) -> str:
+    from concf.tables import short
+
+    return short(metric)

@@ -1,0 +1,44 @@
+"""What the commands share: words in, tables out."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from concf.errors import ConfigError
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+
+
+def names(text: str) -> list[str]:
+    """The words between commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def lengths(text: str) -> list[int]:
+    """The lengths of lists between commas."""
+    try:
+        found = [int(name) for name in names(text)]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise ConfigError(f"--at {text!r}: expected lengths of lists such as 20,50")
+    return found
+
+
+def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse another value."""
+    if value not in choices:
+        raise ConfigError(f"--{name} {value!r}: choose from {', '.join(choices)}")
+
+
+def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
+    """On a terminal as wide as that is, else wide enough for every word."""
+    from rich.console import Console
+
+    from concf.tables import terminal
+
+    console = Console()
+    wide = console if console.is_terminal else Console(width=200)
+    wide.print(terminal(header, rows, title))

@@ -1,0 +1,248 @@
+"""The GPU's path against the CPU's in float64. Not collected by itself: `pytest tests/gpu_kernels.py` with a GPU.
+
+It needs no reader of logs, so that it runs where little is installed (with --noconftest not even hypothesis).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.data.ids import Ids
+from concf.data.interactions import Interactions
+from concf.data.protocols import Random
+from concf.data.split import Recipe, Split
+from concf.evaluation.ranking import Seen, rank_everyone
+from concf.evaluation.scorers import Factors
+from concf.learning import capture
+from concf.learning.branches import distinct
+from concf.learning.consensus import consensus
+from concf.learning.presets import choose_settings
+from concf.learning.settings import ConCFSettings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+from concf.model.kernels import Sparse, listed_scores, log_partition, sums_of_groups, take_rows, two_layers
+from concf.model.losses import listwise
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+
+TF32 = 2e-3  # of the greatest figure: products inside a tile have 10 bits of mantissa
+EXACT = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def seeded_and_on_one_thread():
+    """Threads of the CPU's small operations would only wait for each other."""
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def near(found: Tensor, expected: Tensor, share: float) -> None:
+    """Equal up to a share of the greatest expected figure."""
+    found, expected = found.detach().double().cpu(), expected.detach().double().cpu()
+    assert found.shape == expected.shape
+    if expected.numel():
+        assert (found - expected).abs().max() <= share * max(expected.abs().max().item(), 1e-30)
+
+
+def same(function: Callable[..., Tensor], share: float, *parts: Tensor) -> None:
+    """Values and gradients on the GPU in float32, and on the CPU in float64."""
+    results, upstream = [], None
+    for device, kind in (("cuda", torch.float32), ("cpu", torch.float64)):
+        leaves = [part.to(device, kind).requires_grad_() for part in parts]
+        value = function(*leaves)
+        upstream = torch.randn_like(value) if upstream is None else upstream.to(device, kind)
+        results.append([value, *torch.autograd.grad(value, leaves, upstream)])
+    for found, expected in zip(*results, strict=True):
+        near(found, expected, share)
+
+
+def placed(lists: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda beside: lists.to(beside.device)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "size"),
+    [(1, 1, 1), (1, 65, 18), (7, 63, 16), (64, 64, 64), (130, 1000, 12), (65, 4097, 33), (1024, 25181, 16)],
+)
+def test_log_partition(rows: int, n: int, size: int) -> None:
+    same(log_partition, TF32, torch.randn(rows, size), torch.randn(n, size), torch.randn(n))
+
+
+def test_a_log_partition_does_not_overflow() -> None:
+    rows = torch.tensor([[1.0], [-1.0]], device="cuda", requires_grad=True)
+    table = torch.tensor([[8192.0], [0.0], [-8192.0]], device="cuda")
+    found = log_partition(rows, table, torch.zeros(3, device="cuda"))
+    found.sum().backward()
+    assert found.tolist() == [8192, 8192]
+    assert rows.grad.tolist() == [[8192], [-8192]]
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("groups", "rows", "n", "size", "length"),
+    [(1, 1, 1, 1, 1), (3, 1, 200, 18, 100), (5, 37, 301, 16, 100), (2, 64, 50, 33, 7), (6, 129, 1000, 64, 101)],
+)
+def test_listed_scores(groups: int, rows: int, n: int, size: int, length: int, kind: torch.dtype) -> None:
+    lists = placed(torch.randint(n, (rows, length), dtype=kind))
+    parts = torch.randn(groups, rows, size), torch.randn(groups, rows), torch.randn(groups, n, size)
+    same(lambda user, *rest: listed_scores(user, *rest, lists(user)), EXACT, *parts, torch.randn(groups, n))
+
+
+def test_take_rows() -> None:
+    places = placed(torch.randint(50, (300,)))
+    same(lambda table: take_rows(table, places(table)), EXACT, torch.randn(4, 50, 18))
+
+
+@pytest.mark.parametrize("columns", [1, 17, 64, 65, 384])
+def test_sparse_products(columns: int) -> None:
+    dense = torch.randn(70, 90) * (torch.rand(70, 90) < 0.1)
+    matrix = {kind: Sparse(csr_array(dense.numpy()), kind) for kind in (torch.float32, torch.float64)}
+    for both, rows in ((lambda m: m, 90), (lambda m: m.T, 70)):
+        same(lambda right, b=both: b(matrix[right.dtype].to(right.device)) @ right, EXACT, torch.randn(rows, columns))
+
+
+@pytest.mark.parametrize("groups", [(1, 1, 1), (1, 6, 6), (6, 6, 6), (6, 1, 6), (6, 1, 1)])
+@pytest.mark.parametrize(("n", "d", "k", "m"), [(1, 8, 4, 2), (70, 24, 12, 6), (301, 64, 32, 16), (65, 128, 64, 32)])
+def test_two_layers(n: int, d: int, k: int, m: int, groups: tuple[int, int, int]) -> None:
+    g, one, two = groups
+    parts = torch.randn(g, n, d), torch.randn(one, d, k) / d**0.5, torch.randn(one, 1, k)
+    more = torch.randn(two, k, m) / k**0.5, torch.randn(two, 1, m)
+    same(lambda rows, w, b, v, c: two_layers(rows, (w, b), (v, c)), 5 * TF32, *parts, *more)
+
+
+def test_dropout_and_its_gradient_leave_out_the_same() -> None:
+    """With unit matrices the gradient of the sum is what became of a one."""
+    rows = torch.ones(3, 500, 16, device="cuda", requires_grad=True)
+    eye, zero = torch.eye(16, device="cuda").repeat(3, 1, 1), torch.zeros(3, 1, 16, device="cuda")
+    noise = torch.Generator("cuda").manual_seed(1)
+    first = two_layers(rows, (eye, zero), (eye, zero), 0.2, noise)
+    second = two_layers(rows, (eye, zero), (eye, zero), 0.2, noise)
+    assert torch.allclose(torch.autograd.grad(first.sum(), rows)[0], first.detach(), rtol=TF32)
+    assert (first == 0).float().mean().item() == pytest.approx(0.2, abs=0.02)
+    assert first.mean().item() == pytest.approx(1.0, abs=0.03)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("taught", [True, False])
+def test_sums_of_groups(taught: bool) -> None:
+    mine, more = torch.randn(2, 6, 333, 18)
+    whole = mine + more if taught else mine
+    found = sums_of_groups(mine.cuda(), more.cuda() if taught else None)
+    for value, expected in zip(
+        found, (whole.sum(0), whole.square().sum((1, 2)), (mine * whole).sum((1, 2))), strict=True
+    ):
+        near(value, expected, EXACT)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e4])
+@pytest.mark.parametrize(("rows", "places", "length"), [(1, 1, 1), (50, 100, 50), (7, 33, 40), (3, 5, 2)])
+def test_listwise(rows: int, places: int, length: int, size: float) -> None:
+    scores = torch.empty(3, rows, places).uniform_(-size, size)
+    scores[0, :, places - places // 4 :] = scores[1, rows // 2 :, places // 2 :] = scores[2, 0] = -torch.inf
+    weight = torch.rand(rows)
+    share = max(EXACT, size * 1e-6)
+    same(lambda each: listwise(each, length, weight.to(each)), share, scores)
+
+
+def test_distinct_rows_are_weighed_so_that_each_counts_once() -> None:
+    places = torch.tensor([4, 1, 4, 4, 0, 1], device="cuda")
+    rows, weight = distinct(places, 6, torch.float32)
+    counted = torch.zeros(6, device="cuda").index_add_(0, places[rows], weight)
+    assert counted.tolist() == pytest.approx([1, 1, 0, 0, 1, 0])
+
+
+def test_everyone_is_ranked_as_on_the_cpu() -> None:
+    user, item = torch.randint(-2, 3, (40, 3)).float(), torch.randint(-2, 3, (70, 3)).float()
+    factors, seen = Factors(user, item, torch.zeros(70)), csr_array((torch.rand(40, 70) < 0.3).float().numpy())
+    lists = [rank_everyone(factors.to(device), 90, Seen(seen, device)).cpu() for device in ("cuda", "cpu")]
+    assert torch.equal(*lists)
+
+
+def test_the_consensus_is_the_cpu_s() -> None:
+    lists = torch.rand(4, 5, 60, 200).argsort(3)[..., :80].to(torch.int32)
+    lists[:, :, :9, 30:] = -1
+    found = [
+        [each.cpu() for each in consensus(lists[-1].to(device), list(lists.to(device)), 200, 120, places=50)]
+        for device in ("cuda", "cpu")
+    ]
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def small() -> Split:
+    """60 users, 80 items, six tastes."""
+    rng = np.random.default_rng(0)
+    there = rng.random((60, 80)) < np.where(np.arange(60)[:, None] % 6 == np.arange(80) % 6, 0.6, 0.08)
+    user, item = (side.astype(np.int32) for side in there.nonzero())
+    ids = Ids(np.arange(60)), Ids(np.arange(80))
+    recipe = Recipe(source={"name": "drawn"}, protocol=Random(), seed=0)
+    return Split.make(Interactions(*ids, user, item, np.ones(len(user))), recipe)
+
+
+def settings(preset: str, **parts: Any) -> ConCFSettings:
+    changes = {
+        "model": {"dimensions": 24, "dropout": 0.0, "spread": 0.3},
+        "consensus": {"every": 1, "window": 2, "places": 20, "kept": 40, "length": 10, "tail": 30},
+        "training": {"epochs": 4, "batch": 64, "metric": "recall@10", "tf32": False},
+    }
+    return choose_settings(preset, changes | {name: changes.get(name, {}) | part for name, part in parts.items()})
+
+
+def close(one: dict[str, Any], other: dict[str, Any], share: float) -> None:
+    for name in ("loss", "lesson", "gradient", "weight"):
+        assert list(one[name].values()) == pytest.approx(list(other[name].values()), rel=share, abs=1e-6), name
+
+
+@pytest.mark.parametrize("preset", ["paper", "released", "reference"])
+@pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
+def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
+    """With the CPU's lesson on both, so that two items that all but tie do not decide."""
+    chosen, data = (
+        settings(preset, model={"dimensions": 24, "dropout": 0.0, "spread": 0.3, "encoder": encoder}),
+        small(),
+    )
+    first, second = (Trainer(data, chosen, 3, device) for device in ("cuda", "cpu"))
+    for epoch in range(4):
+        close(first.epoch(epoch), second.epoch(epoch), 1e-3)
+        for trainer in (first, second):
+            trainer.agree()
+        first.lesson.copy_(second.lesson)
+    if second.teaches(3):
+        assert any(teaching for _, teaching in first._captured.graphs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_captured_steps_equal_eager_ones(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
+    chosen, data = settings("reference", model={"dimensions": 24, "dropout": dropout}), small()
+    trainers, records, lessons = [], [], {}
+    for warm_up in (capture.WARM_UP, 10**9):
+        monkeypatch.setattr(capture, "WARM_UP", warm_up)
+        trainers.append(Trainer(data, chosen, 3, "cuda"))
+        records.append([])
+        for epoch in range(4):
+            records[-1].append(trainers[-1].epoch(epoch))
+            trainers[-1].agree()
+            trainers[-1].lesson.copy_(lessons.setdefault(epoch, trainers[-1].lesson.clone()))
+    assert len(trainers[0]._captured.graphs) >= 2
+    assert not trainers[1]._captured.graphs
+    if not dropout:
+        for one, other in zip(*records, strict=True):
+            close(one, other, 1e-3)
+    assert records[0][-1]["loss"]["bpr"] < records[0][0]["loss"]["bpr"]
+
+
+def test_a_whole_run_on_the_gpu_learns_as_on_the_cpu() -> None:
+    chosen, data = settings("reference", training={"epochs": 12, "batch": 64, "metric": "recall@10"}), small()
+    runs = [train(data, chosen, seed=1, device=device) for device in ("cuda", "cpu")]
+    for name in runs[0].best:
+        assert runs[0].best[name].validation == pytest.approx(runs[1].best[name].validation, abs=0.05)

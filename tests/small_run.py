@@ -1,0 +1,54 @@
+"""A run so small that it takes a second, and what two runs are compared by."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.learning.checkpoint import CHECKPOINT, HISTORY
+
+SMALL = (
+    "training.epochs=10", "training.batch=64", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",
+    "consensus.window=2", "consensus.places=8", "consensus.kept=12", "consensus.length=4", "consensus.tail=4",
+    "consensus.shown=12",
+)  # fmt: skip
+SETS = [word for each in SMALL for word in ("--set", each)]
+QUIET = os.environ | {"OMP_NUM_THREADS": "1"}  # as many threads as the runs in this process have
+
+
+def small_data(folder: Path) -> Path:
+    """A prepared data set."""
+    prepare(Simulation(users=40, items=30, events=900, tastes=4).draw(1), protocol="random", out=folder)
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    with safe_open(folder / CHECKPOINT, framework="pt") as file:
+        return json.loads(file.metadata()["concf"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    records = [json.loads(line) for line in (folder / HISTORY).read_text().splitlines()]
+    return [{name: value for name, value in record.items() if "seconds" not in name} for record in records]
+
+
+def assert_same_end(folder: Path, other: Path) -> None:
+    assert history(folder) == history(other)
+    (state, tensors), (other_state, other_tensors) = checkpoint(folder), checkpoint(other)
+    assert state == other_state
+    assert state["finished"]
+    assert tensors.keys() == other_tensors.keys()
+    for name, tensor in tensors.items():
+        assert tensor.dtype == other_tensors[name].dtype
+        assert tensor.numpy().tobytes() == other_tensors[name].numpy().tobytes(), name

@@ -1,0 +1,374 @@
+"""A run in a folder: killed at any moment it goes on to the same end; what is not its own or damaged is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_run import QUIET, SETS, SMALL, assert_same_end, checkpoint, contents, history, small_data
+
+import concf as library
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.learning.checkpoint import CHECKPOINT, HISTORY, RUN, RunFolder, load_run
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+from concf.model import losses
+from concf.model.heads import DotHead
+from concf.model.objectives import Objective
+
+CLI = Callable[..., tuple[int, str, str]]
+PRESETS = ("reference", "released")  # a window that moves, and one that stands still from epoch 4 on
+
+
+@pytest.fixture(autouse=True)
+def on_one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_data(tmp_path_factory.mktemp("data") / "small")
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs that nothing disturbed."""
+    torch.set_num_threads(1)
+    folders = {preset: tmp_path_factory.mktemp("whole") / preset for preset in PRESETS}
+    for preset, folder in folders.items():
+        train(Split.load(data), choose_settings(preset, words=SMALL), out=folder, data_folder=data)
+    return folders
+
+
+@pytest.fixture
+def stopped(data: Path, tmp_path: Path) -> Path:
+    """A run that was stopped after its sixth epoch."""
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    chosen = choose_settings("reference", words=SMALL)
+    with pytest.raises(KeyboardInterrupt):
+        train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=stop, data_folder=data)
+    return tmp_path / "run"
+
+
+# Each moment is a process of its own, forked before anything was computed, that kills itself there.
+MOMENTS = """
+import os, signal, sys
+from pathlib import Path
+import torch._dynamo  # else every process would import it
+import concf.cli
+import concf.learning.checkpoint as checkpoint
+import concf.learning.train as training
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def in_the_first_epoch():
+    epoch = training.Trainer.epoch
+    training.Trainer.epoch = lambda trainer, number: (epoch(trainer, number), die())
+
+def between_checkpoints_after_the_lesson_began():
+    save, record = checkpoint.RunFolder.save, checkpoint.RunFolder.record
+    checkpoint.RunFolder.save = lambda folder, run, trainer: save(folder, run, trainer) if run.epoch <= 4 else None
+    checkpoint.RunFolder.record = lambda folder, line: (record(folder, line), line["epoch"] == 7 and die())
+
+def while_a_line_of_history_is_written():
+    def half(folder, line, record=checkpoint.RunFolder.record):
+        record(folder, line)
+        if line["epoch"] == 6:
+            path = folder.path / checkpoint.HISTORY
+            path.write_bytes(path.read_bytes()[:-40])
+            die()
+    checkpoint.RunFolder.record = half
+
+def while_a_checkpoint_is_written():
+    saved = []
+    def half(tensors, path, metadata, save=checkpoint.save_file):
+        save(tensors, path, metadata=metadata)
+        saved.append(path)
+        if len(saved) == 6:
+            Path(path).write_bytes(Path(path).read_bytes()[:3000])
+            die()
+    checkpoint.save_file = half
+
+def as_a_checkpoint_takes_its_place():
+    replace = Path.replace
+    def late(path, target):
+        replace(path, target)
+        if target.name == checkpoint.CHECKPOINT and checkpoint.RunFolder(target.parent)._read(())[0]["epoch"] == 8:
+            die()
+    Path.replace = late
+
+out, *words = sys.argv[1:]
+children = {}
+for moment in (in_the_first_epoch, between_checkpoints_after_the_lesson_began, while_a_line_of_history_is_written,
+               while_a_checkpoint_is_written, as_a_checkpoint_takes_its_place):
+    children[moment.__name__] = os.fork()
+    if children[moment.__name__] == 0:
+        moment()
+        sys.argv = ["concf", *words, "--out", f"{out}/{moment.__name__}"]
+        concf.cli.main()
+        os._exit(0)
+for name, child in children.items():
+    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
+    concf: CLI, data: Path, whole: dict[str, Path], tmp_path: Path, preset: str
+) -> None:
+    words = ["train", data, "--preset", preset, *SETS, "--checkpoint-seconds", "0"]
+    script = [sys.executable, "-c", MOMENTS, tmp_path, *words]
+    answer = subprocess.run(script, capture_output=True, text=True, env=QUIET, check=True)
+    deaths = dict(line.split() for line in answer.stdout.splitlines())
+    assert len(deaths) == 5
+    assert set(deaths.values()) == {str(-signal.SIGKILL)}, answer.stderr
+    kept = {name: (tmp_path / name / CHECKPOINT).exists() for name in deaths}
+    assert [name for name, there in kept.items() if not there] == ["in_the_first_epoch"]
+    assert checkpoint(tmp_path / "while_a_checkpoint_is_written")[0]["epoch"] == 5
+    for name in deaths:
+        assert concf("train", "--resume", "--out", tmp_path / name)[0] == 0
+        assert_same_end(tmp_path / name, whole[preset])
+        assert sorted(contents(tmp_path / name)) == [CHECKPOINT, HISTORY, RUN]  # nothing half-written is left
+
+
+def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "concf", "train", "--out", str(tmp_path / "run"), "--checkpoint-seconds", "0"]
+    for end, more in ((signal.SIGINT, [str(data), *SETS]), (signal.SIGKILL, ["--resume"])):
+        before = len(history(tmp_path / "run")) if end == signal.SIGKILL else 0
+        process = subprocess.Popen([*words, *more], stderr=subprocess.PIPE, text=True, env=QUIET)
+        wait_for_history(tmp_path / "run", before + 1, process)
+        process.send_signal(end)
+        message = process.communicate(timeout=60)[1]
+        if end == signal.SIGINT:
+            assert process.returncode == 130
+            assert message == f"concf: stopped. Go on with: concf train --resume --out {tmp_path / 'run'}\n"
+        else:
+            assert process.returncode == -signal.SIGKILL
+    train(Split.load(data), out=tmp_path / "run", resume=True)
+    assert_same_end(tmp_path / "run", whole["reference"])
+
+
+def wait_for_history(folder: Path, lines: int, process: subprocess.Popen[str]) -> None:
+    for _ in range(6000):
+        if (folder / HISTORY).exists() and len((folder / HISTORY).read_text().splitlines()) >= lines:
+            return
+        assert process.poll() is None
+        time.sleep(0.01)
+
+
+def change_run(folder: Path, **parts: object) -> None:
+    said = json.loads((folder / RUN).read_text())
+    (folder / RUN).write_text(json.dumps(said | parts))
+
+
+def change_checkpoint(folder: Path, **parts: object) -> None:
+    state, tensors = checkpoint(folder)
+    save_file(tensors, folder / CHECKPOINT, metadata={"concf": json.dumps(state | parts)})
+
+
+def cut(folder: Path) -> None:
+    (folder / CHECKPOINT).write_bytes((folder / CHECKPOINT).read_bytes()[:-1000])
+
+
+def empty(folder: Path) -> None:
+    (folder / CHECKPOINT).write_bytes(b"")
+
+
+DAMAGED = {
+    "cut short": (cut, "checkpoint.safetensors: cut short or damaged"),
+    "empty": (empty, "cut short or damaged"),
+    "newer run": (lambda folder: change_run(folder, format=9), "run.json: format 9 is newer than this concf"),
+    "newer checkpoint": (
+        lambda folder: change_checkpoint(folder, format=9),
+        "checkpoint.safetensors: format 9 is newer than this concf",
+    ),
+    "no seed": (lambda folder: change_run(folder, data={}), "run.json: damaged"),
+    "checkpoint of another seed": (lambda folder: change_checkpoint(folder, seed=3), "the run has seed 3, not 0"),
+    "checkpoint without a ranking": (lambda folder: change_checkpoint(folder, queue=[77]), "does not fit the run"),
+    "unknown setting": (
+        lambda folder: change_run(folder, settings={"volume": 11}),
+        "run.json: settings that this concf (0.1.0) refuses: volume",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_or_newer_run_is_refused_and_left_as_it_is(concf: CLI, stopped: Path, what: str) -> None:
+    damage, message = DAMAGED[what]
+    damage(stopped)
+    before = contents(stopped)
+    code, out, err = concf("train", "--resume", "--out", stopped)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert contents(stopped) == before
+    if what != "checkpoint without a ranking":  # to recommend, none is needed
+        code, _, err = concf("evaluate", stopped)
+        assert (code, message in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--set", "consensus.weight=0.3"], "the run has other settings: consensus.weight = 0.005, not 0.3"),
+        (["--preset", "paper", *SETS], "balance.exponent = 0.15, not 1.0"),
+        (["--single", "bpr"], 'training.watch = "consensus", not "bpr"'),
+        (["--seed", "4"], "the run has seed 0, not 4"),
+    ],
+)
+def test_a_run_does_not_go_on_as_another(concf: CLI, stopped: Path, words: list[str], message: str) -> None:
+    before = contents(stopped)
+    code, _, err = concf("train", "--resume", "--out", stopped, *words)
+    assert (code, message in err) == (2, True), err
+    assert contents(stopped) == before
+
+
+def test_a_run_does_not_go_on_with_other_data(concf: CLI, stopped: Path, data: Path, tmp_path: Path) -> None:
+    Split.load(data).with_seed(7).save(tmp_path / "other")
+    before = contents(stopped)
+    going_on = ["train", tmp_path / "other", "--resume", "--out", stopped]
+    for words in (going_on, ["evaluate", stopped, "--data", tmp_path / "other"]):
+        code, _, err = concf(*words)
+        assert (code, "trained on another data set (split hash " in err) == (2, True)
+    assert contents(stopped) == before
+
+
+def test_what_is_said_again_on_resuming_may_be_said(
+    concf: CLI, stopped: Path, data: Path, whole: dict[str, Path]
+) -> None:
+    words = ["--preset", "reference", *SETS, "--seed", 0, "--device", "cpu"]
+    assert concf("train", data, "--resume", "--out", stopped, *words)[0] == 0
+    assert_same_end(stopped, whole["reference"])
+    before = contents(stopped)
+    assert concf("train", "--resume", "--out", stopped)[0] == 0  # it is over: nothing is left to do
+    assert contents(stopped) == before
+
+
+def test_a_folder_that_is_there_is_never_overwritten(concf: CLI, stopped: Path, data: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("ten years")
+    for folder, message in ((stopped, "holds a run already"), (mine, "it is left alone")):
+        before = contents(folder)
+        code, _, err = concf("train", data, "--out", folder, *SETS)
+        assert (code, message in err) == (2, True)
+        assert contents(folder) == before
+    assert concf("train", data, "--out", mine / "thesis.txt", *SETS)[0] == 2
+    assert (mine / "thesis.txt").read_text() == "ten years"
+
+
+def test_a_folder_in_which_a_killed_process_began_to_write_is_free(data: Path, tmp_path: Path) -> None:
+    stale = tmp_path / ".run.json.partial-999999999"
+    stale.write_text("{")
+    train(Split.load(data), choose_settings(words=[*SMALL, "training.epochs=1"]), out=tmp_path)
+    assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, RUN]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_by_name(concf: CLI, data: Path, tmp_path: Path) -> None:
+    code, out, err = concf("train", data, "--out", tmp_path / "run", *SETS, "--set", "training.learning_rate=1e30")
+    assert (code, out) == (2, "")
+    assert "of head 'bpr' is nan in epoch 0, batch 1. " in err
+    assert "try a lower training.learning_rate" in err
+
+
+def ruined_after(batches: int) -> Objective:
+    """BPR whose loss is NaN from then on."""
+    calls = []
+
+    def loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return losses.bpr(positive, negative) * (1 if len(calls) <= batches else float("nan"))
+
+    return Objective(loss, lambda size, users, items: DotHead(size))
+
+
+def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
+    split, chosen = Split.load(data), choose_settings(words=[*SMALL, 'objectives=["cml", "mine"]'])
+    batches = -(-split.train.nnz // 64)
+    own = {"mine": ruined_after(4 * batches + 2)}
+    with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"):
+        train(split, chosen, out=tmp_path / "run", checkpoint_seconds=0, objectives=own, data_folder=data)
+    run = load_run(tmp_path / "run", objectives=own)
+    assert (run.epoch, run.finished, len(run.history)) == (4, False, 4)
+    assert all(parameter.isfinite().all() for parameter in run.model.parameters())
+    assert set(run.evaluate(at=[5])) == {"cml", "mine", "R-consensus", "consensus"}
+
+
+def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(concf: CLI, data: Path, tmp_path: Path) -> None:
+    words = ["--set", "training.batch=4096", "--set", "training.learning_rate=1e39", "--checkpoint-seconds", 0]
+    code, _, err = concf("train", data, "--out", tmp_path / "run", "--single", "bpr", *SETS, *words)
+    assert (code, "'user' is not finite after the last batch of epoch 0" in err) == (2, True), err
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
+
+
+def test_a_loaded_run_is_the_run(data: Path, whole: dict[str, Path]) -> None:
+    split = Split.load(data)
+    run = train(split, choose_settings(words=SMALL))
+    loaded = library.load_run(whole["reference"], split)
+    assert loaded.summary() == run.summary()
+    assert [record["loss"] for record in loaded.history] == [record["loss"] for record in run.history]
+    for name in run.rows():
+        found, expected = (each.evaluate(at=[5])[name] for each in (loaded, run))
+        assert found.lists.tolist() == expected.lists.tolist()
+    assert loaded.keep(loaded.best_head()).names == [run.best_head()]
+    with pytest.raises(ConfigError, match="nothing is called 'hinge' in this run; there are bpr, cml"):
+        loaded.recommender("hinge")
+
+
+def test_a_run_without_a_folder_of_data_says_so(tmp_path: Path, data: Path) -> None:
+    train(Split.load(data), choose_settings(words=[*SMALL, "training.epochs=1"]), out=tmp_path / "run")
+    with pytest.raises(DataError, match=r"its data set \(split hash \w+\) was not in a folder. Say where it is now"):
+        load_run(tmp_path / "run")
+    assert load_run(tmp_path / "run", data).finished
+
+
+def test_resuming_needs_a_run(tmp_path: Path, data: Path) -> None:
+    with pytest.raises(DataError, match=r"not a run \(no run.json\). Make one with: concf train"):
+        train(Split.load(data), out=tmp_path, resume=True)
+    with pytest.raises(ConfigError, match="the folder of the run"):
+        train(Split.load(data), resume=True)
+
+
+def test_rankings_that_queue_and_window_share_are_kept_once(data: Path, tmp_path: Path) -> None:
+    def look(record: dict[str, Any]) -> None:
+        if record["epoch"] == 4:
+            state, tensors = checkpoint(tmp_path / "run")
+            assert (state["queue"], state["window"]) == ([0, 1], [0, 1])
+            assert sum(name.startswith("ranking/") for name in tensors) == 2
+
+    chosen = choose_settings("released", words=SMALL)
+    train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=look)
+    assert not any(name.startswith("ranking/") for name in checkpoint(tmp_path / "run")[1])
+
+
+def test_nothing_is_ever_unpickled() -> None:
+    for path in (Path(__file__).parents[1] / "src").rglob("*.py"):
+        text = path.read_text()
+        for word in ("import pickle", "torch.load(", "torch.save(", "allow_pickle=True"):
+            assert word not in text, path
+
+
+def test_the_folder_says_what_the_run_is(whole: dict[str, Path], data: Path) -> None:
+    said = RunFolder(whole["released"]).description()
+    assert said["data_folder"] == str(data)
+    assert said["data"]["split_hash"] == Split.load(data).hash
+    assert RunFolder(whole["released"]).settings() == choose_settings("released", words=SMALL)
+    assert said["device"] == "cpu"
+    assert said["provenance"]["versions"]["torch"]

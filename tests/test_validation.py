@@ -1,0 +1,147 @@
+"""Validation of lists that are there anyway equals an evaluation from scratch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.evaluate import evaluate
+from concf.evaluation.metrics import ACCURACY
+from concf.evaluation.ranking import NOTHING, Seen, rank, rank_everyone
+from concf.evaluation.scorers import Factors, ListFunction
+from concf.learning.presets import choose_settings
+from concf.learning.settings import ConCFSettings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+from concf.learning.validation import Validation
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def on_one_thread():
+    """Small operations on a loaded machine: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def small() -> Split:
+    return prepare(Simulation(users=25, items=30, events=400, tastes=3).draw(2), protocol="random")
+
+
+def settings(metric: str, **consensus: Any) -> ConCFSettings:
+    changes = {
+        "model": {"dimensions": 8, "spread": 0.3},
+        "consensus": {"every": 1, "window": 2, "places": 8, "kept": 10, "length": 3, "tail": 2} | consensus,
+        "training": {"epochs": 3, "batch": 64, "metric": metric},
+    }
+    return choose_settings(changes=changes)
+
+
+def listed(lists: Tensor) -> ListFunction:
+    return ListFunction(lambda users, k: lists[torch.as_tensor(users)])
+
+
+def figure(model: Any, data: Split, metric: str) -> float:
+    """What `evaluate` gives on the validation part."""
+    name, n = metric.split("@")
+    return evaluate(model, data, on="valid", at=int(n), metrics=name).means()[metric]
+
+
+EVERYTHING = {"places": None, "kept": None, "tail": None}
+
+
+@pytest.mark.parametrize("consensus", [{}, EVERYTHING], ids=["cut", "everything"])
+@pytest.mark.parametrize("metric", [*(f"{name}@5" for name in ACCURACY), "recall@1", "ndcg@50"])
+def test_heads_and_consensus_are_validated_as_evaluate_does(metric: str, consensus: dict[str, Any]) -> None:
+    """ndcg@50: of 30 items, so that every list is short."""
+    data = small()
+    trainer = Trainer(data, settings(metric, **consensus), seed=1)
+    trainer.epoch(0)
+    lists = trainer.agree()
+    found, factors = trainer.validate(lists), trainer.model.factors()
+    assert list(found) == [*trainer.names, "consensus", "R-consensus"]
+    for name in trainer.names:
+        assert found[name] == pytest.approx(figure(factors[name], data, metric), abs=1e-12)
+    for name, value in found.items():
+        assert value == pytest.approx(figure(listed(lists[name]), data, metric), abs=1e-12)
+    assert max(found.values()) > 0
+
+
+def test_the_best_of_a_run_are_validated_as_evaluate_does() -> None:
+    data, metric = small(), "recall@5"
+    run = train(data, settings(metric), seed=1)
+    for name, best in run.best.items():
+        assert best.validation == pytest.approx(figure(run.recommender(name), data, metric), abs=1e-12), name
+
+
+@pytest.mark.parametrize("n", [1, 3, 12, 40])
+def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
+    """Whole, cut to the depth, short, and empty."""
+    data, metric = small(), f"ndcg@{n}"
+    validation = Validation(data, metric, CPU)
+    rng = np.random.default_rng(0)
+    scores = rng.random(data.train.shape)
+    whole = torch.from_numpy(rank(lambda users: scores[users], np.arange(25), data.train.shape[1], seen=data.train))
+    short = whole.where(torch.from_numpy(rng.integers(1, 9, (25, 1))) > torch.arange(whole.shape[1]), NOTHING)
+    expected = figure(lambda users: scores[users], data, metric)
+    assert validation(whole) == validation(whole[:, : validation.depth]) == pytest.approx(expected, abs=1e-12)
+    assert validation(short) == pytest.approx(figure(listed(short), data, metric), abs=1e-12)
+    assert validation(short[:, :2]) == pytest.approx(figure(listed(short[:, :2]), data, metric), abs=1e-12)
+    assert validation(torch.full_like(whole, NOTHING)) == 0
+
+
+def test_held_out_items_of_the_other_part_take_no_place() -> None:
+    """A list that begins with all test items is as good as one without them."""
+    data = small()
+    validation, dense = Validation(data, "recall@2", CPU), data.test.toarray()
+    after = [np.flatnonzero(row).tolist() for row in data.valid.toarray()]
+    rows = [np.flatnonzero(dense[u]).tolist() + after[u] for u in range(len(dense))]
+    lists = torch.tensor([(row + [NOTHING] * validation.depth)[: validation.depth] for row in rows])
+    expected = np.mean([min(2, len(after[u])) / len(after[u]) for u in data.evaluated])
+    assert validation(lists) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("metric", ["recall", "recall@", "recall@0", "recall@x", "coverage@20", "auc@5"])
+def test_a_metric_that_makes_no_sense_is_refused(metric: str) -> None:
+    with pytest.raises(ConfigError, match=r"training\.metric = '.*as recall@50"):
+        Validation(small(), metric, CPU)
+
+
+@pytest.mark.parametrize("k", [1, 4, 30, 45])
+@pytest.mark.parametrize("bias", [True, False])
+def test_everyone_is_ranked_as_anyone(k: int, bias: bool) -> None:
+    """With ties, with a user who has seen everything, and with longer lists than there are items."""
+    torch.manual_seed(0)
+    users, items = 12, 30
+    seen = torch.rand(users, items) < 0.4
+    seen[3] = True
+    user, item = torch.randint(-2, 3, (users, 3)).float(), torch.randint(-2, 3, (items, 3)).float()
+    factors = Factors(user, item, torch.randint(2, (items,)).float() if bias else None)
+    matrix = csr_array(seen.float().numpy())
+    found = rank_everyone(factors, k, Seen(matrix, CPU))
+    assert found.dtype == torch.int32
+    assert found.tolist() == rank(factors, np.arange(users), k, seen=matrix).tolist()
+    assert found[3].tolist() == [NOTHING] * k
+    table = factors.scores(torch.arange(users))
+    for u in range(users):
+        unseen = sorted((i for i in range(items) if not seen[u, i]), key=lambda i: (-table[u, i].item(), i))
+        assert found[u].tolist() == (unseen + [NOTHING] * k)[:k]
+
+
+def test_what_was_seen_lies_where_it_was_seen() -> None:
+    dense = (torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) < 0.5).float()
+    seen = Seen(csr_array(dense.numpy()), CPU)
+    assert seen.flat(1, 4).tolist() == dense[1:4].flatten().nonzero().squeeze(1).tolist()
+    assert seen.flat(2, 2).tolist() == []
