@@ -173,6 +173,7 @@ def test_a_single_head_watches_itself_whatever_was_said() -> None:
         ("model.sharing=none", "balance.on = false"),
         ("training.watch=hinge", "training.watch = 'hinge'"),
         (f"consensus.silent={list(FIVE)}", "consensus.silent"),
+        (f"consensus.untaught={list(FIVE)}", "consensus.untaught"),
         ("rate=1", "rate"),
         ("consensus.weight", "'consensus.weight': expected name=value"),
         ("=3", "'=3': expected name=value"),

@@ -114,6 +114,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "the floor holds": {"balance": {"floor": 0.9, "learning_rate": 0.3}},
     "another sum of weights": {"balance": {"total": 2.5}},
     "ratios of the whole loss": {"balance": {"ratio_of": "whole", "exponent": 1.0}},
+    "steep ratios of the weighted loss": {"balance": {"exponent": 8.0, "learning_rate": 0.1, "settle": 0}},
     "the first batch is the measure": {"balance": {"settle": 0}},
     "items count for less": {"balance": {"item_share": 0.1}},
     "one norm": {"balance": {"norm": "joint"}},
@@ -202,6 +203,19 @@ def test_patience_ends_the_run_by_whom_it_watches(watch: str) -> None:
     assert ends == [run.history[-1]["epoch"]]
     assert run.best[watch].epoch == best
     assert run.best[watch].validation == figures[best] == max(figures.values())
+
+
+@pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
+def test_a_run_keeps_every_head_and_consensus_at_its_best(encoder: str) -> None:
+    data = tiny()
+    run = train(data, small(encoder=encoder))
+    assert run.rows() == [*FIVE, "R-consensus", "consensus"]
+    for name in run.rows():
+        figures = [record["validation"][name] for record in run.history]
+        assert run.best[name].epoch == figures.index(max(figures))
+        found = evaluate(run.recommender(name), data, on="valid", at=3, metrics="recall").means()["recall@3"]
+        assert found == pytest.approx(max(figures))
+    assert max(run.best[name].validation for name in FIVE) == run.best[run.best_head()].validation
 
 
 def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:

@@ -37,8 +37,7 @@ class Branches:
         user, item = self.model.encoder.spread(user, item)
         both = torch.cat([batch.positive, batch.negative])
         rows = torch.cat([take_rows(user, batch.user), take_rows(item, both)], 1)
-        encoded = self.model.encode(rows, noise)
-        h_user, h_item = encoded[:, : len(batch)], encoded[:, len(batch) :]
+        h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
         costs = []
         for place, name in enumerate(self.objectives):
             with self.lanes.lane(place):
@@ -92,7 +91,8 @@ class Branches:
         encoding, places = encoding[rows], places[rows]
         summed = used @ torch.cat([head.table.weight, head.table.bias[:, None]], 1)
         summed = take_rows(summed[None], places)[0]
-        observed = (encoding * summed[:, :-1]).sum(1) + summed[:, -1]
+        vectors, biases = _divided(summed, encoding.shape[1], 1)
+        observed = (encoding * vectors).sum(1) + biases[:, 0]
         loss: Tensor = self.objectives[name].loss(head.partition(encoding), observed, degree[places], weight)
         return loss
 
@@ -108,8 +108,7 @@ class Branches:
         user, item = self.model.encoder.spread(user, item)
         rows, weight = distinct(users, self.model.n_users, user.dtype)
         users = users[rows]
-        h_user = self.model.encode(take_rows(user, users), noise)
-        h_item = self.model.encode(item, noise)
+        h_user, h_item = (self.model.encode(rows, noise).unbind() for rows in (take_rows(user, users), item))
         lists = lesson[users]  # [b, L]
         empty, lists = lists < 0, lists.clamp(min=0)
         sides = []
@@ -128,6 +127,12 @@ class Branches:
     def _lesson(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
         said = self.objectives[name].lesson(scores)
         return said.clamp(-clip[name], clip[name]) if name in clip else said
+
+
+def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
+    """The first `length` of a dimension, and the rest; their gradients are put side by side again in one go."""
+    parts: list[Tensor] = list(torch.split(tensor, [length, tensor.shape[dimension] - length], dimension))
+    return parts
 
 
 def distinct(places: Tensor, n: int, kind: torch.dtype) -> tuple[Tensor | slice, Tensor]:

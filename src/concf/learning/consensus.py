@@ -17,7 +17,7 @@ from torch import Tensor
 
 NOTHING = -1  # an empty place at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
-CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time
+CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 23  # of a table [users, items] that is held at a time
 
 
 def rank_importance(rank: Tensor, temperature: float) -> Tensor:
@@ -36,6 +36,7 @@ def consensus(
     n_items: int,
     length: int,
     *,
+    voters: Sequence[int] | None = None,
     places: int = 100,
     temperature: float = 10.0,
     steadiness: float | None = 10.0,
@@ -45,18 +46,22 @@ def consensus(
     Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
     best rank, then to the lower item.
     newest: the ranking that votes; window: the rankings over which steadiness is measured, may be empty;
-    places: K; temperature: T; steadiness: T_c, or None for R in both
+    voters: the heads that vote, None: all; places: K; temperature: T; steadiness: T_c, or None for R in both
     """
     n_users = newest.shape[1]
     size = max(1, (CPU_CELLS if newest.device.type == "cpu" else GPU_CELLS) // (n_items + 1))
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
-        asked = newest[:, users, :places].long()
-        lists = [ranking[:, users].long() for ranking in window] if steadiness is not None else []
+        asked = _of(newest[:, users, :places], voters)
+        lists = [_of(ranking[:, users], voters) for ranking in window] if steadiness is not None else []
         agreed.append(_agree(asked, lists, n_items, length, temperature, steadiness))
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
+
+
+def _of(ranking: Tensor, voters: Sequence[int] | None) -> Tensor:
+    return (ranking if voters is None else ranking[list(voters)]).long()
 
 
 def ranks_over_time(asked: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:

@@ -250,10 +250,9 @@ class Trainer:
         if chosen.window_moves:
             self.window = self.queue[-chosen.window :]
         votes = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
-        voters = torch.tensor(self._voters(), device=newest.device)
+        length = max(self.lesson.shape[1], chosen.shown, self.validation.depth)
         both, by_rank = consensus(
-            votes[voters], [ranking[voters] for ranking in self.window], self.model.n_items,
-            max(self.lesson.shape[1], chosen.shown, self.validation.depth), places=self._places(),
+            votes, self.window, self.model.n_items, length, voters=self._voters(), places=self._places(),
             temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
         self.lesson.copy_(both[:, : self.lesson.shape[1]])

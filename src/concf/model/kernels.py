@@ -88,6 +88,9 @@ class Sparse(nn.Module):
         other._buffers = {"matrix": self.transposed, "transposed": self.matrix}
         return other
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sparse:
+        return copy.copy(self)  # constant: a copy may share it
+
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, m] @ [m, d] -> [n, d]."""
         product: Tensor = _SparseProduct.apply(self.matrix, self.transposed, dense)  # type: ignore[no-untyped-call]

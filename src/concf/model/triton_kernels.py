@@ -294,24 +294,31 @@ def two_layers_gradient(
 
 
 @triton.jit
-def _sparse_product_kernel(ends, columns, cells, dense, out, size: tl.constexpr, P: tl.constexpr, E: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    place, entry = tl.arange(0, P), tl.arange(0, E)
-    total, stop = tl.zeros([P], tl.float32), tl.load(ends + row + 1)
-    for begin in range(tl.load(ends + row), stop, E):
-        there = begin + entry < stop
-        column, cell = tl.load(columns + begin + entry, there, 0), tl.load(cells + begin + entry, there, 0.0)
-        inside = there[:, None] & (place < size)[None, :]
-        total += tl.sum(cell[:, None] * tl.load(dense + column[:, None] * size + place[None, :], inside, 0.0), 0)
-    tl.store(out + row * size + place, total, place < size)
+def _sparse_product_kernel(
+    ends, columns, cells, dense, out, n_rows, n_cells, steps, size: tl.constexpr, P: tl.constexpr, E: tl.constexpr
+):  # fmt: skip
+    """E cells in their order; each finds its row by bisection, so that a long row is shared by many programs."""
+    cell = tl.program_id(0) * E + tl.arange(0, E)
+    there, place = cell < n_cells, tl.arange(0, P)
+    low, high = tl.zeros([E], tl.int64), tl.zeros([E], tl.int64) + n_rows
+    for _ in range(steps):  # ends[low] <= cell < ends[high]
+        middle = (low + high) // 2
+        beyond = tl.load(ends + middle, there, 0) > cell
+        low, high = tl.where(beyond, low, middle), tl.where(beyond, middle, high)
+    column, value = tl.load(columns + cell, there, 0), tl.load(cells + cell, there, 0.0)
+    inside = there[:, None] & (place < size)[None, :]
+    vector = tl.load(dense + column[:, None] * size + place[None, :], inside, 0.0)
+    tl.atomic_add(out + low[:, None] * size + place[None, :], value[:, None] * vector, inside)
 
 
 def sparse_product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """[n, d] of a CSR matrix [n, m] and dense [m, d], a program a row: for narrow products."""
-    dense, size = dense.contiguous(), dense.shape[1]
-    out = dense.new_empty(matrix.shape[0], size)
+    """[n, d] of a CSR matrix [n, m] and dense [m, d]: for narrow products."""
+    dense, size, n_rows, n_cells = dense.contiguous(), dense.shape[1], matrix.shape[0], matrix.values().numel()
+    out, steps = dense.new_zeros(n_rows, size), n_rows.bit_length()
     parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
-    _sparse_product_kernel[(matrix.shape[0],)](*parts, dense, out, size, _padded(size), 16, num_warps=1)
+    _sparse_product_kernel[(triton.cdiv(n_cells, 32),)](
+        *parts, dense, out, n_rows, n_cells, steps, size, _padded(size), 32
+    )
     return out
 
 
