@@ -79,7 +79,8 @@ def plain_scores(user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
-    ("groups", "rows", "n", "size", "length"), [(1, 1, 1, 1, 1), (3, 5, 7, 3, 4), (2, 1, 9, 5, 9), (6, 11, 4, 18, 3)]
+    ("groups", "rows", "n", "size", "length"),
+    [(1, 1, 1, 1, 1), (3, 5, 7, 3, 4), (2, 1, 9, 5, 9), (6, 11, 4, 18, 3), (3, 7, 120, 5, 100)],
 )
 def test_listed_scores_are_inner_products_with_offset_and_bias(groups, rows, n, size, length, kind) -> None:
     """Items may stand in a list twice, as the first one does in place of nothing."""

@@ -155,6 +155,16 @@ def test_what_becomes_of_the_model_does_not_reach_the_head_that_was_kept() -> No
     assert torch.equal(fresh.factors()["multinomial"].item, before.item)
 
 
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_a_head_that_was_kept_may_be_moved_alone(encoder: str) -> None:
+    made = model(encoder)
+    before = made.factors()["bpr"].user
+    made.keep("bpr").float()
+    kinds = {tensor.dtype for tensor in (*made.parameters(), *made.buffers()) if tensor.is_floating_point()}
+    assert kinds == {torch.float64}
+    assert torch.equal(made.factors()["bpr"].user, before)
+
+
 def test_a_head_can_be_kept_from_a_single_model() -> None:
     made = model("mlp", "embedding", ("cml",))
     assert torch.equal(made.keep("cml").factors()["cml"].user, made.factors()["cml"].user)

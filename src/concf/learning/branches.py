@@ -10,6 +10,7 @@ from torch import Tensor
 from concf.learning.batches import Batch
 from concf.learning.capture import Lanes
 from concf.model import losses
+from concf.model.encoders import Encoder
 from concf.model.heads import TableHead
 from concf.model.kernels import Sparse, listed_scores, take_rows
 from concf.model.model import Model
@@ -102,20 +103,23 @@ class Branches:
     ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
-        users: [B]; lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places
-        taught; clip: head -> the greatest score either way
+        user, item: [h, users, d], [h, items, d] copies for the heads that `lesson_heads` says; users: [B];
+        lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places taught;
+        clip: head -> the greatest score either way
         """
         user, item = self.model.encoder.spread(user, item)
         rows, weight = distinct(users, self.model.n_users, user.dtype)
         users = users[rows]
-        h_user, h_item = (self.model.encode(rows, noise).unbind() for rows in (take_rows(user, users), item))
+        of_users, of_items = self.lesson_heads(names)
+        h_user = self._encoded(take_rows(user, users), noise, of_users)
+        h_item = self._encoded(item, noise, of_items)
         lists = lesson[users]  # [b, L]
         empty, lists = lists < 0, lists.clamp(min=0)
         sides = []
         for name in names:
-            place, head = self.model.names.index(name), self.model.head(name)
-            with self.lesson_lanes.lane(place):
-                sides.append((*head.user(h_user[place], users), *head.item(h_item[place])))
+            head = self.model.head(name)
+            with self.lesson_lanes.lane(self.model.names.index(name)):
+                sides.append((*head.user(h_user[name], users), *head.item(h_item[name])))
         self.lesson_lanes.join()
         vectors, offset, items, bias = (torch.stack(parts) for parts in zip(*sides, strict=True))
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
@@ -123,6 +127,28 @@ class Branches:
         costs = losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight)
         of_head = dict(zip(names, costs.unbind(), strict=True))
         return torch.stack([of_head.get(name, costs.new_zeros(())) for name in self.model.names])
+
+    def lesson_heads(self, names: list[str]) -> tuple[slice, slice]:
+        """The shortest runs of heads that hold all of `names` that look at encodings of users, and of items.
+
+        Where users and items tell each other (`Encoder.spread`) both sides need the same heads.
+        """
+        sides = []
+        for looks in ("encodes_user", "encodes_item"):
+            found = [place for place, name in enumerate(self.model.names) if name in names and self._looks(name, looks)]
+            sides.append((min(found, default=0), max(found, default=0) + 1))
+        if type(self.model.encoder).spread is not Encoder.spread:
+            sides = 2 * [(min(first for first, _ in sides), max(last for _, last in sides))]
+        return slice(*sides[0]), slice(*sides[1])
+
+    def _looks(self, name: str, side: str) -> bool:
+        return bool(getattr(self.model.head(name), side))
+
+    def _encoded(self, rows: Tensor, noise: torch.Generator | None, heads: slice) -> dict[str, Tensor]:
+        """The encodings of each head; a head outside the run gets some of the right size, for it does not look."""
+        encoded = self.model.encode(rows, noise, heads).unbind()
+        of_head = dict(zip(self.model.names[heads], encoded, strict=True))
+        return {name: of_head.get(name, encoded[0]) for name in self.model.names}
 
     def _lesson(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
         said = self.objectives[name].lesson(scores)

@@ -58,6 +58,12 @@ class ConsensusSettings(Settings):
     clip: float | None = Field(None, gt=0)  # scores are clipped to +-this in the lesson ...
     clipped: tuple[str, ...] = ("bpr", "multinomial")  # ... of these heads
 
+    @model_validator(mode="after")
+    def _is_kept(self) -> ConsensusSettings:
+        if self.kept is not None and (self.places is None or self.places > self.kept):
+            raise ValueError(f"places = {self.places} of a ranking vote, but only kept = {self.kept} of them are kept")
+        return self
+
     @property
     def first_lesson(self) -> int:
         """The first epoch with consensus loss: right after the |Q|-th ranking, |Q| p (Algorithm 1), or one later."""
@@ -115,6 +121,8 @@ class ConCFSettings(Settings):
             raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
         if self.several and set(self.objectives) <= set(self.consensus.silent):
             raise ValueError("consensus.silent names every head: none is left to vote")
+        if self.teaches and set(self.objectives) <= set(self.consensus.untaught):
+            raise ValueError("consensus.untaught names every head: to teach none, set consensus.weight = 0")
         return self
 
     @property

@@ -22,8 +22,8 @@ from concf.learning.consensus import NOTHING, consensus
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.validation import Validation
 from concf.learning.world import ALONE, World
-from concf.model.encoders import EncoderMaker
-from concf.model.kernels import sums_of_groups
+from concf.model.encoders import EVERY_HEAD, EncoderMaker
+from concf.model.kernels import added_groups, sums_of_groups
 from concf.model.model import Model
 from concf.model.objectives import Objective, choose
 
@@ -108,7 +108,9 @@ class Trainer:
 
     def _step(self, batch: Batch, teaching: bool) -> Tensor:
         """[3, heads] L_CF, L_CL and the gradient scale G, after the parameters and weights were updated."""
-        copies = [self._copies() for _ in range(2 if teaching else 1)]  # for the own losses and for the lesson
+        copies = [self._copies(EVERY_HEAD, EVERY_HEAD)]  # for the own losses, and for the lesson
+        if teaching:
+            copies.append(self._copies(*self.branches.lesson_heads(self._pupils())))
         with self.lanes.lane(0):
             own = self.branches.own(*copies[0], batch, self.noise)
         with self.lanes.lane(1):
@@ -138,27 +140,30 @@ class Trainer:
         squares, products = [], []
         for place, table in enumerate((self.model.user, self.model.item)):
             mine, more = found[place], found[place + 2] if len(found) > 2 else None
-            total, square, product = sums_of_groups(mine, more)
+            first = self.branches.lesson_heads(self._pupils())[place].start if more is not None else 0
+            total, square, product = sums_of_groups(mine, more, first)
             if len(table) > 1:  # nothing is shared
-                total = mine if more is None else mine + more
+                total = mine if more is None else added_groups(mine, more, first)
             table.grad = total.reshape(table.shape).contiguous()  # the fused optimiser goes through memory
             squares.append(square)
             products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
 
-    def _copies(self) -> tuple[Tensor, Tensor]:
-        """([heads, users, d], [heads, items, d]) the embeddings as leaves, one for each head."""
+    def _copies(self, of_users: slice, of_items: slice) -> tuple[Tensor, Tensor]:
+        """([heads, users, d], [heads, items, d]) the embeddings as leaves, one for each of those heads."""
         user, item = (
-            table.detach().expand(len(self.names), -1, -1).requires_grad_()
-            for table in (self.model.user, self.model.item)
+            table.detach().expand(len(self.names), -1, -1)[heads].requires_grad_()
+            for table, heads in ((self.model.user, of_users), (self.model.item, of_items))
         )
         return user, item
 
+    def _pupils(self) -> list[str]:
+        return [name for name in self.names if name not in self.settings.consensus.untaught]
+
     def _taught(self, copies: tuple[Tensor, Tensor], users: Tensor) -> Tensor:
         chosen = self.settings.consensus
-        names = [name for name in self.names if name not in chosen.untaught]
         clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
-        return self.branches.taught(*copies, users, self.lesson, chosen.length, names, self.noise, clip)
+        return self.branches.taught(*copies, users, self.lesson, chosen.length, self._pupils(), self.noise, clip)
 
     def _lesson_weights(self) -> Tensor:
         limits = self.settings.consensus.weight_range

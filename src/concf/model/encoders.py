@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from concf.model.kernels import Sparse, two_layers
 
+EVERY_HEAD = slice(None)
 Sharing = Literal["full", "layer", "embedding", "none"]
 
 
@@ -29,6 +30,12 @@ class GroupedLinear(nn.Module):
         bound = 1 / sqrt(inputs)
         self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
+
+    def of(self, heads: slice) -> tuple[Tensor, Tensor]:
+        """Weight and bias of those heads, or what they share."""
+        if len(self.weight) == 1 or heads == EVERY_HEAD:
+            return self.weight, self.bias
+        return self.weight[heads], self.bias[heads]
 
 
 class Encoder(nn.Module):
@@ -45,8 +52,13 @@ class Encoder(nn.Module):
         """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""
         return user, item
 
-    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
-        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: of dropout; None: no dropout."""
+    def forward(
+        self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
+        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings.
+
+        noise: of dropout; None: no dropout. heads: whose rows these are, and whose branches they go through.
+        """
         return rows
 
     def branch(self, place: int) -> Self:
@@ -68,10 +80,9 @@ class MLP(Encoder):
         self.second = GroupedLinear(second, dimensions // 2, self.size)
         self.dropout = dropout
 
-    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
         """[g, n, d] -> [heads, n, d/4]."""
-        first, second = ((layer.weight, layer.bias) for layer in (self.first, self.second))
-        return two_layers(rows, first, second, self.dropout, noise)
+        return two_layers(rows, self.first.of(heads), self.second.of(heads), self.dropout, noise)
 
 
 class LightGCN(Encoder):

@@ -16,7 +16,12 @@ Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 
 
 class Head(nn.Module, ABC):
-    """What every head offers. encoding: [n, size] of the users or items at the positions `places` [n], None: of all."""
+    """What every head offers. encoding: [n, size] of the users or items at the positions `places` [n], None: of all.
+
+    encodes_user, encodes_item: whether the head looks at such encodings at all
+    """
+
+    encodes_user = encodes_item = True
 
     @abstractmethod
     def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:
@@ -107,6 +112,8 @@ class TableHead(Head):
 class ItemTableHead(TableHead):
     """CF-E, row-wise: <h_u, V_i> + b_i with its own table of items; a softmax over all items."""
 
+    encodes_item = False
+
     def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_u."""
         return encoding, _none(encoding)
@@ -121,6 +128,8 @@ class UserTableHead(TableHead):
 
     Items are ranked by log p(u | i), so the item's log-partition is part of its score: its bias is minus that.
     """
+
+    encodes_user = False
 
     def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """V'_u, b'_u."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 BLOCK = 1 << 18  # logits that are held at a time on a CPU
 FEW = 4  # places of a list up to which its vectors are simply gathered
+CHUNK = 32  # cells of a sparse row that go together on a GPU
 NARROW = 64  # columns up to which a sparse product has a kernel of its own
 
 
@@ -58,70 +59,100 @@ def two_layers(
     return encoded
 
 
-def sums_of_groups(mine: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """([n, d], [g], [g]) of whole = mine + more [g, n, d]: the sum over groups, |whole|^2 and <mine, whole> of each."""
+def sums_of_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """([n, d], [g], [g]) of whole = mine + more: the sum over groups, |whole|^2 and <mine, whole> of each.
+
+    mine: [g, n, d]; more: [h, n, d] of the groups `first` and on, nothing for the others
+    """
     if has_kernel(mine):
         from concf.model import triton_kernels
 
-        return triton_kernels.sums_of_groups(mine, more)
-    whole = mine if more is None else mine + more
+        return triton_kernels.sums_of_groups(mine, more, first)
+    whole = mine if more is None else added_groups(mine, more, first)
     squares = torch.stack([torch.dot(each, each) for each in whole.flatten(1)])
     products = squares if more is None else torch.stack(list(map(torch.dot, mine.flatten(1), whole.flatten(1))))
     return whole.sum(0), squares, products
+
+
+def added_groups(mine: Tensor, more: Tensor, first: int) -> Tensor:
+    """[g, n, d] mine, with more [h, n, d] added to the groups `first` and on."""
+    whole = mine.clone()
+    whole[first : first + len(more)] += more
+    return whole
 
 
 class Sparse(nn.Module):
     """A constant sparse matrix with its transpose beside it, so that both ways of a product are row by row."""
 
     matrix: Tensor
+    chunks: Tensor
     transposed: Tensor
+    transposed_chunks: Tensor
 
     def __init__(self, matrix: csr_array, kind: torch.dtype) -> None:
         super().__init__()
-        self.register_buffer("matrix", _csr(matrix, kind), persistent=False)
-        self.register_buffer("transposed", _csr(csr_array(matrix.T), kind), persistent=False)
+        for name, each in (("matrix", csr_array(matrix)), ("transposed", csr_array(matrix.T))):
+            self.register_buffer(name, _csr(each, kind), persistent=False)
+        self.register_buffer("chunks", _chunks(self.matrix), persistent=False)
+        self.register_buffer("transposed_chunks", _chunks(self.transposed), persistent=False)
 
     @property
     def T(self) -> Sparse:
         """The transpose."""
         other = copy.copy(self)
-        other._buffers = {"matrix": self.transposed, "transposed": self.matrix}
+        other._buffers = {"matrix": self.transposed, "chunks": self.transposed_chunks}
+        other._buffers |= {"transposed": self.matrix, "transposed_chunks": self.chunks}
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sparse:
-        return copy.copy(self)  # constant: a copy may share it
+        other = copy.copy(self)
+        other._buffers = {name: part.clone() for name, part in self._buffers.items() if part is not None}
+        return other
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, m] @ [m, d] -> [n, d]."""
-        product: Tensor = _SparseProduct.apply(self.matrix, self.transposed, dense)  # type: ignore[no-untyped-call]
+        back = (self.transposed, self.transposed_chunks)
+        product: Tensor = _SparseProduct.apply((self.matrix, self.chunks), back, dense)  # type: ignore[no-untyped-call]
         return product
 
 
 def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
-    matrix = csr_array(matrix)
     ends, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
     cells = torch.from_numpy(matrix.data).to(kind)
+    return _quiet_csr(ends, columns, cells, matrix.shape, check_invariants=True)
+
+
+def _quiet_csr(*parts: Any, check_invariants: bool) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(ends, columns, cells, matrix.shape, check_invariants=True)
+        return torch.sparse_csr_tensor(*parts, check_invariants=check_invariants)
+
+
+def _chunks(matrix: Tensor) -> Tensor:
+    """[3, chunks] row, first cell and end of runs of at most CHUNK cells of one row: programs of equal size."""
+    ends = matrix.crow_indices().numpy()
+    per_row = -(-np.diff(ends) // CHUNK)
+    row = np.repeat(np.arange(len(per_row)), per_row)
+    first = ends[row] + CHUNK * (np.arange(len(row)) - np.repeat(np.cumsum(per_row) - per_row, per_row))
+    return torch.from_numpy(np.stack([row, first, np.minimum(first + CHUNK, ends[row + 1])]))
 
 
 class _SparseProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, transposed: Tensor, dense: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: tuple[Tensor, Tensor], transposed: tuple[Tensor, Tensor], dense: Tensor) -> Tensor:
         ctx.transposed = transposed
-        return _product(matrix, dense)
+        return _product(matrix[0], matrix[1], dense)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _product(ctx.transposed, upstream.contiguous())
+        return None, None, _product(ctx.transposed[0], ctx.transposed[1], upstream.contiguous())
 
 
-def _product(matrix: Tensor, dense: Tensor) -> Tensor:
+def _product(matrix: Tensor, chunks: Tensor, dense: Tensor) -> Tensor:
     if has_kernel(dense) and dense.shape[1] <= NARROW:
         from concf.model import triton_kernels
 
-        return triton_kernels.sparse_product(matrix, dense)
+        return triton_kernels.sparse_product(matrix, chunks, dense)
     return matrix @ dense
 
 
@@ -293,9 +324,8 @@ def _scores_of(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
     if user.device.type != "cpu" or lists.shape[1] <= FEW:
         return torch.einsum("bd,bld->bl", user, item[lists])
     ends = torch.arange(len(lists) + 1, dtype=lists.dtype) * lists.shape[1]
-    cells = torch.sparse_csr_tensor(
-        ends, lists.flatten(), user.new_zeros(lists.numel()), (len(lists), len(item)), check_invariants=False
-    )
+    shape = (len(lists), len(item))
+    cells = _quiet_csr(ends, lists.flatten(), user.new_zeros(lists.numel()), shape, check_invariants=False)
     sampled: Tensor = torch.sparse.sampled_addmm(cells, user, item.T, beta=0.0).values()
     return sampled.view(lists.shape)
 

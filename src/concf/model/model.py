@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
-from concf.model.encoders import EncoderMaker, Sharing, mlp
+from concf.model.encoders import EVERY_HEAD, EncoderMaker, Sharing, mlp
 from concf.model.heads import Head
 from concf.model.objectives import Objective
 
@@ -57,10 +57,13 @@ class Model(nn.Module):
         """([g, users, d], [g, items, d]) the embeddings after what neighbours tell each other."""
         return self.encoder.spread(self.user, self.item)
 
-    def encode(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch. noise: of dropout."""
-        encoded: Tensor = self.encoder(rows, noise)
-        return encoded.expand(len(self.names), -1, -1)
+    def encode(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
+        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch, or of a run of them.
+
+        noise: of dropout
+        """
+        encoded: Tensor = self.encoder(rows, noise, heads)
+        return encoded.expand(len(self.names[heads]), -1, -1)
 
     @torch.no_grad()
     def factors(self) -> dict[str, Factors]:

@@ -7,6 +7,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from concf.model.kernels import CHUNK
+
 ROWS, COLUMNS = 64, 64  # a tile of logits
 PROGRAMS = 512  # that keep a card busy
 LAYER_SPLITS = 128  # programs that share the rows of a layer's gradient
@@ -295,55 +297,50 @@ def two_layers_gradient(
 
 @triton.jit
 def _sparse_product_kernel(
-    ends, columns, cells, dense, out, n_rows, n_cells, steps, size: tl.constexpr, P: tl.constexpr, E: tl.constexpr
+    chunks, columns, cells, dense, out, n_chunks, size: tl.constexpr, P: tl.constexpr, E: tl.constexpr
 ):  # fmt: skip
-    """E cells in their order; each finds its row by bisection, so that a long row is shared by many programs."""
-    cell = tl.program_id(0) * E + tl.arange(0, E)
-    there, place = cell < n_cells, tl.arange(0, P)
-    low, high = tl.zeros([E], tl.int64), tl.zeros([E], tl.int64) + n_rows
-    for _ in range(steps):  # ends[low] <= cell < ends[high]
-        middle = (low + high) // 2
-        beyond = tl.load(ends + middle, there, 0) > cell
-        low, high = tl.where(beyond, low, middle), tl.where(beyond, middle, high)
-    column, value = tl.load(columns + cell, there, 0), tl.load(cells + cell, there, 0.0)
-    inside = there[:, None] & (place < size)[None, :]
-    vector = tl.load(dense + column[:, None] * size + place[None, :], inside, 0.0)
-    tl.atomic_add(out + low[:, None] * size + place[None, :], value[:, None] * vector, inside)
+    chunk, place = tl.program_id(0), tl.arange(0, P)
+    row, stop = tl.load(chunks + chunk), tl.load(chunks + 2 * n_chunks + chunk)
+    cell = tl.load(chunks + n_chunks + chunk) + tl.arange(0, E)
+    column, value = tl.load(columns + cell, cell < stop, 0), tl.load(cells + cell, cell < stop, 0.0)
+    inside = (cell < stop)[:, None] & (place < size)[None, :]
+    vectors = tl.load(dense + column[:, None] * size + place[None, :], inside, 0.0)
+    tl.atomic_add(out + row * size + place, tl.sum(value[:, None] * vectors, 0), place < size)
 
 
-def sparse_product(matrix: Tensor, dense: Tensor) -> Tensor:
-    """[n, d] of a CSR matrix [n, m] and dense [m, d]: for narrow products."""
-    dense, size, n_rows, n_cells = dense.contiguous(), dense.shape[1], matrix.shape[0], matrix.values().numel()
-    out, steps = dense.new_zeros(n_rows, size), n_rows.bit_length()
-    parts = (matrix.crow_indices(), matrix.col_indices(), matrix.values())
-    _sparse_product_kernel[(triton.cdiv(n_cells, 32),)](
-        *parts, dense, out, n_rows, n_cells, steps, size, _padded(size), 32
+def sparse_product(matrix: Tensor, chunks: Tensor, dense: Tensor) -> Tensor:
+    """[n, d] of a CSR matrix [n, m] and dense [m, d]: for narrow products. chunks: see `kernels.Sparse`."""
+    dense, size, n_chunks = dense.contiguous(), dense.shape[1], chunks.shape[1]
+    out = dense.new_zeros(matrix.shape[0], size)
+    _sparse_product_kernel[(n_chunks,)](
+        chunks, matrix.col_indices(), matrix.values(), dense, out, n_chunks, size, _padded(size), CHUNK, num_warps=1
     )
     return out
 
 
 @triton.jit
-def _sums_of_groups_kernel(mine, more, total, parts, groups, n, HAS_MORE: tl.constexpr, N: tl.constexpr):
+def _sums_of_groups_kernel(mine, more, total, parts, groups, first, last, n, N: tl.constexpr):
     at = tl.program_id(0) * N + tl.arange(0, N)
     whole = tl.zeros([N], tl.float32)
     for group in range(groups):
-        own = tl.load(mine + group.to(tl.int64) * n + at, at < n, 0.0)
-        both = own
-        if HAS_MORE:
-            both += tl.load(more + group.to(tl.int64) * n + at, at < n, 0.0)
+        own = tl.load(mine + at, at < n, 0.0)
+        taught = n * (group >= first) * (group < last)
+        both = own + tl.load(more + at, at < taught, 0.0)
+        mine += n
+        more += taught
         whole += both
         tl.store(parts + (tl.program_id(0) * 2) * groups + group, tl.sum(both * both, 0))
         tl.store(parts + (tl.program_id(0) * 2 + 1) * groups + group, tl.sum(own * both, 0))
     tl.store(total + at, whole, at < n)
 
 
-def sums_of_groups(mine: Tensor, more: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def sums_of_groups(mine: Tensor, more: Tensor | None, first: int) -> tuple[Tensor, Tensor, Tensor]:
     """See `kernels.sums_of_groups`."""
     mine, groups, n = mine.contiguous(), len(mine), mine[0].numel()
     blocks = triton.cdiv(n, CELLS)
     total, parts = torch.empty_like(mine[0]), mine.new_empty(blocks, 2, groups)
-    other = mine if more is None else more.contiguous()
-    _sums_of_groups_kernel[(blocks,)](mine, other, total, parts, groups, n, more is not None, CELLS)
+    other, last = (mine, first) if more is None else (more.contiguous(), first + len(more))
+    _sums_of_groups_kernel[(blocks,)](mine, other, total, parts, groups, first, last, n, CELLS)
     squares, products = parts.sum(0)
     return total, squares, products
 
