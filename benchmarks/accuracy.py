@@ -80,7 +80,16 @@ def main() -> None:
             with chosen.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             shown = {name: round(row["test"]["recall@50"], 4) for name, row in line["rows"].items()}
-            print(line["data"], line["protocol"], line["seed"], line["what"], line["epochs"], line["seconds"], shown, flush=True)
+            print(
+                line["data"],
+                line["protocol"],
+                line["seed"],
+                line["what"],
+                line["epochs"],
+                line["seconds"],
+                shown,
+                flush=True,
+            )
 
 
 def _key(line: dict[str, Any]) -> tuple[str, str, str]:

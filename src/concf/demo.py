@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
+
+import torch
 
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import IALS, PureSVD
@@ -37,7 +40,7 @@ CHANGES: dict[str, dict[str, Any]] = {  # for a small log and a short run; chose
 OBJECTIVES = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial")  # CF-A to CF-E
 
 
-def run(grids: Mapping[str, Candidate] = SMALL_GRIDS, changes: Mapping[str, Any] = CHANGES) -> dict[str, Any]:
+def run() -> dict[str, Any]:
     """Prepare the simulated log, tune baselines, train single objectives and ConCF; all on one split.
 
     rows:    "kind" baseline, SingleCF or ConCF; "name"; "means" on test; "validation"; "chosen" settings or epoch
@@ -45,19 +48,19 @@ def run(grids: Mapping[str, Candidate] = SMALL_GRIDS, changes: Mapping[str, Any]
     example: what the consensus recommends to one user
     """
     data = prepare("demo", protocol="random")
-    settings = choose_settings(PRESET, changes)
-    rows = _baselines(data, grids)
-    with working("SingleCF", len(OBJECTIVES)) as advance:
+    settings = choose_settings(PRESET, CHANGES)
+    rows = _baselines(data)
+    with _one_thread(), working("SingleCF, then ConCF", len(OBJECTIVES) + 1) as advance:
         for name in OBJECTIVES:
             rows += _rows("SingleCF", train(data, settings.single(name), device="cpu"))
-            advance(1, name)
-    learned = train(data, settings, device="cpu")
+            advance(1)
+        learned = train(data, settings, device="cpu")
     rows += _rows("ConCF", learned)
     figures = [record for record in learned.history if "validation" in record]
     return {
         "data": data.summary(),
         "preset": PRESET,
-        "changes": changes,
+        "changes": CHANGES,
         "metric": settings.training.metric,
         "best_head": learned.best_head(),
         "rows": rows,
@@ -68,8 +71,19 @@ def run(grids: Mapping[str, Candidate] = SMALL_GRIDS, changes: Mapping[str, Any]
     }
 
 
-def _baselines(data: Split, grids: Mapping[str, Candidate]) -> list[dict[str, Any]]:
-    models = {name: model for name, model in grids.items() if name != "ials" or find_spec("implicit")}
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Operations this small are as fast on one thread, and threads on a busy machine would wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _baselines(data: Split) -> list[dict[str, Any]]:
+    models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
     return [
         {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,
          "chosen": each.settings}
