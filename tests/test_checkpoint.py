@@ -332,6 +332,15 @@ def test_a_loaded_run_is_the_run(data: Path, whole: dict[str, Path]) -> None:
         loaded.recommender("hinge")
 
 
+def test_a_run_of_a_gpu_is_of_use_without_one(concf: CLI, stopped: Path) -> None:
+    change_run(stopped, device="cuda:77")
+    change_checkpoint(stopped, device="cuda:77")
+    assert concf("evaluate", stopped, "--at", "5")[0] == 0
+    code, _, err = concf("train", "--resume", "--out", stopped)
+    assert (code, "device 'cuda:77': PyTorch" in err, "Say --device cpu" in err) == (2, True, True)
+    assert concf("train", "--resume", "--out", stopped, "--device", "cpu")[0] == 0
+
+
 def test_a_run_without_a_folder_of_data_says_so(tmp_path: Path, data: Path) -> None:
     train(Split.load(data), choose_settings(words=[*SMALL, "training.epochs=1"]), out=tmp_path / "run")
     with pytest.raises(DataError, match=r"its data set \(split hash \w+\) was not in a folder. Say where it is now"):

@@ -21,7 +21,7 @@ RUNNING = "How to run"
 
 def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
-    folder: Annotated[Path | None, typer.Argument(help="A prepared data set (see `concf prepare`). With --resume it may be left out.", show_default=False)] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="A prepared data set (see `concf prepare`). With --resume it may be left out.", show_default=False)] = None,
     preset: Annotated[str | None, typer.Option(help="reference, paper or released.", show_default="reference", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,

@@ -20,7 +20,7 @@ from concf.progress import working
 
 NOTHING = -1  # an empty place at the end of a list
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
-GPU_MEMORY = 1 << 27
+GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
 LISTED_USERS = 4096  # whose lists are asked for at a time
 

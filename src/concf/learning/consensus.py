@@ -17,7 +17,7 @@ from torch import Tensor
 
 NOTHING = -1  # an empty place at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
-CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 23  # of a table [users, items] that is held at a time
+CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time
 
 
 def rank_importance(rank: Tensor, temperature: float) -> Tensor:
