@@ -81,7 +81,7 @@ def test_demo_runs_and_reports(concf: Run, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("concf.demo.run", lambda: report)
     code, out, _ = concf("demo")
     assert code == 0
-    assert "training epochs 3; consensus every 1, window 2, kept 100." in out
+    assert "but training epochs 3; consensus every 1, window 2, kept 100." in out
     assert "█" in out
     assert out.count("best head") == 1
 

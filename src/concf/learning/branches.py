@@ -12,7 +12,7 @@ from concf.learning.capture import Lanes
 from concf.model import losses
 from concf.model.encoders import Encoder
 from concf.model.heads import TableHead
-from concf.model.kernels import Sparse, listed_scores, take_rows
+from concf.model.kernels import Sparse, listed_scores, take_from, take_rows
 from concf.model.model import Model
 from concf.model.objectives import Objective
 
@@ -37,7 +37,7 @@ class Branches:
         """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
         user, item = self.model.encoder.spread(user, item)
         both = torch.cat([batch.positive, batch.negative])
-        rows = torch.cat([take_rows(user, batch.user), take_rows(item, both)], 1)
+        rows = take_from([user, item], [batch.user, both])
         h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
         costs = []
         for place, name in enumerate(self.objectives):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor, nn
 
-BLOCK = 1 << 18  # logits that are held at a time on a CPU
+BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
+KEPT = 1 << 23  # ... unless all of them are no more than that
 FEW = 4  # places of a list up to which its vectors are simply gathered
 CHUNK = 32  # cells of a sparse row that go together on a GPU
 NARROW = 64  # columns up to which a sparse product has a kernel of its own
@@ -27,7 +28,12 @@ NARROW = 64  # columns up to which a sparse product has a kernel of its own
 
 def take_rows(table: Tensor, places: Tensor) -> Tensor:
     """[g, n, d], [b] -> [g, b, d]; the gradients of a row that is taken twice add up, without a sort."""
-    rows: Tensor = _TakeRows.apply(table, places)  # type: ignore[no-untyped-call]
+    return take_from([table], [places])
+
+
+def take_from(tables: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
+    """[g, b + c + ..., d] rows of the first table [g, n, d] at its places [b], of the second at its places [c], ..."""
+    rows: Tensor = _TakeRows.apply(len(tables), *tables, *places)  # type: ignore[no-untyped-call]
     return rows
 
 
@@ -165,18 +171,25 @@ def _add_rows(rows: Tensor, places: Tensor, n: int) -> Tensor:
 
 
 class _TakeRows(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, table: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.n = table.shape[1]
-        if table.stride(0) == 0:  # copies of one table
-            return table[:1].index_select(1, places).expand(len(table), -1, -1)
-        return table.index_select(1, places)
+    """Copies of one table (stride 0) give copies of one block of rows; each copy has a gradient of its own."""
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        return _add_rows(upstream, places, ctx.n), None
+    def forward(ctx: Any, n: int, *parts: Tensor) -> Tensor:
+        tables, places = parts[:n], parts[n:]
+        ctx.save_for_backward(*places)
+        ctx.lengths = [table.shape[1] for table in tables]
+        copies = all(table.stride(0) == 0 for table in tables)
+        sources = [table[:1] if copies else table for table in tables]
+        rows = [source.index_select(1, at) for source, at in zip(sources, places, strict=True)]
+        taken = rows[0] if n == 1 else torch.cat(rows, 1)
+        return taken.expand(len(tables[0]), -1, -1)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        places = ctx.saved_tensors
+        parts = torch.split(upstream, [len(at) for at in places], 1)
+        added = [_add_rows(part, at, n) for part, at, n in zip(parts, places, ctx.lengths, strict=True)]
+        return None, *added, *(None for _ in places)
 
 
 class _TwoLayers(torch.autograd.Function):
@@ -242,7 +255,7 @@ def _kept(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
 
 
 class _LogPartition(torch.autograd.Function):
-    """The softmax is computed again in the backward pass: cheaper than to keep it."""
+    """A softmax that is too large to keep is computed again in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
@@ -250,46 +263,53 @@ class _LogPartition(torch.autograd.Function):
             from concf.model import triton_kernels
 
             partition = triton_kernels.log_partition(rows, table, bias)
-        else:
-            partition = torch.cat([_log_sum(logits) for _, logits in _logits(rows, table, bias)])
-        ctx.save_for_backward(rows, table, bias, partition)
+            ctx.save_for_backward(rows, table, bias, partition)
+            return partition
+        ctx.kept = len(rows) * len(table) <= KEPT
+        blocks, partitions = _logits(rows, table, bias, KEPT if ctx.kept else BLOCK), []
+        for _, logits in blocks:
+            greatest = logits.amax(1, keepdim=True)
+            partitions.append(logits.sub_(greatest).exp_().sum(1).log_().add_(greatest[:, 0]))
+        partition = torch.cat(partitions)
+        masses = (logits, greatest[:, 0]) if ctx.kept else ()
+        ctx.save_for_backward(rows, table, bias, partition, *masses)
         return partition
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rows, table, bias, partition = ctx.saved_tensors
+        rows, table, bias, partition, *masses = ctx.saved_tensors
         if has_kernel(rows):
             from concf.model import triton_kernels
 
             return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
+        if ctx.kept:  # exp(logits - greatest): the softmax but for a factor of each row
+            upstream = upstream * torch.exp(masses[1] - partition)
+            blocks = iter([(slice(None), masses[0])])
+        else:
+            blocks = ((part, logits.exp_()) for part, logits in _logits(rows, table, bias, BLOCK, partition))
         d_rows, d_table = torch.empty_like(rows), table.new_zeros(len(table), table.shape[1] + 1)
         pulled = torch.cat([rows, torch.ones_like(partition)[:, None]], 1) * upstream[:, None]
-        for part, softmax in _logits(rows, table, bias, partition):
-            softmax.exp_()
+        for part, softmax in blocks:
             torch.mm(softmax, table, out=d_rows[part])
             d_table.addmm_(softmax.T, pulled[part])
         return d_rows * upstream[:, None], d_table[:, :-1].contiguous(), d_table[:, -1].contiguous()
 
 
-def _logits(rows: Tensor, table: Tensor, bias: Tensor, less: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
-    """Blocks of rows and their logits, less a figure of each row; the caller may overwrite them.
+def _logits(
+    rows: Tensor, table: Tensor, bias: Tensor, cells: int, less: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of rows and their logits, so many cells, less a figure of each row; the caller may overwrite them.
 
     Bias and figure are further columns of the factors: an addition to the logits would be another pass over them.
     """
     one, subtracted = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, 0]) if less is None else -less
     left = torch.cat([rows, one, subtracted[:, None]], 1)
     right = torch.cat([table, bias[:, None], torch.ones_like(bias)[:, None]], 1).T
-    size = max(1, BLOCK // max(1, len(table)))
+    size = max(1, cells // max(1, len(table)))
     buffer = rows.new_empty(min(size, len(rows)), len(table))
     for begin in range(0, len(rows), size):
         part = slice(begin, min(begin + size, len(rows)))
         yield part, torch.mm(left[part], right, out=buffer[: part.stop - part.start])
-
-
-def _log_sum(logits: Tensor) -> Tensor:
-    """[b] log sum exp of each row; the logits are overwritten."""
-    greatest = logits.amax(1, keepdim=True)
-    return logits.sub_(greatest).exp_().sum(1).log_().add_(greatest[:, 0])
 
 
 class _ListedScores(torch.autograd.Function):
