@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONCF_DATA_HOME ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test lint bench baselines dist clean
+.PHONY: setup demo test lint bench baselines accuracy dist clean
 
 setup: $(READY)
 
@@ -31,7 +31,16 @@ test: lint
 	$(BIN)/python -m pytest
 
 bench: setup
-	cd benchmarks/results && rm -f evaluation.jsonl splitting.jsonl loading.jsonl
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt matplotlib
+	cd benchmarks/results && rm -f evaluation.jsonl splitting.jsonl loading.jsonl training.jsonl scaling.jsonl memory.jsonl
+	rm -rf benchmarks/data && mkdir benchmarks/data
+	$(BIN)/concf prepare citeulike --protocol released --out benchmarks/data/released
+	$(BIN)/concf prepare citeulike --protocol paper --out benchmarks/data/paper
+	$(BIN)/python benchmarks/bench_training.py benchmarks/data/released
+	$(BIN)/python benchmarks/bench_training.py benchmarks/data/paper
+	$(BIN)/python benchmarks/bench_scaling.py time
+	$(BIN)/python benchmarks/bench_scaling.py memory
+	$(BIN)/python benchmarks/bench_scaling.py memory --users 200000 --items 100000 --pairs 10000000 --steps 20
 	$(BIN)/python benchmarks/bench_evaluation.py
 	$(BIN)/python benchmarks/bench_splitting.py
 	$(BIN)/python benchmarks/bench_loading.py
@@ -40,6 +49,9 @@ bench: setup
 
 baselines: setup
 	$(BIN)/python benchmarks/compare_baselines.py
+
+accuracy: setup
+	$(BIN)/python benchmarks/render_accuracy.py
 
 dist: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
