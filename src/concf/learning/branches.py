@@ -10,7 +10,6 @@ from torch import Tensor
 from concf.learning.batches import Batch
 from concf.learning.capture import Lanes
 from concf.model import losses
-from concf.model.encoders import Encoder
 from concf.model.heads import TableHead
 from concf.model.kernels import Sparse, listed_scores, take_from, take_rows
 from concf.model.model import Model
@@ -131,14 +130,14 @@ class Branches:
     def lesson_heads(self, names: list[str]) -> tuple[slice, slice]:
         """The shortest runs of heads that hold all of `names` that look at encodings of users, and of items.
 
-        Where users and items tell each other (`Encoder.spread`) both sides need the same heads.
+        An encoder that cannot be divided needs them all.
         """
+        if not self.model.encoder.divides:
+            return slice(0, len(self.model.names)), slice(0, len(self.model.names))
         sides = []
         for looks in ("encodes_user", "encodes_item"):
             found = [place for place, name in enumerate(self.model.names) if name in names and self._looks(name, looks)]
             sides.append((min(found, default=0), max(found, default=0) + 1))
-        if type(self.model.encoder).spread is not Encoder.spread:
-            sides = 2 * [(min(first for first, _ in sides), max(last for _, last in sides))]
         return slice(*sides[0]), slice(*sides[1])
 
     def _looks(self, name: str, side: str) -> bool:

@@ -41,8 +41,11 @@ class GroupedLinear(nn.Module):
 class Encoder(nn.Module):
     """Plain matrix factorisation: an encoding is the embedding itself. The base of the others.
 
-    size: of an encoding
+    size:    of an encoding
+    divides: whether a run of heads can go through alone, by `forward_of(heads, rows, noise)`
     """
+
+    divides = False
 
     def __init__(self, dimensions: int) -> None:
         super().__init__()
@@ -52,14 +55,14 @@ class Encoder(nn.Module):
         """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""
         return user, item
 
-    def forward(
-        self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD  # noqa: ARG002
-    ) -> Tensor:  # fmt: skip
-        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings.
-
-        noise: of dropout; None: no dropout. heads: whose rows these are, and whose branches they go through.
-        """
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
+        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: of dropout; None: no dropout."""
         return rows
+
+    def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
+        """The same for a run of heads and their rows, where the encoder divides; else `heads` is all of them."""
+        encoded: Tensor = self(rows, noise)
+        return encoded
 
     def branch(self, place: int) -> Self:
         """The encoder of one head alone: its slice of whatever is not shared."""
@@ -74,14 +77,20 @@ class Encoder(nn.Module):
 class MLP(Encoder):
     """The paper's: d -> d/2 -> d/4, linear, dropout, relu, linear; the same for users and items."""
 
+    divides = True
+
     def __init__(self, dimensions: int, first: int, second: int, dropout: float = 0.0) -> None:
         super().__init__(dimensions // 4)
         self.first = GroupedLinear(first, dimensions, dimensions // 2)
         self.second = GroupedLinear(second, dimensions // 2, self.size)
         self.dropout = dropout
 
-    def forward(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
         """[g, n, d] -> [heads, n, d/4]."""
+        return self.forward_of(EVERY_HEAD, rows, noise)
+
+    def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """[heads, n, d] -> [heads, n, d/4] of those heads."""
         return two_layers(rows, self.first.of(heads), self.second.of(heads), self.dropout, noise)
 
 

@@ -62,7 +62,7 @@ class Model(nn.Module):
 
         noise: of dropout
         """
-        encoded: Tensor = self.encoder(rows, noise, heads)
+        encoded = self.encoder.forward_of(heads, rows, noise)
         return encoded.expand(len(self.names[heads]), -1, -1)
 
     @torch.no_grad()
