@@ -116,37 +116,47 @@ def as_a_checkpoint_takes_its_place():
     Path.replace = late
 
 out, *words = sys.argv[1:]
+moments = (in_the_first_epoch, between_checkpoints_after_the_lesson_began, while_a_line_of_history_is_written,
+           while_a_checkpoint_is_written, as_a_checkpoint_takes_its_place)
 children = {}
-for moment in (in_the_first_epoch, between_checkpoints_after_the_lesson_began, while_a_line_of_history_is_written,
-               while_a_checkpoint_is_written, as_a_checkpoint_takes_its_place):
-    children[moment.__name__] = os.fork()
-    if children[moment.__name__] == 0:
-        moment()
-        sys.argv = ["concf", *words, "--out", f"{out}/{moment.__name__}"]
-        concf.cli.main()
-        os._exit(0)
+for preset in ("reference", "released"):
+    for moment in moments:
+        name = f"{preset}/{moment.__name__}"
+        children[name] = os.fork()
+        if children[name] == 0:
+            moment()
+            sys.argv = ["concf", *words, "--preset", preset, "--out", f"{out}/{name}"]
+            concf.cli.main()
+            os._exit(0)
 for name, child in children.items():
     print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
-    concf: CLI, data: Path, whole: dict[str, Path], tmp_path: Path, preset: str
-) -> None:
-    words = ["train", data, "--preset", preset, *SETS, "--checkpoint-seconds", "0"]
-    script = [sys.executable, "-c", MOMENTS, tmp_path, *words]
+@pytest.fixture(scope="module")
+def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs of every preset, killed at every moment."""
+    folder = tmp_path_factory.mktemp("killed")
+    script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS, "--checkpoint-seconds", "0"]
     answer = subprocess.run(script, capture_output=True, text=True, env=QUIET, check=True)
     deaths = dict(line.split() for line in answer.stdout.splitlines())
-    assert len(deaths) == 5
     assert set(deaths.values()) == {str(-signal.SIGKILL)}, answer.stderr
-    kept = {name: (tmp_path / name / CHECKPOINT).exists() for name in deaths}
-    assert [name for name, there in kept.items() if not there] == ["in_the_first_epoch"]
-    assert checkpoint(tmp_path / "while_a_checkpoint_is_written")[0]["epoch"] == 5
-    for name in deaths:
-        assert concf("train", "--resume", "--out", tmp_path / name)[0] == 0
-        assert_same_end(tmp_path / name, whole[preset])
-        assert sorted(contents(tmp_path / name)) == [CHECKPOINT, HISTORY, RUN]  # nothing half-written is left
+    return folder
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
+    concf: CLI, killed: Path, whole: dict[str, Path], preset: str
+) -> None:
+    folders = {folder.name: folder for folder in (killed / preset).iterdir()}
+    assert len(folders) == 5
+    without = [name for name, folder in folders.items() if not (folder / CHECKPOINT).exists()]
+    assert without == ["in_the_first_epoch"]
+    assert checkpoint(folders["while_a_checkpoint_is_written"])[0]["epoch"] == 5
+    for folder in folders.values():
+        assert concf("train", "--resume", "--out", folder)[0] == 0
+        assert_same_end(folder, whole[preset])
+        assert sorted(contents(folder)) == [CHECKPOINT, HISTORY, RUN]  # nothing half-written is left
 
 
 def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 
 from concf.data.catalogue import load
+from concf.data.simulate import Simulation
 from concf.version import VERSION
 
 Run = Callable[..., tuple[int, str, str]]
@@ -47,7 +48,8 @@ def test_the_paper_s_protocol_on_citeulike_whatever_the_seed(
 
 
 def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
-    assert concf("prepare", "demo", "--protocol", "random", "--out", tmp_path / "d")[0] == 0
+    Simulation(users=300, items=200, events=9000).draw(0).write_csv(tmp_path / "log.csv")
+    assert concf("prepare", tmp_path / "log.csv", "--protocol", "random", "--out", tmp_path / "d")[0] == 0
     words = ["compare", tmp_path / "d", "--models", "popularity,ease", "--seeds", 2, "--markdown", tmp_path / "t.md"]
     code, out, err = concf(*words, "--json")
     assert (code, err) == (0, "")

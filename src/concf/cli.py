@@ -326,6 +326,10 @@ def main() -> None:
         app(prog_name="concf")
     except ConcfError as error:
         _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except MemoryError as error:
+        _fail(f"not enough memory ({error}). Ask for shorter lists, or for less at a time")
     except ValidationError as error:
         _fail("; ".join(_in_words(dict(problem)) for problem in error.errors()))
 

@@ -26,7 +26,7 @@ def train(
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set goes over it.", rich_help_panel=SETTINGS)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the start, the order and the negatives.", show_default="0", rich_help_panel=SETTINGS)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the start, the order and the negatives.", show_default="0", rich_help_panel=SETTINGS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,

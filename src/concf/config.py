@@ -8,4 +8,4 @@ from pydantic import BaseModel, ConfigDict
 class Settings(BaseModel):
     """A record of settings; an unknown or nonsensical one is refused where it is made."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

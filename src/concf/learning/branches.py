@@ -169,6 +169,6 @@ def distinct(places: Tensor, n: int, kind: torch.dtype) -> tuple[Tensor | slice,
         one = torch.ones(len(places), dtype=kind, device=places.device)
         times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, places, one)
         return slice(None), 1 / times[places]
-    last = torch.full((n,), -1).index_copy_(0, places, torch.arange(len(places)))
+    last = torch.full((n,), -1).scatter_reduce_(0, places, torch.arange(len(places)), "amax")
     rows = last[last >= 0]
     return rows, torch.ones(len(rows), dtype=kind)

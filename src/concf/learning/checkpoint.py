@@ -7,6 +7,7 @@ epoch is their state. It is one file, renamed into place: a run that is killed a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ from torch import Tensor
 from concf.data.folders import is_partial, new_file
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.learning.run import Best, Run, make_model
+from concf.learning.run import Best, Run
 from concf.learning.settings import ConCFSettings
+from concf.learning.start import make_model
 from concf.learning.trainer import Trainer
 from concf.provenance import provenance
 from concf.version import VERSION
@@ -75,7 +77,12 @@ class RunFolder:
         }
         here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with new_file(self.path / CHECKPOINT) as fresh:
-            save_file(here, fresh, metadata={"concf": json.dumps(state)})
+            try:
+                save_file(here, fresh, metadata={"concf": json.dumps(state)})
+            except SafetensorError as error:
+                raise DataError(
+                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
+                ) from None
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
 
     def resume(self, run: Run, trainer: Trainer) -> None:
@@ -122,11 +129,7 @@ class RunFolder:
 
     def settings(self) -> ConCFSettings:
         """The run's settings."""
-        try:
-            return ConCFSettings.model_validate(self.description()["settings"])
-        except ValidationError as error:
-            unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
-            raise DataError(f"{self.path / RUN}: settings that this concf ({VERSION}) refuses: {unknown}") from None
+        return ConCFSettings.model_validate(_filled(self.description()["settings"], self.path / RUN))
 
     def data(self) -> Split:
         """The data set that the run was trained on, from where it was then."""
@@ -135,11 +138,15 @@ class RunFolder:
         if place is None or not Path(place).is_dir():
             was = "was not in a folder" if place is None else f"was in {place}, where it is no longer"
             known = f"split hash {said['data']['split_hash'][:16]}"
-            raise DataError(f"{self.path}: its data set ({known}) {was}. Say where it is now")
+            raise DataError(
+                f"{self.path}: its data set ({known}) {was}. Say where it is now: concf evaluate RUN --data DIR"
+            )
         return Split.load(place)
 
     def _read(self, without: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         path = self.path / CHECKPOINT
+        if not os.access(path, os.R_OK):
+            raise DataError(f"{path}: may not be read. Change its permissions")
         try:
             with safe_open(path, framework="pt") as file:
                 state = _known(json.loads(file.metadata()["concf"]), path)
@@ -205,7 +212,7 @@ def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
     _refuse_other_data(found, run.data, where)
     if found["seed"] != wanted["seed"]:
         raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
-    other = _differing(found["settings"], json.loads(json.dumps(wanted["settings"])))
+    other = _differing(_filled(found["settings"], where), wanted["settings"])
     if other:
         raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or begin anew")
 
@@ -216,6 +223,15 @@ def _refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
         raise DataError(
             f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
         )
+
+
+def _filled(settings: dict[str, Any], where: Path) -> dict[str, Any]:
+    """As they were written, with defaults for those that have been added since."""
+    try:
+        return ConCFSettings.model_validate(settings).model_dump(mode="json")
+    except ValidationError as error:
+        unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+        raise DataError(f"{where}: settings that this concf ({VERSION}) refuses: {unknown}") from None
 
 
 def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:

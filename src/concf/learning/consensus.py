@@ -17,7 +17,8 @@ from torch import Tensor
 
 NOTHING = -1  # an empty place at the end of a list
 STEPS = 2.0**40  # votes are counted in whole steps of 2^-40, so that their sum does not depend on its order
-CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time
+CPU_CELLS, GPU_CELLS = 1 << 19, 1 << 24  # of a table [users, items] that is held at a time ...
+SMALLEST_BLOCK = 64  # ... but of no fewer users: each block costs hundreds of small operations
 
 
 def rank_importance(rank: Tensor, temperature: float) -> Tensor:
@@ -49,7 +50,7 @@ def consensus(
     voters: the heads that vote, None: all; places: K; temperature: T; steadiness: T_c, or None for R in both
     """
     n_users = newest.shape[1]
-    size = max(1, (CPU_CELLS if newest.device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+    size = max(SMALLEST_BLOCK, (CPU_CELLS if newest.device.type == "cpu" else GPU_CELLS) // (n_items + 1))
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)

@@ -112,7 +112,8 @@ def _in_words(problem: dict[str, Any]) -> str:
         for part in problem["loc"][:-1]:
             kind = kind.model_fields[part].annotation
         return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
-    return f"{where} = {problem['input']!r}: {message}" if where else message
+    found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
+    return f"{where}{found}: {message}" if where else message
 
 
 def _read(path: Path) -> dict[str, Any]:

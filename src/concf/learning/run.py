@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,9 +16,7 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.scorers import Factors, ListFunction
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
-from concf.model.encoders import EncoderMaker
 from concf.model.model import Model
-from concf.model.objectives import Objective, choose
 
 
 @dataclass
@@ -111,23 +109,6 @@ class Run:
     def rows(self) -> list[str]:
         """The names in the order of tables: heads, then the consensuses."""
         return [name for name in (*self.model.names, R_CONSENSUS, CONSENSUS) if name in self.best]
-
-
-def make_model(
-    data: Split,
-    settings: ConCFSettings,
-    objectives: Mapping[str, Objective] | None = None,
-    encoder: EncoderMaker | None = None,
-    seed: int = 0,
-) -> Model:
-    """The model before training, drawn on the CPU: the same on every device. objectives, encoder: your own, if any."""
-    made = settings.model
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return Model(
-            data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
-            encoder=encoder or made.make_encoder(), sharing=made.sharing, spread=made.spread,
-        )  # fmt: skip
 
 
 def _state(model: Model) -> dict[str, Tensor]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from concf.config import Settings
 from concf.errors import ConfigError
 from concf.model.encoders import ENCODERS, EncoderMaker, Sharing
-from concf.model.objectives import FIVE, LossSettings, imported
+from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, imported
 
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # what stands beside the heads' names in results
 
@@ -30,7 +30,7 @@ class ModelSettings(Settings):
         if self.encoder in ENCODERS:
             return ENCODERS[self.encoder](**options.get(self.encoder, {}))
         found = imported(self.encoder) if ":" in self.encoder else None
-        if not callable(found):
+        if not callable(found):  # it is called with (dimensions, heads, sharing, train)
             known = ", ".join(ENCODERS)
             raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
         return found
@@ -59,7 +59,9 @@ class ConsensusSettings(Settings):
     clipped: tuple[str, ...] = ("bpr", "multinomial")  # ... of these heads
 
     @model_validator(mode="after")
-    def _is_kept(self) -> ConsensusSettings:
+    def _makes_sense(self) -> ConsensusSettings:
+        if self.weight_range is not None and not 0 <= self.weight_range[0] <= self.weight_range[1]:
+            raise ValueError(f"weight_range = {self.weight_range}: expected two figures, 0 or more, the lower first")
         if self.kept is not None and (self.places is None or self.places > self.kept):
             raise ValueError(f"places = {self.places} of a ranking vote, but only kept = {self.kept} of them are kept")
         return self
@@ -111,10 +113,22 @@ class ConCFSettings(Settings):
     balance: BalanceSettings = BalanceSettings()
     training: TrainingSettings = TrainingSettings()
 
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _makes_sense(self) -> ConCFSettings:
         if not self.objectives or len(set(self.objectives)) < len(self.objectives):
             raise ValueError(f"objectives {list(self.objectives)}: expected one or more, each once")
+        taken = {CONSENSUS, R_CONSENSUS} & set(self.objectives)
+        if taken:
+            raise ValueError(f"an objective cannot be called {taken.pop()!r}: results have that name")
+        named = {*self.consensus.silent, *self.consensus.untaught, *self.consensus.clipped}
+        strange = sorted(named - {*self.objectives, *OBJECTIVES})
+        if strange:
+            raise ValueError(f"consensus names heads that do not exist: {', '.join(strange)}")
         if self.balances and self.model.sharing == "none":
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
         if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS):

@@ -131,7 +131,7 @@ def _refuse_infinite(run: Run) -> None:
 
 def _patience_is_over(run: Run, epoch: int) -> bool:
     patience, watched = run.settings.training.patience, run.best[_watched(run)]
-    first = run.settings.consensus.first_lesson - 1 if run.settings.teaches else 0
+    first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
     return patience is not None and epoch - max(watched.epoch, first) >= patience
 
 

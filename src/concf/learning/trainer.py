@@ -20,11 +20,11 @@ from concf.learning.branches import Branches
 from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
+from concf.learning.start import make_model
 from concf.learning.validation import Validation
 from concf.learning.world import ALONE, World
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.kernels import added_groups, sums_of_groups
-from concf.model.model import Model
 from concf.model.objectives import Objective, choose
 
 
@@ -50,13 +50,7 @@ class Trainer:
         self.data, self.settings, self.seed, self.world = data, settings, seed, world
         self.device = torch.device(device)
         self.objectives = choose(settings.objectives, settings.losses, objectives)
-        made = settings.model
-        with torch.random.fork_rng(devices=[]):  # the start is drawn on the CPU: the same on every device
-            torch.manual_seed(seed)
-            self.model = Model(
-                data.train, self.objectives, dimensions=made.dimensions, encoder=encoder or made.make_encoder(),
-                sharing=made.sharing, spread=made.spread,
-            ).to(self.device)  # fmt: skip
+        self.model = make_model(data, settings, objectives, encoder, seed).to(self.device)
         self.names = self.model.names
         self.branches = Branches(self.model, self.objectives, data.train)
         self.sampler = Sampler(data.train)
@@ -176,7 +170,7 @@ class Trainer:
         """
         balance, chosen = self.settings.balance, self.settings.consensus
         loss = self.weights * own if balance.ratio_of == "own" else own + chosen.weight * taught
-        self.initial.copy_(torch.where(self.settling, loss, self.initial))
+        self.initial.copy_(torch.where(self.settling & (loss > 0), loss, self.initial))  # 0 would be no measure
         ratio = training_ratio(loss, self.initial, balance.exponent)
         slope = (scale if chosen.weight_range is None else slope) / self.weights
         self.pull += weight_gradient(scale, slope, ratio)
@@ -239,12 +233,14 @@ class Trainer:
         """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus."""
         factors = self.model.factors()
         kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
-        lists = {name: self._ranked(factors[name], max(kept, self.validation.depth)) for name in self.names}
+        lists = {name: self._ranked(name, factors[name], max(kept, self.validation.depth)) for name in self.names}
         if self.settings.several:
             lists |= self._agreed(torch.stack([each[:, :kept] for each in lists.values()]))
         return lists
 
-    def _ranked(self, factors: Factors, k: int) -> Tensor:
+    def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
+        if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
+            raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
         return rank_everyone(factors, k, self.seen)
 
     def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
@@ -255,7 +251,8 @@ class Trainer:
         if chosen.window_moves:
             self.window = self.queue[-chosen.window :]
         votes = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
-        length = max(self.lesson.shape[1], chosen.shown, self.validation.depth)
+        length = max(self.lesson.shape[1], chosen.shown + self.validation.longest, self.validation.depth)
+        length = min(length, self.model.n_items)
         both, by_rank = consensus(
             votes, self.window, self.model.n_items, length, voters=self._voters(), places=self._places(),
             temperature=chosen.temperature, steadiness=chosen.steadiness,

@@ -16,12 +16,13 @@ from concf.evaluation.metrics import ACCURACY
 class Validation:
     """The mean of a metric such as recall@50 on the validation part; what `evaluate` would give for the same lists.
 
+    longest: items that a user holds out at most, in either part
     depth: places of a list that are looked at, so that N are left when the user's test items are taken out
     """
 
     def __init__(self, data: Split, metric: str, device: torch.device) -> None:
         name, _, n = metric.partition("@")
-        if name not in ACCURACY or not n.isdigit() or int(n) < 1:
+        if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
             raise ConfigError(
                 f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as recall@50"
             )
@@ -31,7 +32,8 @@ class Validation:
         self.n_items = data.train.shape[1]
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
         self.valid, self.test = (_keys(part[users], device) for part in (data.valid, data.test))
-        self.depth = self.n + max(int(np.diff(part.indptr).max()) for part in (data.valid, data.test))
+        self.longest = max(int(np.diff(part.indptr).max()) for part in (data.valid, data.test))
+        self.depth = min(self.n + self.longest, self.n_items)
 
     def __call__(self, lists: Tensor) -> float:
         """The figure of lists [users, depth or more] over all users, training items not in them."""

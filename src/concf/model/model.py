@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
-from concf.model.encoders import EVERY_HEAD, EncoderMaker, Sharing, mlp
+from concf.model.encoders import EVERY_HEAD, Encoder, EncoderMaker, Sharing, mlp
 from concf.model.heads import Head
 from concf.model.objectives import Objective
 
@@ -44,6 +44,8 @@ class Model(nn.Module):
         self.user = nn.Parameter(torch.randn(groups, self.n_users, dimensions) * deviation)
         self.item = nn.Parameter(torch.randn(groups, self.n_items, dimensions) * deviation)
         self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
+        if not isinstance(self.encoder, Encoder):
+            raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
         made = [each.head(self.encoder.size, self.n_users, self.n_items) for each in objectives.values()]
         self.heads = nn.ModuleList(made)
 

@@ -132,5 +132,5 @@ def imported(name: str) -> object:
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{name!r} cannot be imported: {error}") from None
+    except Exception as error:  # whatever a user's own module does wrong
+        raise ConfigError(f"{name!r} cannot be imported: {type(error).__name__}: {error}") from None
