@@ -57,6 +57,8 @@ def train(
         if folder is None:
             raise ConfigError("to resume, say `out`: the folder of the run")
         before = folder.description() | {"settings": folder.settings()}
+    if isinstance(settings, ConCFSettings) and preset is not None:
+        raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
     base = preset or before.get("settings", "reference")
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     trainer = Trainer(
@@ -73,7 +75,7 @@ def train(
         advance(run.epoch)
         while not run.finished:
             record = _epoch(run, trainer)
-            if folder is not None:
+            if folder is not None and trainer.world.writes:
                 folder.record(record)
                 if run.finished or time.monotonic() - saved >= checkpoint_seconds:
                     folder.save(run, trainer)

@@ -158,7 +158,7 @@ def _product(matrix: Tensor, chunks: Tensor, dense: Tensor) -> Tensor:
     if has_kernel(dense) and dense.shape[1] <= NARROW:
         from concf.model import triton_kernels
 
-        return triton_kernels.sparse_product(matrix, chunks, dense)
+        return triton_kernels.sparse_product(matrix, chunks, CHUNK, dense)
     return matrix @ dense
 
 

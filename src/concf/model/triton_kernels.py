@@ -7,8 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from concf.model.kernels import CHUNK
-
 ROWS, COLUMNS = 64, 64  # a tile of logits
 PROGRAMS = 512  # that keep a card busy
 LAYER_SPLITS = 128  # programs that share the rows of a layer's gradient
@@ -308,12 +306,12 @@ def _sparse_product_kernel(
     tl.atomic_add(out + row * size + place, tl.sum(value[:, None] * vectors, 0), place < size)
 
 
-def sparse_product(matrix: Tensor, chunks: Tensor, dense: Tensor) -> Tensor:
-    """[n, d] of a CSR matrix [n, m] and dense [m, d]: for narrow products. chunks: see `kernels.Sparse`."""
+def sparse_product(matrix: Tensor, chunks: Tensor, length: int, dense: Tensor) -> Tensor:
+    """[n, d] of a CSR matrix [n, m] and dense [m, d]: for narrow products. chunks: at most `length` cells each."""
     dense, size, n_chunks = dense.contiguous(), dense.shape[1], chunks.shape[1]
     out = dense.new_zeros(matrix.shape[0], size)
     _sparse_product_kernel[(n_chunks,)](
-        chunks, matrix.col_indices(), matrix.values(), dense, out, n_chunks, size, _padded(size), CHUNK, num_warps=1
+        chunks, matrix.col_indices(), matrix.values(), dense, out, n_chunks, size, _padded(size), length, num_warps=1
     )
     return out
 
