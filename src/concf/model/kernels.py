@@ -320,8 +320,10 @@ class _ListedScores(torch.autograd.Function):
 
             ctx.save_for_backward(user, item, lists)
             return triton_kernels.listed_scores(user, offset, item, bias, lists)
-        user = torch.cat([user, offset[..., None], torch.ones_like(offset)[..., None]], 2)
-        item = torch.cat([item, torch.ones_like(bias)[..., None], bias[..., None]], 2)
+        ctx.size, width = user.shape[2], -(user.shape[2] + 2) % 8  # rows of whole vector registers are faster
+        none, nor = (side.new_zeros(*side.shape[:2], width) for side in (user, item))
+        user = torch.cat([user, offset[..., None], torch.ones_like(offset)[..., None], none], 2)
+        item = torch.cat([item, torch.ones_like(bias)[..., None], bias[..., None], nor], 2)
         ctx.save_for_backward(user, item, lists)
         return torch.stack([_scores_of(user[g], item[g], lists) for g in range(len(user))])
 
@@ -336,7 +338,8 @@ class _ListedScores(torch.autograd.Function):
         for g in range(len(user)):
             d_user[g] = F.embedding_bag(lists, item[g], per_sample_weights=upstream[g], mode="sum")
             d_item[g] = _transposed_product(upstream[g], lists, user[g], item.shape[1])
-        return d_user[..., :-2], d_user[..., -2], d_item[..., :-2], d_item[..., -1], None
+        size = ctx.size
+        return d_user[..., :size], d_user[..., size], d_item[..., :size], d_item[..., size + 1], None
 
 
 def _scores_of(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
