@@ -31,7 +31,7 @@ def one(folder: str, what: str, preset: str, words: list[str], device: str, labe
     from concf.learning.train import train
     from concf.provenance import provenance
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(1 if device == "cpu" else 2)
     data = Split.load(folder)
     settings = choose_settings(preset, words=words, single=None if what == ALL else what)
     begin = time.perf_counter()

@@ -136,7 +136,8 @@ def _training_gpu() -> str:
         f"{line['pairs']:,} pairs, TF32): a step with lessons and balancing {step:.2f} ms, waiting for each "
         f"({1000 * line['median_seconds']['warm_up_step']:.2f} ms in warm-up), {step / floor:.1f} times a floor of "
         f"{floor:.2f} ms (the logits of E and E' touched nine times at 4.3 TB/s; the kernels hold none of them); an "
-        f"epoch {line['lesson_epoch_seconds']:.3f} s; agreement {line['rank_validate_consensus_seconds']:.3f} s; "
+        f"epoch {line['lesson_epoch_seconds']:.3f} s; agreement {line['rank_validate_consensus_seconds']:.3f} s, or "
+        f"{found[0]['rank_validate_consensus_seconds']:.3f} s in the larger blocks of an earlier run, now the default; "
         f"{line['epochs']} epochs with agreement every 10, start and capture included, {line['run_seconds']:.0f} s; "
         f"{line['peak_allocated_bytes'] / 2**30:.2f} GiB at the peak. The authors' released code on the same card: "
         f"11.7 s an epoch in warm-up alone.\n"
@@ -157,7 +158,8 @@ def _memory() -> str:
 ### Memory (`benchmarks/bench_scaling.py memory`)
 
 The consensus keeps, for each ranking of its window, users x heads x 500 places of 4 bytes: it grows with users x list
-length, not with users x items. A dense table of ranks for 200,000 x 100,000 would be 480 GB for six heads.
+length, not with users x items. A dense table of ranks for 200,000 x 100,000 would be 480 GB for six heads. The large run
+made ten steps, not an epoch, and shared the machine: its time says little.
 
 """
     return text + markdown(header, rows) + _scaling()
