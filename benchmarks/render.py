@@ -158,8 +158,8 @@ def _memory() -> str:
 ### Memory (`benchmarks/bench_scaling.py memory`)
 
 The consensus keeps, for each ranking of its window, users x heads x 500 places of 4 bytes: it grows with users x list
-length, not with users x items. A dense table of ranks for 200,000 x 100,000 would be 480 GB for six heads. The large run
-made ten steps, not an epoch, and shared the machine: its time says little.
+length, not with users x items. A dense table of ranks for 200,000 x 100,000 would be 480 GB for six heads. The large
+run made ten steps, not an epoch, and shared the machine: its time says little.
 
 """
     return text + markdown(header, rows) + _scaling()
