@@ -15,8 +15,10 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Speed and memory
 
-Rebuilt by `make bench` (about ten minutes; raw lines with machine and commit under `benchmarks/results/`). Times are
-medians on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what counts.
+Rebuilt by `make bench` (an hour, most of it the large memory run; the GPU's line by
+`benchmarks/bench_training.py DATA --device cuda`). Raw lines with machine and commit are under `benchmarks/results/`.
+Times are medians on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what
+counts.
 """
 
 

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import pty
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 from concf.cli import main
@@ -33,6 +37,33 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
         absent(f"the public data sets are not in {home}; set {HOME_VARIABLE}")
     monkeypatch.setenv(HOME_VARIABLE, str(home))
     return home
+
+
+def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int]:
+    """Run a program whose standard error is a terminal: what it showed there, its standard output, its exit code."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [str(word) for word in words], stderr=theirs, stdout=subprocess.PIPE, text=True, **settings
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(ours, 4096)
+        except OSError:  # the other side has closed
+            break
+    os.close(ours)
+    said, _ = process.communicate()
+    return shown, said, process.returncode
+
+
+@pytest.fixture
+def on_one_thread() -> Iterator[None]:
+    """Small operations on a loaded machine: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

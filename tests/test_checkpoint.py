@@ -26,16 +26,10 @@ from concf.model import losses
 from concf.model.heads import DotHead
 from concf.model.objectives import Objective
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 CLI = Callable[..., tuple[int, str, str]]
 PRESETS = ("reference", "released")  # a window that moves, and one that stands still from epoch 4 on
-
-
-@pytest.fixture(autouse=True)
-def on_one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from conftest import on_a_terminal
 
 from concf.data.catalogue import load
 from concf.data.simulate import Simulation
@@ -160,16 +159,7 @@ print("done")
 def test_progress_shows_on_a_terminal_and_nowhere_else() -> None:
     quiet = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=True)
     assert quiet.stderr == ""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "-c", SLOW], stderr=theirs, stdout=subprocess.PIPE, text=True)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(ours, 4096)
-        except OSError:  # the other side has closed
-            break
-    assert process.communicate()[0].strip() == "done"
-    os.close(ours)
+    shown, said, code = on_a_terminal([sys.executable, "-c", SLOW])
+    assert (said.strip(), code) == ("done", 0)
     assert b"outer" in shown
     assert b"inner" in shown

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import on_a_terminal
 from small_run import QUIET, SETS, SMALL, contents, history, small_data
 
 import concf as library
@@ -24,16 +22,10 @@ from concf.learning.train import train
 from concf.learning.trainer import Trainer
 from concf.model.objectives import FIVE
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 CLI = Callable[..., tuple[int, str, str]]
 ROWS = [*FIVE, "R-consensus", "consensus"]
-
-
-@pytest.fixture(autouse=True)
-def on_one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -228,19 +220,10 @@ concf.cli.main()
 
 
 def test_the_progress_bar_tells_how_good_it_is_in_80_columns(data: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
     words = [sys.executable, "-c", WATCHED, "train", data, "--out", tmp_path / "run", *SETS]
     size = {"COLUMNS": "80", "LINES": "25", "TERM": "xterm"}
-    process = subprocess.Popen(words, stderr=theirs, stdout=subprocess.DEVNULL, env=QUIET | size)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(ours, 4096)
-        except OSError:  # the other side has closed
-            break
-    os.close(ours)
-    assert process.wait() == 0
+    shown, _, code = on_a_terminal(words, env=QUIET | size)
+    assert code == 0
     assert b"training  R@5 consensus ." in shown
     assert "…".encode() not in shown
 

@@ -21,6 +21,8 @@ from concf.model.encoders import Encoder
 from concf.model.heads import DotHead
 from concf.model.objectives import FIVE, Objective
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 COLUMNS = ("paper", "released", "reference")
 EVERYONE: tuple[str, ...] = ()
 COLUMN_WISE = ("multinomial-users",)
@@ -89,15 +91,6 @@ QUICK: dict[str, Any] = {
     "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 2},
     "training": {"epochs": 4, "batch": 32, "metric": "recall@3"},
 }
-
-
-@pytest.fixture(autouse=True)
-def on_one_thread():
-    """Small operations on a loaded machine: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", ROWS)

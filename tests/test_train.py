@@ -17,12 +17,15 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.learning.batches import Sampler
+from concf.learning.branches import distinct
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
 from concf.learning.train import train
 from concf.learning.trainer import Trainer
 from concf.model.objectives import FIVE
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 LESSONS = {"paper": [2], "released": [3, 4], "reference": [2]}  # the epochs in which a scaled preset teaches
 SEED = 5
@@ -49,15 +52,6 @@ def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embed
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
     return choose_settings(preset, chosen)
-
-
-@pytest.fixture(autouse=True)
-def on_one_thread():
-    """Small operations on a loaded machine: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -263,3 +257,25 @@ def test_the_consensus_learns_tastes_on_simulated_data() -> None:
     popular = evaluate(Popularity().fit(data.train), data, at=20).means()["recall@20"]
     assert found["consensus"] > 1.1 * popular
     assert found["consensus"] > np.median([found[name] for name in FIVE])
+
+
+def test_a_loss_of_nothing_is_no_measure_of_progress() -> None:
+    """A hinge may be 0 on a short batch; L^0 keeps what it was, or the ratio would be infinite."""
+    trainer = Trainer(tiny(), small(), SEED)
+    heads = len(trainer.names)
+    trainer.initial.fill_(7.0)
+    own = torch.arange(heads, dtype=trainer.weights.dtype)  # the first head has no loss
+    trainer._balance(own, torch.zeros(heads), torch.ones(heads), torch.ones(heads))
+    assert trainer.initial.tolist() == [7.0, *range(1, heads)]
+    assert trainer.weights.isfinite().all()
+
+
+@pytest.mark.parametrize("n_rows", [7, 100_000])  # PyTorch divides large operations among threads
+def test_of_equal_places_the_last_row_stands_for_all(n_rows: int) -> None:
+    places = torch.randint(50, (n_rows,), generator=torch.Generator().manual_seed(0))
+    last = {place: row for row, place in enumerate(places.tolist())}
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        rows, weight = distinct(places, 60, torch.float32)
+        assert rows.tolist() == [last[place] for place in sorted(last)]
+        assert weight.tolist() == [1.0] * len(last)

@@ -24,16 +24,9 @@ from concf.learning.train import train
 from concf.learning.trainer import Trainer
 from concf.learning.validation import Validation
 
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def on_one_thread():
-    """Small operations on a loaded machine: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def small() -> Split:

@@ -1,7 +1,8 @@
 """The operations that a training step spends its time in, each with its gradient in closed form.
 
-Every one is a formula that plain PyTorch could compute; what is gained is that nothing of the size rows x catalogue, or
-users x list x vector, is ever held. On a GPU the inner loops are Triton kernels, elsewhere blocks that stay in cache.
+Every one is a formula that plain PyTorch could compute; what is gained is that nothing large of the size rows x
+catalogue, or users x list x vector, is held. On a GPU the inner loops are Triton kernels, elsewhere blocks that stay in
+cache (and a small softmax is kept for its gradient).
 """
 
 from __future__ import annotations
