@@ -32,6 +32,11 @@ class Branches:
         item_degree = np.bincount(train.indices, minlength=train.shape[1])
         self.item_degree = torch.from_numpy(item_degree).to(device, kind)
 
+    def end(self) -> None:
+        """Wait for all that was begun here, the gradients included."""
+        self.lanes.end()
+        self.lesson_lanes.end()
+
     def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
         """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
         user, item = self.model.encoder.spread(user, item)
@@ -40,7 +45,7 @@ class Branches:
         h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
         costs = []
         for place, name in enumerate(self.objectives):
-            with self.lanes.lane(place):
+            with self.lanes.lane(place, h_user[place], h_item[place], both):
                 costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise))
         self.lanes.join()
         return torch.stack(costs)
@@ -117,7 +122,7 @@ class Branches:
         sides = []
         for name in names:
             head = self.model.head(name)
-            with self.lesson_lanes.lane(self.model.names.index(name)):
+            with self.lesson_lanes.lane(self.model.names.index(name), h_user[name], h_item[name], users):
                 sides.append((*head.user(h_user[name], users), *head.item(h_item[name])))
         self.lesson_lanes.join()
         vectors, offset, items, bias = (torch.stack(parts) for parts in zip(*sides, strict=True))

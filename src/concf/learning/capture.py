@@ -76,27 +76,36 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 class Lanes:
     """Work that does not depend on each other, side by side on a GPU: small operations leave most of it idle.
 
-    A gradient is computed in the lane of its loss. On a CPU one thing is done after the other.
+    A gradient is computed in the lane of its loss. So lanes are joined again after the gradients, and until then what
+    they were handed from outside is kept: its memory must not be given to others while a lane may still read it.
+    On a CPU one thing is done after the other.
     """
 
     def __init__(self, device: torch.device, n: int) -> None:
         self.streams = [_stream(device) for _ in range(n)] if device.type == "cuda" else []
-        self.busy: set[int] = set()
+        self.used: set[int] = set()
+        self.kept: list[Tensor] = []
 
     @contextmanager
-    def lane(self, place: int) -> Iterator[None]:
-        """What is begun in the block waits for what was begun before it outside the lanes."""
+    def lane(self, place: int, *handed: Tensor) -> Iterator[None]:
+        """What is begun in the block waits for what was begun before it outside. handed: what it reads from there."""
         if not self.streams:
             yield
             return
         stream = self.streams[place]
-        self.busy.add(place)
+        self.used.add(place)
+        self.kept += handed
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             yield
 
     def join(self) -> None:
-        """What is begun from now on waits for all lanes."""
-        for place in sorted(self.busy):
+        """What is begun from now on waits for all lanes that were used."""
+        for place in sorted(self.used):
             torch.cuda.current_stream().wait_stream(self.streams[place])
-        self.busy.clear()
+
+    def end(self) -> None:
+        """Join for the last time in this step, after the gradients."""
+        self.join()
+        self.used.clear()
+        self.kept.clear()

@@ -52,6 +52,8 @@ class Trainer:
         self.objectives = choose(settings.objectives, settings.losses, objectives)
         self.model = make_model(data, settings, objectives, encoder, seed).to(self.device)
         self.names = self.model.names
+        embeddings = {id(self.model.user), id(self.model.item)}
+        self.others = [part for part in self.model.parameters() if id(part) not in embeddings]
         self.branches = Branches(self.model, self.objectives, data.train)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
@@ -102,31 +104,36 @@ class Trainer:
 
     def _step(self, batch: Batch, teaching: bool) -> Tensor:
         """[3, heads] L_CF, L_CL and the gradient scale G, after the parameters and weights were updated."""
-        copies = [self._copies(EVERY_HEAD, EVERY_HEAD)]  # for the own losses, and for the lesson
-        if teaching:
-            copies.append(self._copies(*self.branches.lesson_heads(self._pupils())))
         with self.lanes.lane(0):
-            own = self.branches.own(*copies[0], batch, self.noise)
-        with self.lanes.lane(1):
-            taught = self._taught(copies[1], batch.user) if teaching else torch.zeros_like(self.weights)
-        self.lanes.join()
-        total = (self.weights * own).sum()
+            copies = self._copies(EVERY_HEAD, EVERY_HEAD)
+            own = self.branches.own(*copies, batch, self.noise)
+            of_tables, of_others = self._gradients(self.weights * own, copies)
+        taught = torch.zeros_like(self.weights)
         if teaching:
-            total = total + self.settings.consensus.weight * (self._lesson_weights() * taught).sum()
-        embeddings, copied = (self.model.user, self.model.item), [table for pair in copies for table in pair]
-        others = [part for part in self.model.parameters() if all(part is not table for table in embeddings)]
-        found = torch.autograd.grad(total, [*copied, *others], materialize_grads=True)
-        scale, slope = self._share_gradients(found[: len(copied)])
-        for parameter, gradient in zip(others, found[len(copied) :], strict=True):
-            parameter.grad = gradient.contiguous()
+            with self.lanes.lane(1):
+                copies = self._copies(*self.branches.lesson_heads(self._pupils()))
+                taught = self._taught(copies, batch.user)
+                lesson = self._gradients(self.settings.consensus.weight * self._lesson_weights() * taught, copies)
+        self.lanes.join()
+        if teaching:
+            of_tables, of_others = of_tables + lesson[0], list(torch._foreach_add(of_others, lesson[1]))
+        scale, slope = self._share_gradients(of_tables)
+        for parameter, gradient in zip(self.others, of_others, strict=True):
+            parameter.grad = gradient
         with self.lanes.lane(0):
             if self.settings.balances:
                 self._balance(own.detach(), taught.detach(), scale, slope)
         self.optimiser.step()
-        self.lanes.join()
+        self.lanes.end()
         return torch.stack([own.detach(), taught.detach(), scale])
 
-    def _share_gradients(self, found: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+    def _gradients(self, costs: Tensor, copies: tuple[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Of the sum of costs [heads]: on the copies of both tables, and on the parameters that are not embeddings."""
+        found = torch.autograd.grad(costs.sum(), [*copies, *self.others], materialize_grads=True)
+        self.branches.end()
+        return list(found[:2]), [part.contiguous() for part in found[2:]]  # the optimiser goes through memory
+
+    def _share_gradients(self, found: list[Tensor]) -> tuple[Tensor, Tensor]:
         """G_x and lambda_x dG_x / dlambda_x; the heads' gradients on their copies are summed on the embeddings.
 
         found: lambda_x g_CF on users and items, [heads, n, d] each, then those of the lesson if there is one
@@ -138,7 +145,7 @@ class Trainer:
             total, square, product = sums_of_groups(mine, more, first)
             if len(table) > 1:  # nothing is shared
                 total = mine if more is None else added_groups(mine, more, first)
-            table.grad = total.reshape(table.shape).contiguous()  # the fused optimiser goes through memory
+            table.grad = total.reshape(table.shape).contiguous()
             squares.append(square)
             products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)

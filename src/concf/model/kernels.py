@@ -131,7 +131,7 @@ def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
 
 def _quiet_csr(*parts: Any, check_invariants: bool) -> Tensor:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly)")
         return torch.sparse_csr_tensor(*parts, check_invariants=check_invariants)
 
 
