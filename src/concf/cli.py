@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf import cli_train
+from concf import cli_reproduce, cli_train
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError
 from concf.version import VERSION
@@ -127,6 +127,7 @@ def prepare(
 
 app.command()(cli_train.train)
 app.command()(cli_train.evaluate)
+app.command()(cli_reproduce.reproduce)
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.baselines.table import Baseline, Candidate, candidate
+from concf.book import Book
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate, known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
 from concf.progress import working
-from concf.provenance import provenance
 
 
 @dataclass
@@ -131,7 +130,7 @@ def compare(
     for model in entrants.values():
         model.refuse_if_absent()
     splits = _splits(data, seeds)
-    book = _Book(Path(log) if log else None)
+    book = Book(Path(log) if log else None)
     done = []
     with working("comparing", len(entrants) * (1 + seeds)) as advance:
         for name, model in entrants.items():
@@ -163,7 +162,7 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: _Book) -> tuple[Entrant, Baseline]:
+def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: Book) -> tuple[Entrant, Baseline]:
     """The point of the grid with the best validation figure; the first of equals."""
     metric, _, n = tune_on.partition("@")
     tried: list[tuple[float, Baseline]] = []
@@ -190,7 +189,7 @@ def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: _Book)
 
 def _tested(
     name: str, settings: Baseline, split: Split, at: Sequence[int], metrics: Sequence[str], *,
-    keep_users: bool, book: _Book,
+    keep_users: bool, book: Book,
 ) -> dict[str, Any]:  # fmt: skip
     key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": "test"}
     key |= {"at": list(at), "metrics": list(metrics), "seed": split.recipe.seed}
@@ -207,51 +206,3 @@ def _fit(settings: Baseline, split: Split) -> tuple[Any, float]:
     begin = time.perf_counter()
     fitted = settings.fit(split.train, seed=split.recipe.seed)
     return fitted, time.perf_counter() - begin
-
-
-class _Book:
-    """Measured cells as JSON lines; a line that was cut short by a kill is passed over."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-        self.cells: dict[str, dict[str, Any]] = {}
-        if path is not None and path.exists():
-            try:
-                lines = path.read_text(encoding="utf-8").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise DataError(
-                    f"{path}: not a log of comparisons ({type(error).__name__}). Choose another --log"
-                ) from None
-            for line in lines:
-                try:
-                    cell = json.loads(line)
-                    self.cells[self._name(cell["key"])] = cell
-                except (ValueError, KeyError, TypeError):
-                    continue
-            if lines and not self.cells:
-                raise DataError(
-                    f"{path}: holds something else than comparisons; it is left alone. Choose another --log"
-                )
-
-    @staticmethod
-    def _name(key: dict[str, Any]) -> str:
-        return json.dumps(key, sort_keys=True)
-
-    def find(self, key: dict[str, Any]) -> dict[str, Any] | None:
-        return self.cells.get(self._name(key))
-
-    def add(self, key: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
-        cell = {"key": key, **cell}
-        self.cells[self._name(key)] = cell
-        if self.path is not None:
-            line = json.dumps(cell | {"provenance": provenance()})
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a+b") as out:  # one write a line, after the end of any line cut short
-                    if out.tell():
-                        out.seek(-1, 2)
-                        line = line if out.read(1) == b"\n" else "\n" + line
-                    out.write(line.encode() + b"\n")
-            except OSError as error:
-                raise DataError(f"{self.path}: could not be written ({error.strerror})") from error
-        return cell

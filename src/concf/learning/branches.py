@@ -7,6 +7,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.errors import ConfigError
 from concf.learning.batches import Batch
 from concf.learning.capture import Lanes
 from concf.model import losses
@@ -43,10 +44,13 @@ class Branches:
         both = torch.cat([batch.positive, batch.negative])
         rows = take_from([user, item], [batch.user, both])
         h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
-        costs = []
+        chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
-            with self.lanes.lane(place, h_user[place], h_item[place], both):
-                costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise))
+            with self.lanes.lane(place, h_user[place], h_item[place], both, *chosen):
+                if chosen:
+                    costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
+                else:
+                    costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise))
         self.lanes.join()
         return torch.stack(costs)
 
@@ -66,6 +70,31 @@ class Branches:
         h_all = self.model.encode(item, noise)[self.model.names.index(name)]
         vectors = self._whole_vectors(name, h_user, batch.user, h_all)
         return objective.loss(*positive, *vectors, 1 / self.user_degree[batch.user])
+
+    def _chosen(self, batch: Batch, noise: torch.Generator | None) -> tuple[Tensor, ...]:
+        """For each head [B] the pairs that train it, 1 or 0, where a pair trains one head alone; else nothing."""
+        if self.model.selector is None:
+            return ()
+        user, item = self.model.user.detach()[0, batch.user], self.model.item.detach()[0, batch.positive]
+        drawn: Tensor = self.model.selector(user, item, noise)
+        return drawn.unbind(1)
+
+    def _of_chosen(
+        self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor, chosen: Tensor
+    ) -> Tensor:  # fmt: skip
+        """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows."""
+        objective, head = self.objectives[name], self.model.head(name)
+        if objective.needs == "pairs":
+            scores = self._pair_scores(name, h_user, h_item, batch.user, both)
+            each = torch.vmap(objective.loss)(*(score[:, None] for score in scores))
+            return (chosen * each).sum()
+        if not isinstance(head, TableHead):
+            raise ConfigError(f"training.selection = 'one': {name!r} is no sum over observed pairs; leave it out")
+        (score,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
+        one = torch.ones_like(score)
+        partition = head.partition(h_user) if head.encodes_user else torch.zeros_like(score)  # E': it is in the score
+        loss: Tensor = objective.loss(partition, score, one, chosen)
+        return loss
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""
@@ -111,24 +140,41 @@ class Branches:
         lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places taught;
         clip: head -> the greatest score either way
         """
+        users, weight, sides = self._sides(user, item, users, names, noise)
+        lists = lesson[users]  # [b, L]
+        empty, lists = lists < 0, lists.clamp(min=0)
+        vectors, offset, items, bias = sides
+        raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
+        scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
+        return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
+
+    def peers(
+        self, user: Tensor, item: Tensor, users: Tensor, names: list[str], noise: torch.Generator | None = None
+    ) -> Tensor:
+        """[heads] how far each is from the softmax of all items' mean logits (PCL); arguments as for `taught`."""
+        _, weight, (vectors, _, items, bias) = self._sides(user, item, users, names, noise)
+        logits = torch.baddbmm(bias[:, None], vectors, items.transpose(1, 2))
+        return self._of_all(names, losses.ensemble_divergence(logits, weight))
+
+    def _sides(
+        self, user: Tensor, item: Tensor, users: Tensor, names: list[str], noise: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.spread(user, item)
         rows, weight = distinct(users, self.model.n_users, user.dtype)
         users = users[rows]
         of_users, of_items = self.lesson_heads(names)
         h_user = self._encoded(take_rows(user, users), noise, of_users)
         h_item = self._encoded(item, noise, of_items)
-        lists = lesson[users]  # [b, L]
-        empty, lists = lists < 0, lists.clamp(min=0)
         sides = []
         for name in names:
             head = self.model.head(name)
             with self.lesson_lanes.lane(self.model.names.index(name), h_user[name], h_item[name], users):
                 sides.append((*head.user(h_user[name], users), *head.item(h_item[name])))
         self.lesson_lanes.join()
-        vectors, offset, items, bias = (torch.stack(parts) for parts in zip(*sides, strict=True))
-        raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
-        scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
-        costs = losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight)
+        return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
+
+    def _of_all(self, names: list[str], costs: Tensor) -> Tensor:
         of_head = dict(zip(names, costs.unbind(), strict=True))
         return torch.stack([of_head.get(name, costs.new_zeros(())) for name in self.model.names])
 

@@ -12,6 +12,7 @@ from concf.model.encoders import ENCODERS, EncoderMaker, Sharing
 from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, imported
 
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # what stands beside the heads' names in results
+EVERYTHING = "all"  # the heads and the consensuses
 
 
 class ModelSettings(Settings):
@@ -49,6 +50,8 @@ class ConsensusSettings(Settings):
     length: int = Field(50, ge=1)  # N: places that are taught
     tail: int | None = Field(50, ge=0)  # further places that stand in the denominators; none: all that the heads name
     shown: int = Field(200, ge=1)  # places of the consensus that are kept to recommend from
+    by: Literal["ranks", "softmax"] = "ranks"  # softmax (PCL): the mean of the heads' logits, taught as a distribution
+    warm_up: int | None = Field(None, ge=1)  # rankings before the first lesson; none: |Q|
     begins: Literal["full-window", "warm-up", "after-warm-up"] = "full-window"  # the first lesson: see `first_lesson`
     window_moves: bool = True  # false: steadiness is measured once, over the rankings up to epoch |Q| p
     newest_votes: bool = True  # false: the ranking before the newest votes
@@ -69,7 +72,7 @@ class ConsensusSettings(Settings):
     @property
     def first_lesson(self) -> int:
         """The first epoch with consensus loss: right after the |Q|-th ranking, |Q| p (Algorithm 1), or one later."""
-        warm_up = self.window * self.every
+        warm_up = (self.warm_up or self.window) * self.every
         first = {"full-window": warm_up - self.every + 1, "warm-up": warm_up, "after-warm-up": warm_up + 1}
         return first[self.begins]
 
@@ -99,7 +102,8 @@ class TrainingSettings(Settings):
     weight_decay: float = Field(1e-5, ge=0)
     patience: int | None = Field(20, ge=1)  # epochs without a rise, counted from the first lesson on; none: never stop
     metric: str = "recall@50"  # on validation, every p epochs
-    watch: str = CONSENSUS  # whose validation stops the run: the consensus, or a head by name
+    watch: str = CONSENSUS  # whose validation stops the run: the consensus, a head by name, or all of them
+    selection: Literal["all", "one"] = "all"  # one: a pair trains a single head, drawn by Gumbel-softmax (ConCF-S)
     tf32: bool = True  # on a GPU: products with 10 bits of mantissa
 
 
@@ -122,7 +126,7 @@ class ConCFSettings(Settings):
     def _makes_sense(self) -> ConCFSettings:
         if not self.objectives or len(set(self.objectives)) < len(self.objectives):
             raise ValueError(f"objectives {list(self.objectives)}: expected one or more, each once")
-        taken = {CONSENSUS, R_CONSENSUS} & set(self.objectives)
+        taken = {CONSENSUS, R_CONSENSUS, EVERYTHING} & set(self.objectives)
         if taken:
             raise ValueError(f"an objective cannot be called {taken.pop()!r}: results have that name")
         named = {*self.consensus.silent, *self.consensus.untaught, *self.consensus.clipped}
@@ -131,7 +135,11 @@ class ConCFSettings(Settings):
             raise ValueError(f"consensus names heads that do not exist: {', '.join(strange)}")
         if self.balances and self.model.sharing == "none":
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
-        if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS):
+        if self.training.selection == "one" and self.model.sharing == "none":
+            raise ValueError(
+                "training.selection = 'one' chooses a head by the shared embedding; sharing 'none' has none"
+            )
+        if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS, EVERYTHING):
             raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
         if self.several and set(self.objectives) <= set(self.consensus.silent):
             raise ValueError("consensus.silent names every head: none is left to vote")

@@ -27,4 +27,5 @@ def make_model(
         return Model(
             data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
             encoder=encoder or made.make_encoder(), sharing=made.sharing, spread=made.spread,
+            selects=settings.training.selection == "one" and settings.several,
         )  # fmt: skip

@@ -7,14 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.learning.checkpoint import RunFolder
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
-from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
+from concf.learning.settings import CONSENSUS, EVERYTHING, R_CONSENSUS, ConCFSettings
 from concf.learning.trainer import Trainer
 from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
@@ -34,7 +37,9 @@ def train(
     checkpoint_seconds: float = 30.0,
     objectives: Mapping[str, Objective] | None = None,
     encoder: EncoderMaker | None = None,
+    teacher: Tensor | NDArray[np.int32] | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
+    watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None,
     data_folder: str | Path | None = None,
 ) -> Run:
     """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
@@ -48,7 +53,11 @@ def train(
                 of settings, seed and device is the run's own
     checkpoint_seconds: a checkpoint after the first epoch that ends so long after the last one, and at the end
     objectives, encoder: your own, by the names in `settings.objectives`, and in place of `settings.model.encoder`
+    teacher:    [users, L] ranked items, -1 at an empty place, taught from the first epoch on in place of the consensus
+                (two-stage distillation); the heads agree all the same, but are not taught what they agree on
     watch:      called with every epoch's record
+    watch_rankings: called with every ranking: the epoch, the trainer (its `queue` holds the newest rankings) and the
+                lists [users, ...] of each head and consensus
     data_folder: where `data` is, for those who load the run
     """
     folder = RunFolder(out) if out is not None else None
@@ -63,7 +72,7 @@ def train(
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     trainer = Trainer(
         data, chosen, before.get("seed", 0) if seed is None else seed, _device(device or before.get("device")),
-        objectives=objectives, encoder=encoder,
+        objectives=objectives, encoder=encoder, teacher=None if teacher is None else torch.as_tensor(teacher),
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
     if folder is not None and resume:
@@ -74,7 +83,7 @@ def train(
     with working("training", chosen.training.epochs) as advance:
         advance(run.epoch)
         while not run.finished:
-            record = _epoch(run, trainer)
+            record = _epoch(run, trainer, watch_rankings)
             if folder is not None and trainer.world.writes:
                 folder.record(record)
                 if run.finished or time.monotonic() - saved >= checkpoint_seconds:
@@ -102,7 +111,9 @@ def _device(asked: str | torch.device | None) -> torch.device:
     return device
 
 
-def _epoch(run: Run, trainer: Trainer) -> dict[str, Any]:
+def _epoch(
+    run: Run, trainer: Trainer, watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None
+) -> dict[str, Any]:
     """One epoch, and every p epochs the heads' agreement."""
     chosen = run.settings
     epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
@@ -114,6 +125,8 @@ def _epoch(run: Run, trainer: Trainer) -> dict[str, Any]:
         record["validation"] = trainer.validate(lists)
         run.notice(epoch, record["validation"], lists)
         record["ranking_seconds"] = time.perf_counter() - begin
+        if watch_rankings is not None:
+            watch_rankings(epoch, trainer, lists)
     run.history.append(record)
     run.epoch += 1
     run.finished = last or ("validation" in record and _patience_is_over(run, epoch))
@@ -132,14 +145,10 @@ def _refuse_infinite(run: Run) -> None:
 
 
 def _patience_is_over(run: Run, epoch: int) -> bool:
-    patience, watched = run.settings.training.patience, run.best[_watched(run)]
+    patience, watch = run.settings.training.patience, run.settings.training.watch
+    watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
     first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
-    return patience is not None and epoch - max(watched.epoch, first) >= patience
-
-
-def _watched(run: Run) -> str:
-    """Whose validation decides; a single head watches itself."""
-    return run.settings.training.watch if run.settings.several else run.model.names[0]
+    return patience is not None and epoch - max(first, *(run.best[name].epoch for name in watched)) >= patience
 
 
 def _figures(record: dict[str, Any], metric: str) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import DataError
+from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.learning.balance import gradient_scale, normalise, training_ratio, weight_gradient
@@ -45,6 +45,7 @@ class Trainer:
         *,
         objectives: Mapping[str, Objective] | None = None,
         encoder: EncoderMaker | None = None,
+        teacher: Tensor | None = None,
         world: World = ALONE,
     ) -> None:
         self.data, self.settings, self.seed, self.world = data, settings, seed, world
@@ -70,6 +71,9 @@ class Trainer:
         self.lesson = torch.full(
             (self.model.n_users, self._lesson_length()), NOTHING, dtype=torch.int32, device=self.device
         )
+        self.has_teacher = teacher is not None
+        if teacher is not None:
+            self._learn_from(teacher)
         self.lanes = Lanes(self.device, 2)
         self._captured = Captured(self._step, self.noise)
         self._drawn: dict[int, Batch] = {}
@@ -83,6 +87,13 @@ class Trainer:
         kinds = {"adam": torch.optim.Adam, "descent": torch.optim.SGD}
         options = {"fused": True, "capturable": on_gpu} if balance.optimiser == "adam" else {}
         self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)
+
+    def _learn_from(self, teacher: Tensor) -> None:
+        if teacher.ndim != 2 or len(teacher) != self.model.n_users or int(teacher.max()) >= self.model.n_items:
+            shape = f"[{self.model.n_users} users, L] of items below {self.model.n_items}"
+            raise ConfigError(f"teacher: expected ranked lists {shape}, found {list(teacher.shape)}")
+        length = min(teacher.shape[1], self.lesson.shape[1])
+        self.lesson[:, :length] = teacher[:, :length].to(self.lesson)
 
     def _lesson_length(self) -> int:
         chosen = self.settings.consensus
@@ -99,6 +110,8 @@ class Trainer:
 
     def teaches(self, epoch: int) -> bool:
         """Whether the heads are taught in that epoch."""
+        if self.has_teacher:
+            return self.settings.consensus.weight > 0
         ready = self.n_rankings >= (1 if self.settings.consensus.newest_votes else 2)
         return self.settings.teaches and ready and epoch >= self.settings.consensus.first_lesson
 
@@ -163,6 +176,8 @@ class Trainer:
 
     def _taught(self, copies: tuple[Tensor, Tensor], users: Tensor) -> Tensor:
         chosen = self.settings.consensus
+        if chosen.by == "softmax":
+            return self.branches.peers(*copies, users, self._pupils(), self.noise)
         clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
         return self.branches.taught(*copies, users, self.lesson, chosen.length, self._pupils(), self.noise, clip)
 
@@ -241,9 +256,19 @@ class Trainer:
         factors = self.model.factors()
         kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
         lists = {name: self._ranked(name, factors[name], max(kept, self.validation.depth)) for name in self.names}
-        if self.settings.several:
+        if self.settings.several and self.settings.consensus.by == "softmax":
+            self.n_rankings += 1
+            lists[CONSENSUS] = self._ranked(
+                CONSENSUS, _mean([factors[self.names[x]] for x in self._voters()]), self._shown()
+            )
+        elif self.settings.several:
             lists |= self._agreed(torch.stack([each[:, :kept] for each in lists.values()]))
         return lists
+
+    def _shown(self) -> int:
+        """Places of a consensus: to teach, to recommend from, and to validate by."""
+        shown = self.settings.consensus.shown + self.validation.longest
+        return int(min(max(self.lesson.shape[1], shown, self.validation.depth), self.model.n_items))
 
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
@@ -258,13 +283,12 @@ class Trainer:
         if chosen.window_moves:
             self.window = self.queue[-chosen.window :]
         votes = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
-        length = max(self.lesson.shape[1], chosen.shown + self.validation.longest, self.validation.depth)
-        length = min(length, self.model.n_items)
         both, by_rank = consensus(
-            votes, self.window, self.model.n_items, length, voters=self._voters(), places=self._places(),
+            votes, self.window, self.model.n_items, self._shown(), voters=self._voters(), places=self._places(),
             temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
-        self.lesson.copy_(both[:, : self.lesson.shape[1]])
+        if not self.has_teacher:
+            self.lesson.copy_(both[:, : self.lesson.shape[1]])
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
             self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
@@ -272,3 +296,10 @@ class Trainer:
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
         return {name: self.validation(each) for name, each in lists.items()}
+
+
+def _mean(heads: list[Factors]) -> Factors:
+    """The mean of the heads' scores, as one set of vectors."""
+    user, item = (torch.cat([getattr(each, side) for each in heads], 1) for side in ("user", "item"))
+    bias = torch.stack([each.bias for each in heads if each.bias is not None]).sum(0)
+    return Factors(user / len(heads), item, bias / len(heads))

@@ -17,12 +17,29 @@ from concf.model.heads import Head
 from concf.model.objectives import Objective
 
 
+class Selector(nn.Module):
+    """Which head a pair trains, where it trains only one: logits by a linear map of both embeddings, Gumbel-softmax."""
+
+    def __init__(self, dimensions: int, heads: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(2 * dimensions, heads)
+
+    def forward(self, user: Tensor, item: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """[B, d], [B, d] -> [B, heads]: 1 at the head that is drawn, else 0; its gradient is the soft choice's."""
+        logits: Tensor = self.map(torch.cat([user, item], 1))
+        drawn = torch.rand(logits.shape, generator=noise, device=logits.device, dtype=logits.dtype)
+        soft = (logits - (-drawn.clamp(1e-7, 1 - 1e-7).log()).log()).softmax(1)
+        hard = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
+        return hard + soft - soft.detach()
+
+
 class Model(nn.Module):
     """One branch an objective, over what they share (the paper's Figure of the framework).
 
     objectives: by name, in the order of the branches; one of them alone is SingleCF
     sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
     spread:     standard deviation of the embeddings at the start; None: PyTorch's default, 1
+    selects:    whether a pair trains one head alone
     """
 
     def __init__(
@@ -34,6 +51,7 @@ class Model(nn.Module):
         encoder: EncoderMaker | None = None,
         sharing: Sharing = "embedding",
         spread: float | None = 0.01,
+        selects: bool = False,
     ) -> None:
         super().__init__()
         self.n_users: int = train.shape[0]
@@ -48,6 +66,7 @@ class Model(nn.Module):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
         made = [each.head(self.encoder.size, self.n_users, self.n_items) for each in objectives.values()]
         self.heads = nn.ModuleList(made)
+        self.selector = Selector(dimensions, len(made)) if selects else None
 
     def head(self, name: str) -> Head:
         """The head of an objective."""
@@ -85,7 +104,7 @@ class Model(nn.Module):
         place = self.names.index(name)
         alone = copy.copy(self)
         alone._parameters, alone._modules = {}, {}
-        alone.names = [name]
+        alone.names, alone.selector = [name], None
         group = place if len(self.user) > 1 else 0
         alone.user = nn.Parameter(self.user.detach()[group : group + 1].clone())
         alone.item = nn.Parameter(self.item.detach()[group : group + 1].clone())

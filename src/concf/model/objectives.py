@@ -110,14 +110,18 @@ FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinom
 def choose(
     names: tuple[str, ...], chosen: LossSettings | None = None, own: Mapping[str, Objective] | None = None
 ) -> dict[str, Objective]:
-    """The objectives of those names: the user's own, of the table, or `module:name` of an `Objective` to import."""
+    """The objectives of those names: the user's own, of the table, or `module:name` of an `Objective` to import.
+
+    `multinomial#1`, `multinomial#2`: the same objective several times, each with a start of its own.
+    """
     own = own or {}
     return {name: own[name] if name in own else _objective(name, chosen or LossSettings()) for name in names}
 
 
 def _objective(name: str, chosen: LossSettings) -> Objective:
-    if name in OBJECTIVES:
-        return OBJECTIVES[name](chosen)
+    kind, _, _ = name.partition("#")
+    if kind in OBJECTIVES:
+        return OBJECTIVES[kind](chosen)
     found = imported(name) if ":" in name else None
     if isinstance(found, Objective):
         return found

@@ -1,0 +1,1 @@
+"""The paper's experiments, rebuilt by command."""

@@ -1,0 +1,219 @@
+"""One cell of an experiment: a variant on a split under a preset, trained and measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from concf.data.split import Split
+from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
+from concf.experiments.complementarity import (
+    chr_of_each,
+    hits_of,
+    per_map,
+    quantiles,
+    steadiness_by_rank,
+    user_level,
+)
+from concf.experiments.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+from concf.learning.consensus import consensus
+from concf.learning.presets import choose_settings
+from concf.learning.run import Run
+from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+from concf.provenance import provenance
+
+AT_EPOCH = 50  # where the paper looks at steadiness
+CURVE_EVERY = 5  # epochs between two points of a curve
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured."""
+
+    variant: str
+    data: str
+    protocol: str
+    seed: int
+    preset: str = "reference"
+
+    def key(self, changes: Sequence[str] = ()) -> dict[str, Any]:
+        """What a line of results is known by. changes: settings of the caller's over the variant's."""
+        return asdict(self) | ({"set": list(changes)} if changes else {})
+
+    @property
+    def folder(self) -> str:
+        """The name of its prepared data."""
+        return f"{self.data}-{self.protocol}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """A cell about to be measured. words: its settings over the preset."""
+
+    cell: Cell
+    data: Split
+    words: tuple[str, ...]
+    device: str
+
+    def settings(self, *words: str) -> ConCFSettings:
+        return choose_settings(self.cell.preset, words=[*words, *self.words])
+
+    def train(self, settings: ConCFSettings, **options: Any) -> Run:
+        return train(self.data, settings, seed=self.cell.seed, device=self.device, **options)
+
+    def evaluate(self, recommender: Any) -> Evaluation:
+        return evaluate(recommender, self.data, device=self.device)
+
+
+def measure(cell: Cell, data: Split, device: str = "cpu", changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Train the cell's variant and measure it on the test part: a line of results."""
+    words = VARIANTS[cell.variant]
+    begin = time.perf_counter()
+    setup = _Setup(cell, data, (*words, *changes), device)
+    found = SPECIAL.get(cell.variant, _trained)(setup)
+    return {
+        "cell": asdict(cell),
+        "split_hash": data.hash,
+        "changes": [*words, *changes],
+        **found,
+        "seconds": round(time.perf_counter() - begin, 2),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        "provenance": provenance(),
+    }
+
+
+def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
+    run = setup.train(setup.settings(), **options)
+    found = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
+    heads = [name for name in run.model.names if name in PAPERS_FIVE or "#" in name]
+    return _described(run, found) | _complementary({name: found[name] for name in heads}, setup.data)
+
+
+def _described(run: Run, found: dict[str, Evaluation]) -> dict[str, Any]:
+    embeddings = run.model.user.numel() + run.model.item.numel()
+    return {
+        "rows": {name: _row(run, name, each) for name, each in found.items()},
+        "best_head": run.best_head(),
+        "parameters": {"all": sum(each.numel() for each in run.model.parameters()), "embeddings": embeddings},
+        "epochs": run.epoch,
+    }
+
+
+def _row(run: Run, name: str, found: Evaluation) -> dict[str, Any]:
+    best = run.best[name]
+    return {"validation": best.validation, "epoch": best.epoch, "test": found.means(), "groups": found.by_activity()}
+
+
+def _complementary(found: dict[str, Evaluation], data: Split) -> dict[str, Any]:
+    """PER, CHR and user-level CHR of each among all of them (Eq. 6, 7)."""
+    hits = {name: hits_of(each, data) for name, each in found.items()}
+    users = {name: quantiles(user_level(hits[name], hits.values(), data.train.shape[1])) for name in hits}
+    return {"per": per_map(hits), "chr": chr_of_each(hits), "user_chr": users}
+
+
+def _statistics(setup: _Setup) -> dict[str, Any]:
+    data = setup.data
+    parts = {name: int(part.nnz) for name, part in (("train", data.train), ("valid", data.valid), ("test", data.test))}
+    whole = {"users": data.train.shape[0], "items": data.train.shape[1], "interactions": sum(parts.values())}
+    return {"statistics": whole | parts | {"evaluated_users": len(data.evaluated)}}
+
+
+def _model_sizes(setup: _Setup) -> dict[str, Any]:
+    """BPR alone with other dimensions; CHR of each among all of them."""
+    found, rows = {}, {}
+    for size in SIZES:
+        run = setup.train(setup.settings(f"model.dimensions={size}").single("bpr"))
+        name = f"bpr d={size}"
+        found[name] = setup.evaluate(run.recommender("bpr"))
+        rows[name] = _row(run, "bpr", found[name])
+    return {"rows": rows, "best_head": max(rows, key=lambda name: rows[name]["validation"])} | _complementary(
+        found, setup.data
+    )
+
+
+def _steadiness(setup: _Setup) -> dict[str, Any]:
+    """How steadily right and wrong predictions are ranked, and what steadiness is worth in a consensus over time."""
+    curves: dict[str, Any] = {"epoch": [], "one": {"R": [], "RC": []}, "all": {"R": [], "RC": []}}
+    bins: dict[str, Any] = {}
+    chosen = setup.settings().consensus
+
+    def recall(lists: Tensor) -> float:
+        listed = lists.cpu().numpy()
+        return setup.evaluate(ListFunction(lambda users, _: torch.from_numpy(listed[users]))).means()["recall@50"]
+
+    def look(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
+        if epoch == min(AT_EPOCH, trainer.settings.training.epochs - 1):
+            places = [trainer.names.index(name) for name in PAPERS_FIVE]
+            heads = [
+                steadiness_by_rank(
+                    trainer.queue[-1][place], [each[place] for each in trainer.queue], setup.data.test,
+                    setup.data.valid, setup.data.evaluated, temperature=chosen.steadiness or chosen.temperature,
+                )
+                for place in places
+            ]  # fmt: skip
+            bins["one"] = heads[0]
+            bins["all"] = {
+                kind: [_mean([head[kind][place] for head in heads]) for place in range(len(heads[0][kind]))]
+                for kind in heads[0]
+            }
+        if epoch % CURVE_EVERY == 0:
+            one, _ = consensus(
+                trainer.queue[-1], trainer.window, trainer.model.n_items, trainer.lesson.shape[1] + 100, voters=[0],
+                places=chosen.places or trainer.model.n_items, temperature=chosen.temperature,
+                steadiness=chosen.steadiness,
+            )  # fmt: skip
+            curves["epoch"].append(epoch)
+            drawn = {"one": (lists[trainer.names[0]], one), "all": (lists[R_CONSENSUS], lists[CONSENSUS])}
+            for name, (by_rank, both) in drawn.items():
+                curves[name]["R"].append(recall(by_rank))
+                curves[name]["RC"].append(recall(both))
+
+    return _trained(setup, watch_rankings=look) | {"consistency": bins, "curves": curves}
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _distillation(setup: _Setup) -> dict[str, Any]:
+    """Two stages: the SingleCF models, then students of the best of them (T1) or of their RC-consensus (T2)."""
+    chosen = setup.settings()
+    teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
+    best, length = teachers.best_head(), chosen.consensus.length + (chosen.consensus.tail or 0)
+    everyone, lists = torch.arange(setup.data.train.shape[0]).numpy(), teachers.best[CONSENSUS].lists
+    assert lists is not None
+    taught = {
+        "T1": rank(teachers.recommender(best), everyone, length, seen=setup.data.train, device=setup.device),
+        "T2": lists.cpu().numpy(),
+    }
+    rows = {
+        "T1": _row(teachers, best, setup.evaluate(teachers.recommender(best))),
+        "T2": _row(teachers, CONSENSUS, setup.evaluate(teachers.recommender(CONSENSUS))),
+    }
+    for name, lesson in taught.items():
+        alone = setup.train(chosen.single("multinomial"), teacher=lesson)
+        together = setup.train(chosen, teacher=lesson)
+        students = ((f"{name} > SingleCF", alone, "multinomial"),
+                    (f"{name} > ConCF best head", together, together.best_head()),
+                    (f"{name} > ConCF consensus", together, CONSENSUS))  # fmt: skip
+        for row, run, which in students:
+            rows[row] = _row(run, which, setup.evaluate(run.recommender(which)))
+    return {"rows": rows, "best_head": best}
+
+
+SPECIAL: dict[str, Callable[[_Setup], dict[str, Any]]] = {
+    "statistics": _statistics,
+    "model sizes": _model_sizes,
+    "consistency": _steadiness,
+    "distillation": _distillation,
+}
