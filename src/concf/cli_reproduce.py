@@ -25,6 +25,7 @@ def reproduce(
     dataset: Annotated[str | None, typer.Option(help="Only these data sets: citeulike, ciao, foursquare, or another in their place, as demo.", rich_help_panel=WHICH)] = None,
     protocol: Annotated[str | None, typer.Option(help="Only these protocols: released, paper.", rich_help_panel=WHICH)] = None,
     preset: Annotated[str | None, typer.Option(help="Only these presets: reference, paper, released.", rich_help_panel=WHICH)] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Only this variant, such as ConCF; may be repeated.", rich_help_panel=WHICH)] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Only so many splits.", rich_help_panel=WHICH)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting over those of every variant; such results stand apart.", rich_help_panel=WHICH)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="every GPU, if there is one", rich_help_panel=RUNNING)] = None,
@@ -59,7 +60,7 @@ def reproduce(
         from concf.experiments.running import run_cells
 
         cells = cells_of(experiments, data=names(dataset or ""), protocols=names(protocol or ""),
-                         presets=names(preset or ""), splits=seeds)  # fmt: skip
+                         presets=names(preset or ""), variants=variant or [], splits=seeds)  # fmt: skip
         before = len(book.cells)
         failures = run_cells(
             cells, book, data, device=device, workers=workers, changes=change or [],

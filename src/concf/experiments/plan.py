@@ -67,9 +67,10 @@ def cells_of(
     data: Sequence[str] = (),
     protocols: Sequence[str] = (),
     presets: Sequence[str] = (),
+    variants: Sequence[str] = (),
     splits: int | None = None,
 ) -> list[Cell]:
-    """The cells of those experiments, each once; of the data sets, protocols, presets and first splits that are said.
+    """The cells of those experiments, each once; of those data sets, protocols, presets, variants and first splits.
 
     Those under `reference` come first. A data set that no experiment has, such as `demo`, is taken in place of theirs.
     """
@@ -86,6 +87,7 @@ def cells_of(
         if (not data or cell.data in data)
         and (not protocols or cell.protocol in protocols)
         and (not presets or cell.preset in presets)
+        and (not variants or cell.variant in variants)
         and (splits is None or cell.seed < splits)
     ]
     if not kept:

@@ -51,8 +51,9 @@ def run_cells(
                 line = future.result()
                 book.add(cell.key(changes), line)
                 say(f"{name}: {_figure(line)}")
-            except ConcfError as error:
-                failures.append(f"{name}: {error}")
+            except Exception as error:  # whatever it was, the other cells are worth having
+                kind = "" if isinstance(error, ConcfError) else f"{type(error).__name__}: "
+                failures.append(f"{name}: {kind}{error}")
                 say(failures[-1])
             advance(1)
     return failures
@@ -67,7 +68,7 @@ def _measured(
             future: Future[dict[str, Any]] = Future()
             try:
                 future.set_result(_measure(cell, data, devices[0], changes, os.cpu_count() or 1))
-            except ConcfError as error:
+            except Exception as error:
                 future.set_exception(error)
             yield cell, future
         return

@@ -82,19 +82,26 @@ class Branches:
     def _of_chosen(
         self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor, chosen: Tensor
     ) -> Tensor:  # fmt: skip
-        """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows."""
+        """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows.
+
+        The choice itself is moved by each loss relative to its mean in the batch: by their sizes alone, the head with
+        the smallest figures would be chosen for everything.
+        """
+        loss = torch.vmap(self.objectives[name].loss)
+        each: Tensor = loss(*(part[:, None] for part in self._of_pairs(name, h_user, h_item, batch, both)))
+        relative = (each / each.mean().clamp(min=1e-12)).detach()
+        return (chosen.detach() * each + (chosen - chosen.detach()) * relative).sum()
+
+    def _of_pairs(self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor) -> list[Tensor]:
+        """[B] each: what the loss needs of every observed pair alone."""
         objective, head = self.objectives[name], self.model.head(name)
         if objective.needs == "pairs":
-            scores = self._pair_scores(name, h_user, h_item, batch.user, both)
-            each = torch.vmap(objective.loss)(*(score[:, None] for score in scores))
-            return (chosen * each).sum()
+            return self._pair_scores(name, h_user, h_item, batch.user, both)
         if not isinstance(head, TableHead):
             raise ConfigError(f"training.selection = 'one': {name!r} is no sum over observed pairs; leave it out")
         (score,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
-        one = torch.ones_like(score)
         partition = head.partition(h_user) if head.encodes_user else torch.zeros_like(score)  # E': it is in the score
-        loss: Tensor = objective.loss(partition, score, one, chosen)
-        return loss
+        return [partition, score, torch.ones_like(score), torch.ones_like(score)]
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""

@@ -121,12 +121,14 @@ class Trainer:
             copies = self._copies(EVERY_HEAD, EVERY_HEAD)
             own = self.branches.own(*copies, batch, self.noise)
             of_tables, of_others = self._gradients(self.weights * own, copies)
+            own = own.detach()  # nothing of its graph is left to the lesson's
         taught = torch.zeros_like(self.weights)
         if teaching:
             with self.lanes.lane(1):
                 copies = self._copies(*self.branches.lesson_heads(self._pupils()))
                 taught = self._taught(copies, batch.user)
                 lesson = self._gradients(self.settings.consensus.weight * self._lesson_weights() * taught, copies)
+                taught = taught.detach()
         self.lanes.join()
         if teaching:
             of_tables, of_others = of_tables + lesson[0], list(torch._foreach_add(of_others, lesson[1]))
@@ -135,10 +137,10 @@ class Trainer:
             parameter.grad = gradient
         with self.lanes.lane(0):
             if self.settings.balances:
-                self._balance(own.detach(), taught.detach(), scale, slope)
+                self._balance(own, taught, scale, slope)
         self.optimiser.step()
         self.lanes.end()
-        return torch.stack([own.detach(), taught.detach(), scale])
+        return torch.stack([own, taught, scale])
 
     def _gradients(self, costs: Tensor, copies: tuple[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Of the sum of costs [heads]: on the copies of both tables, and on the parameters that are not embeddings."""

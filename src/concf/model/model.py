@@ -18,15 +18,20 @@ from concf.model.objectives import Objective
 
 
 class Selector(nn.Module):
-    """Which head a pair trains, where it trains only one: logits by a linear map of both embeddings, Gumbel-softmax."""
+    """Which head a pair trains, where it trains only one: logits by a linear map of both embeddings, Gumbel-softmax.
+
+    A head's logits are standardised over the batch. So pairs are divided by which head suits them more than others, and
+    no head is left without any.
+    """
 
     def __init__(self, dimensions: int, heads: int) -> None:
         super().__init__()
-        self.map = nn.Linear(2 * dimensions, heads)
+        self.map = nn.Linear(2 * dimensions, heads, bias=False)
 
     def forward(self, user: Tensor, item: Tensor, noise: torch.Generator | None = None) -> Tensor:
         """[B, d], [B, d] -> [B, heads]: 1 at the head that is drawn, else 0; its gradient is the soft choice's."""
-        logits: Tensor = self.map(torch.cat([user, item], 1))
+        mapped: Tensor = self.map(torch.cat([user, item], 1))
+        logits = (mapped - mapped.mean(0)) / (mapped.std(0, correction=0) + 1e-6)
         drawn = torch.rand(logits.shape, generator=noise, device=logits.device, dtype=logits.dtype)
         soft = (logits - (-drawn.clamp(1e-7, 1 - 1e-7).log()).log()).softmax(1)
         hard = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
