@@ -22,6 +22,7 @@ from concf.experiments.complementarity import (
     steadiness_by_rank,
     user_level,
 )
+from concf.experiments.plan import Cell
 from concf.experiments.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.learning.consensus import consensus
 from concf.learning.presets import choose_settings
@@ -33,26 +34,6 @@ from concf.provenance import provenance
 
 AT_EPOCH = 50  # where the paper looks at steadiness
 CURVE_EVERY = 5  # epochs between two points of a curve
-
-
-@dataclass(frozen=True)
-class Cell:
-    """What is measured."""
-
-    variant: str
-    data: str
-    protocol: str
-    seed: int
-    preset: str = "reference"
-
-    def key(self, changes: Sequence[str] = ()) -> dict[str, Any]:
-        """What a line of results is known by. changes: settings of the caller's over the variant's."""
-        return asdict(self) | ({"set": list(changes)} if changes else {})
-
-    @property
-    def folder(self) -> str:
-        """The name of its prepared data."""
-        return f"{self.data}-{self.protocol}-{self.seed}"
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from concf.errors import ConfigError
-from concf.experiments.cells import Cell
 from concf.experiments.variants import DIFFERENCES, HYPERPARAMETERS
 
 RELEASED = (("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"))
 EVERYWHERE = (*RELEASED, ("ciao", "paper"))
 CITEULIKE = (("citeulike", "released"),)
 STATISTICS = (("citeulike", "paper"), ("citeulike", "released"), ("ciao", "paper"), *RELEASED[1:])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured."""
+
+    variant: str
+    data: str
+    protocol: str
+    seed: int
+    preset: str = "reference"
+
+    def key(self, changes: Sequence[str] = ()) -> dict[str, Any]:
+        """What a line of results is known by. changes: settings of the caller's over the variant's."""
+        return asdict(self) | ({"set": list(changes)} if changes else {})
+
+    @property
+    def folder(self) -> str:
+        """The name of its prepared data."""
+        return f"{self.data}-{self.protocol}-{self.seed}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ import torch
 from concf.book import Book
 from concf.data.split import Split
 from concf.errors import ConcfError
-from concf.experiments.cells import Cell, measure
+from concf.experiments.cells import measure
+from concf.experiments.plan import Cell
 from concf.progress import working
 
 A_GPU = 6  # cells that share a card well

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-PAPERS_FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial")  # CF-A .. CF-E
+from concf.experiments.published import HEADS
+
+PAPERS_FIVE = tuple(HEADS)  # CF-A .. CF-E
 SIZES = (32, 48, 64, 80, 96)
 
 # SingleCF of every objective in one run: nothing is shared, no head hears of another, each is kept at its best.
 SIDE_BY_SIDE = ("model.sharing=none", "balance.on=false", "consensus.weight=0", "training.watch=all")
+
+# A head sees a sixth of the pairs in an epoch and rises for long: no early stop.
+ONE_HEAD_A_PAIR = ("training.selection=one", "training.patience=none")
 
 
 def _five(objective: str) -> str:
@@ -65,8 +70,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "weights per epoch": ("balance.update=epoch",),
     **{f"alpha={alpha}": (f"consensus.weight={alpha}",) for alpha in ("0", "0.01", "0.1", "1")},
     **{f"Q={q or 'all'},p={p}": _window(q, p) for q in (None, 5, 10) for p in (1, 10, 20) if (q, p) != (5, 10)},
-    "ConCF-S": ("training.selection=one",),
-    "AutoML": ("training.selection=one", "consensus.weight=0", "balance.on=false"),
+    "ConCF-S": ONE_HEAD_A_PAIR,
+    "AutoML": (*ONE_HEAD_A_PAIR, "consensus.weight=0", "balance.on=false"),
     "sharing=full": ("model.sharing=full",),
     "sharing=layer": ("model.sharing=layer",),
     "sharing=none": ("model.sharing=none", "balance.on=false"),

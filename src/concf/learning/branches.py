@@ -25,6 +25,9 @@ class Branches:
 
     def __init__(self, model: Model, objectives: dict[str, Objective], train: csr_array) -> None:
         self.model, self.objectives = model, objectives
+        whole = [name for name, objective in objectives.items() if objective.needs == "everything"]
+        if model.selector is not None and whole:
+            raise ConfigError(f"training.selection = 'one': {whole[0]!r} is no sum over observed pairs; leave it out")
         device, kind = model.user.device, model.user.dtype
         self.lanes, self.lesson_lanes = (Lanes(device, len(objectives)) for _ in range(2))
         self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
@@ -97,8 +100,7 @@ class Branches:
         objective, head = self.objectives[name], self.model.head(name)
         if objective.needs == "pairs":
             return self._pair_scores(name, h_user, h_item, batch.user, both)
-        if not isinstance(head, TableHead):
-            raise ConfigError(f"training.selection = 'one': {name!r} is no sum over observed pairs; leave it out")
+        assert isinstance(head, TableHead)
         (score,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
         partition = head.partition(h_user) if head.encodes_user else torch.zeros_like(score)  # E': it is in the score
         return [partition, score, torch.ones_like(score), torch.ones_like(score)]

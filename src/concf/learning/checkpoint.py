@@ -40,13 +40,13 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def begin(self, run: Run, data_folder: str | None = None) -> None:
+    def begin(self, run: Run, data_folder: str | None = None, teacher: str | None = None) -> None:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
         if (self.path / RUN).exists():
             raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
         if self.path.exists() and not self._is_empty():
             raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
-        said = _description(run) | {"data_folder": data_folder, "provenance": provenance()}
+        said = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
@@ -88,6 +88,8 @@ class RunFolder:
     def resume(self, run: Run, trainer: Trainer) -> None:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
         _refuse_another(self.description(), run, self.path)
+        if self.description().get("teacher") != trainer.teacher:
+            raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
         path, run.history = self.path / HISTORY, self._history(run.epoch)

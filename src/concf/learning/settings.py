@@ -141,6 +141,8 @@ class ConCFSettings(Settings):
             )
         if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS, EVERYTHING):
             raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
+        if self.consensus.by == "softmax" and self.training.watch == R_CONSENSUS:
+            raise ValueError(f"training.watch = {R_CONSENSUS!r}: with consensus.by = 'softmax' there is none")
         if self.several and set(self.objectives) <= set(self.consensus.silent):
             raise ValueError("consensus.silent names every head: none is left to vote")
         if self.teaches and set(self.objectives) <= set(self.consensus.untaught):

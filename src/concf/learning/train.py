@@ -78,7 +78,7 @@ def train(
     if folder is not None and resume:
         folder.resume(run, trainer)
     elif folder is not None:
-        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()))
+        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.teacher)
     saved = time.monotonic()
     with working("training", chosen.training.epochs) as advance:
         advance(run.epoch)

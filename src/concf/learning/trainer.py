@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -71,9 +72,7 @@ class Trainer:
         self.lesson = torch.full(
             (self.model.n_users, self._lesson_length()), NOTHING, dtype=torch.int32, device=self.device
         )
-        self.has_teacher = teacher is not None
-        if teacher is not None:
-            self._learn_from(teacher)
+        self.teacher = None if teacher is None else self._learn_from(teacher)  # what it is known by
         self.lanes = Lanes(self.device, 2)
         self._captured = Captured(self._step, self.noise)
         self._drawn: dict[int, Batch] = {}
@@ -88,12 +87,19 @@ class Trainer:
         options = {"fused": True, "capturable": on_gpu} if balance.optimiser == "adam" else {}
         self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)
 
-    def _learn_from(self, teacher: Tensor) -> None:
-        if teacher.ndim != 2 or len(teacher) != self.model.n_users or int(teacher.max()) >= self.model.n_items:
-            shape = f"[{self.model.n_users} users, L] of items below {self.model.n_items}"
-            raise ConfigError(f"teacher: expected ranked lists {shape}, found {list(teacher.shape)}")
+    def _learn_from(self, teacher: Tensor) -> str:
+        """Take the lists as the lesson; their SHA-256."""
+        users, items = self.model.n_users, self.model.n_items
+        if self.settings.consensus.by == "softmax":
+            raise ConfigError("teacher: with consensus.by = 'softmax' heads learn from each other alone")
+        if teacher.ndim != 2 or len(teacher) != users or not teacher.shape[1]:
+            raise ConfigError(f"teacher: expected ranked lists [{users} users, L], L > 0, found {list(teacher.shape)}")
+        strange = teacher[(teacher < NOTHING) | (teacher >= items)]
+        if len(strange):
+            raise ConfigError(f"teacher: expected items below {items} and -1 for none, found item {int(strange[0])}")
         length = min(teacher.shape[1], self.lesson.shape[1])
         self.lesson[:, :length] = teacher[:, :length].to(self.lesson)
+        return sha256(self.lesson.cpu().numpy().tobytes()).hexdigest()
 
     def _lesson_length(self) -> int:
         chosen = self.settings.consensus
@@ -110,7 +116,7 @@ class Trainer:
 
     def teaches(self, epoch: int) -> bool:
         """Whether the heads are taught in that epoch."""
-        if self.has_teacher:
+        if self.teacher:
             return self.settings.consensus.weight > 0
         ready = self.n_rankings >= (1 if self.settings.consensus.newest_votes else 2)
         return self.settings.teaches and ready and epoch >= self.settings.consensus.first_lesson
@@ -289,7 +295,7 @@ class Trainer:
             votes, self.window, self.model.n_items, self._shown(), voters=self._voters(), places=self._places(),
             temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
-        if not self.has_teacher:
+        if not self.teacher:
             self.lesson.copy_(both[:, : self.lesson.shape[1]])
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
             self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on

@@ -35,7 +35,7 @@ class Selector(nn.Module):
         drawn = torch.rand(logits.shape, generator=noise, device=logits.device, dtype=logits.dtype)
         soft = (logits - (-drawn.clamp(1e-7, 1 - 1e-7).log()).log()).softmax(1)
         hard = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
-        return hard + soft - soft.detach()
+        return hard + (soft - soft.detach())  # in this order 1 stays 1
 
 
 class Model(nn.Module):

@@ -1,0 +1,228 @@
+"""From measured lines to docs/reproduction.md, with its figures and tables. Nothing is measured here."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+from concf.data.folders import new_file
+from concf.experiments.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
+from concf.experiments.figures import Drawing, draw
+from concf.experiments.measured import SPLITS, Line, Measured, inside
+from concf.experiments.tables import TABLES, Table
+from concf.tables import markdown
+
+INTRODUCTION = """# The paper, reproduced
+
+Every table and figure of *Consensus Learning from Heterogeneous Objectives for One-Class Collaborative Filtering* (Kang
+et al., WWW '22), beside what this implementation measures, and a verdict on every claim of its text.
+"""
+
+HOW = """## How it is made
+
+```
+concf reproduce all        # measure what is missing, then write this page
+concf reproduce --render   # write it again from the lines alone
+```
+
+A line of `results/reproduction.jsonl` is one variant on one split under one preset. Ours are test figures, mean ±
+standard deviation over splits of the data, which also seed the model; every head stands at the epoch of its own best
+validation R@50. The preset is `reference` unless another is named ([training.md](training.md#presets)). "3 of 5"
+splits: the others are still to be measured. The best SingleCF is the objective with the best mean validation over the
+splits (the paper takes the best test figure of each metric). Foursquare is a subset of the paper's: a third data set,
+not its column.
+
+A comparison of two holds if it goes the paper's way on every split that both have, and in part if it does on average
+alone; a claim about several data sets or variants holds if all of them hold, and does not hold if none does.
+Significance is that of the paired t-test over the splits, at 0.05.
+"""
+
+SECTIONS = {
+    "stats": "The data",
+    "main": "Recommendation performance",
+    "groups": "Gains by group of users",
+    "schemes": "Consensus learning: three schemes",
+    "per": "What one objective hits and another misses",
+    "chr": "How complementary the models are",
+    "consistency": "Steadiness and correctness",
+    "homogeneous": "Homogeneous objectives",
+    "distillation": "Two-stage distillation",
+    "hyperparameters": "Hyperparameters",
+    "selection": "Selecting a loss instead of agreeing",
+    "sharing": "Sharing parameters",
+    "differences": "Where the paper and its released code differ",
+}
+
+NOTES = {
+    "stats": (
+        "The paper's counts are those of the data before its rule of ten interactions. Protocol `paper` keeps that "
+        "data and lets only such users and items into validation and test; `released` removes the others altogether. "
+        "Ciao's count has repeated pairs in the paper, distinct ones here."
+    ),
+    "main": (
+        "SingleCF models are trained side by side with nothing shared, no balancing and no consensus loss, which is "
+        "each of them alone. The tables of the presets `paper` and `released` are among the files."
+    ),
+    "groups": (
+        "Users are sorted by their training interactions and cut into four equal groups. A group's gain is the ratio "
+        "of its mean R@50 over the splits; the paper averages the gains of single users, which is not defined for a "
+        "user whom SingleCF gives no hit."
+    ),
+    "schemes": (
+        "The best model of SingleCF is one objective for all splits, the best head of the others that of each split, "
+        "both by validation. The paper's points are those that its other tables print."
+    ),
+    "per": ("Of the models of SingleCF, at 50 places."),
+    "chr": ("The model y is the BPR model of 64 dimensions of each set. User-level CHR is that of users with any hit."),
+    "consistency": ("SingleCF models, ranked after every epoch, with a window of 20 rankings."),
+    "homogeneous": (
+        "Five heads of CF-E from other starts. PCL: the teacher is the softmax of the mean logits of the heads; its "
+        "loss has the weight of the consensus loss and begins at the same epoch; its ensemble is that mean."
+    ),
+    "distillation": (
+        "The teacher's list is static and taught from the first epoch on with the same listwise loss. T1 is the best "
+        "SingleCF by validation, T2 the RC-consensus of all of them."
+    ),
+    "hyperparameters": (
+        "Ours change one setting of `reference`, which has alpha 0.005, |Q| 5 and p 10; the paper's change one of "
+        "0.01, 5 and 20. With |Q| all, consensus learning begins when it does with |Q| 5."
+    ),
+    "selection": (
+        "ConCF-S: a linear map of the pair's user and item embeddings gives the logits of a straight-through Gumbel- "
+        "softmax of temperature 1, trained with the model. AutoML is the same without consensus loss and balancing; "
+        "its ensemble is the RC-consensus of the heads."
+    ),
+    "sharing": (
+        "With nothing shared there is no embedding to balance on, and balancing is off. The embeddings' share counts "
+        "the output tables of CF-E among the other parameters."
+    ),
+    "differences": (
+        'Each setting of the paper, or of its released code, that `reference` has otherwise, switched alone; "all" is '
+        "the whole preset."
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """An experiment as it is shown."""
+
+    name: str
+    tables: list[Table]
+    drawings: list[Drawing]
+    verdicts: list[tuple[Claim, Verdict]]
+
+
+def sections(lines: Iterable[Line]) -> list[Section]:
+    """Every experiment in the order of the document, each on the splits planned for it."""
+    every = Measured(lines)
+    found = []
+    for name in SECTIONS:
+        measured = every.first(SPLITS[name])
+        verdicts = [(claim, claim.verdict(measured)) for claim in CLAIMS if claim.experiment == name]
+        found.append(Section(name, TABLES[name](measured), draw(name, measured), verdicts))
+    return found
+
+
+def render(lines: Iterable[Line], out_docs: Path, out_results: Path, summary: str | None = None) -> list[Path]:
+    """Write reproduction.md and reproduction/*.png, *.svg into `out_docs`, tables/*.csv, *.tex into `out_results`.
+
+    summary: a person's own lines for the top, Markdown; None: those of reproduction/summary.md in `out_docs`, if any
+    """
+    lines = list(lines)
+    own = out_docs / "reproduction" / "summary.md"
+    if summary is None and own.is_file():
+        summary = own.read_text(encoding="utf-8")
+    found, written = sections(lines), []
+    for section in found:
+        for table in section.tables:
+            for kind, text in (("csv", table.csv()), ("tex", table.latex())):
+                written.append(_write(out_results / "tables" / f"{table.name}.{kind}", text))
+        for drawing in section.drawings:
+            for kind in ("png", "svg"):
+                path = out_docs / "reproduction" / f"{drawing.name}.{kind}"
+                with new_file(path) as fresh:
+                    drawing.save(fresh, kind)
+                written.append(path)
+    tables = Path(os.path.relpath(out_results / "tables", out_docs)).as_posix()
+    return [*written, _write(out_docs / "reproduction.md", document(found, lines, summary or "", tables))]
+
+
+def _write(path: Path, text: str) -> Path:
+    with new_file(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+    return path
+
+
+def document(found: Iterable[Section], lines: Iterable[Line], summary: str, tables: str) -> str:
+    """The page. tables: where the tables' files lie, seen from it."""
+    found = list(found)
+    parts = [INTRODUCTION, _verdicts_in_short(found), summary.strip() + "\n" if summary.strip() else "", HOW]
+    return "\n".join([*(part for part in parts if part), *(_shown(each, tables) for each in found), _sources(lines)])
+
+
+def _verdicts_in_short(found: Iterable[Section]) -> str:
+    """How many claims hold, and which do not."""
+    verdicts = [both for section in found for both in section.verdicts]
+    count = Counter(verdict.word for _, verdict in verdicts)
+    words = ", ".join(f"{count[word]} {form}" for word, form in PLURAL.items())
+    failed = [claim for claim, verdict in verdicts if verdict.word == FAILS]
+    named = "; ".join(f"[{claim.sentence.rstrip('.')}](#{claim.experiment})" for claim in failed)
+    return f"Of the paper's {len(verdicts)} claims {words}.\n" + (f"\nThose that do not: {named}.\n" if named else "")
+
+
+PLURAL = {HOLDS: "hold", IN_PART: "hold in part", FAILS: "do not hold", UNKNOWN: "are not measured"}
+
+
+def _shown(section: Section, tables: str) -> str:
+    """Claims, figures, tables, in that order; of the main experiment only the tables of `reference`."""
+    text = f'<a id="{section.name}"></a>\n\n## {SECTIONS[section.name]}\n\n{fill(NOTES[section.name], 120)}\n'
+    if section.verdicts:
+        rows = [
+            [f"{claim.sentence} ({claim.where})", f"**{verdict.word}**", verdict.figures or "–"]
+            for claim, verdict in section.verdicts
+        ]
+        text += "\n" + markdown(["claim", "verdict", "figures"], rows)
+    for drawing in section.drawings:
+        text += f"\n![{drawing.alt}](reproduction/{drawing.name}.png)\n\n{drawing.caption} "
+        text += f"[SVG](reproduction/{drawing.name}.svg)\n"
+    for table in section.tables:
+        if not table.name.startswith("main-") or "-reference-" in table.name:
+            text += f"\n{table.markdown()}"
+    files = ", ".join(f"[{table.name}]({tables}/{table.name}.csv)" for table in section.tables)
+    return f"{text}\nAs CSV, with LaTeX beside: {files}.\n"
+
+
+def _sources(lines: Iterable[Line]) -> str:
+    """Which machine and commit the lines are of."""
+    counts: Counter[tuple[str, ...]] = Counter()
+    seconds: Counter[tuple[str, ...]] = Counter()
+    for line in lines:
+        provenance = line.get("provenance", {})
+        machine = ", ".join(part for part in (str(line.get("device", "")), _machine(provenance)) if part)
+        versions = _words(provenance.get("versions"))
+        source = (machine or "–", str(provenance.get("commit") or "–"), versions or "–")
+        counts[source] += 1
+        seconds[source] += line.get("seconds", 0)
+    rows = [[*source, str(counts[source]), f"{seconds[source]:,.0f}"] for source in sorted(counts)]
+    header = ["machine", "commit", "versions", "lines", "seconds in all"]
+    return "## Where the lines come from\n\n" + (markdown(header, rows) if rows else "Nothing was measured yet.\n")
+
+
+def _machine(provenance: Mapping[str, Any]) -> str:
+    machine = provenance.get("machine")
+    if not isinstance(machine, Mapping):
+        return str(machine or "")
+    cores = inside(machine, ["cores"])
+    return ", ".join(filter(None, (str(machine.get("processor", "")), f"{cores} cores" if cores else "")))
+
+
+def _words(values: Any) -> str:
+    if not isinstance(values, Mapping):
+        return str(values or "")
+    return ", ".join(f"{name} {value}" for name, value in values.items())
