@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONCF_DATA_HOME ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test lint bench baselines accuracy dist clean
+.PHONY: setup demo test lint bench baselines reproduction dist clean
 
 setup: $(READY)
 
@@ -50,8 +50,8 @@ bench: setup
 baselines: setup
 	$(BIN)/python benchmarks/compare_baselines.py
 
-accuracy: setup
-	$(BIN)/python benchmarks/render_accuracy.py
+reproduction: setup
+	$(BIN)/concf reproduce --render
 
 dist: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build

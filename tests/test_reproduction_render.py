@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from concf.experiments import published
-from concf.experiments.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNKNOWN
+from concf.experiments.claims import CLAIMS
 from concf.experiments.figures import draw
 from concf.experiments.measured import CITEULIKE, PLACES, Measured
 from concf.experiments.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from concf.experiments.rendering import SECTIONS, render
 from concf.experiments.tables import TABLES, Table, escape
+from concf.experiments.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN
 
 Line = dict[str, Any]
 SHIFTS = (0.0, 0.004, -0.002, 0.001, 0.003)  # of the splits

@@ -22,7 +22,7 @@ DOCUMENTS = "Documents"
 def reproduce(
     experiments: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments, or all; see --list.", show_default=False)] = None,
     show: Annotated[bool, typer.Option("--list", help="Say what there is, and what of it is measured.")] = False,
-    dataset: Annotated[str | None, typer.Option(help="Only these data sets: citeulike, ciao, foursquare, or another in their place, as demo.", rich_help_panel=WHICH)] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only these data sets: citeulike, ciao, foursquare, or another one, as demo.", rich_help_panel=WHICH)] = None,
     protocol: Annotated[str | None, typer.Option(help="Only these protocols: released, paper.", rich_help_panel=WHICH)] = None,
     preset: Annotated[str | None, typer.Option(help="Only these presets: reference, paper, released.", rich_help_panel=WHICH)] = None,
     variant: Annotated[list[str] | None, typer.Option(help="Only this variant, such as ConCF; may be repeated.", rich_help_panel=WHICH)] = None,

@@ -104,7 +104,7 @@ def _complementary(found: dict[str, Evaluation], data: Split) -> dict[str, Any]:
 def _statistics(setup: _Setup) -> dict[str, Any]:
     data = setup.data
     parts = {name: int(part.nnz) for name, part in (("train", data.train), ("valid", data.valid), ("test", data.test))}
-    whole = {"users": data.train.shape[0], "items": data.train.shape[1], "interactions": sum(parts.values())}
+    whole = {"users": data.train.shape[0], "items": data.train.shape[1], "interactions": len(data.interactions.user)}
     return {"statistics": whole | parts | {"evaluated_users": len(data.evaluated)}}
 
 

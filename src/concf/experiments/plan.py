@@ -92,15 +92,16 @@ def cells_of(
 ) -> list[Cell]:
     """The cells of those experiments, each once; of those data sets, protocols, presets, variants and first splits.
 
-    Those under `reference` come first. A data set that no experiment has, such as `demo`, is taken in place of theirs.
+    Those under `reference` come first. A data set that no experiment has, such as `demo`, is taken as one more.
     """
     chosen = list(EXPERIMENTS) if ALL in names else list(names)
     for name in chosen:
         if name not in EXPERIMENTS:
             raise ConfigError(f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)} and {ALL}")
     strange = [name for name in data if name not in {place for place, _ in STATISTICS}]
-    instead = tuple((name, protocol) for name in strange for protocol in protocols or ("released",)) or None
-    found = dict.fromkeys(cell for name in chosen for cell in EXPERIMENTS[name].cells(instead))
+    more = tuple((name, protocol) for name in strange for protocol in protocols or ("released",))
+    experiments = [EXPERIMENTS[name] for name in chosen]
+    found = dict.fromkeys(cell for each in experiments for cell in each.cells((*each.data, *more)))
     kept = [
         cell
         for cell in found

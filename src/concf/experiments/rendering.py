@@ -11,10 +11,11 @@ from textwrap import fill
 from typing import Any
 
 from concf.data.folders import new_file
-from concf.experiments.claims import CLAIMS, FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
+from concf.experiments.claims import CLAIMS
 from concf.experiments.figures import Drawing, draw
 from concf.experiments.measured import SPLITS, Line, Measured, inside
 from concf.experiments.tables import TABLES, Table
+from concf.experiments.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
 from concf.tables import markdown
 
 INTRODUCTION = """# The paper, reproduced
@@ -26,8 +27,8 @@ et al., WWW '22), beside what this implementation measures, and a verdict on eve
 HOW = """## How it is made
 
 ```
-concf reproduce all        # measure what is missing, then write this page
-concf reproduce --render   # write it again from the lines alone
+concf reproduce all --render   # measure what is missing, then write this page
+concf reproduce --render       # write it again from the lines alone
 ```
 
 A line of `results/reproduction.jsonl` is one variant on one split under one preset. Ours are test figures, mean ±
@@ -93,9 +94,11 @@ NOTES = {
         "0.01, 5 and 20. With |Q| all, consensus learning begins when it does with |Q| 5."
     ),
     "selection": (
-        "ConCF-S: a linear map of the pair's user and item embeddings gives the logits of a straight-through Gumbel- "
-        "softmax of temperature 1, trained with the model. AutoML is the same without consensus loss and balancing; "
-        "its ensemble is the RC-consensus of the heads."
+        "ConCF-S: a linear map of the pair's user and item embeddings gives the logits of a straight-through Gumbel-"
+        "softmax of temperature 1, trained with the model. Left at that, one or two heads are soon chosen for "
+        "everything; so a head's logits are standardised over the batch, and the choice is moved by each loss relative "
+        "to its mean. A head sees a sixth of the pairs in an epoch, and these runs have no early stop. AutoML is the "
+        "same without consensus loss and balancing; its ensemble is the RC-consensus of the heads."
     ),
     "sharing": (
         "With nothing shared there is no embedding to balance on, and balancing is off. The embeddings' share counts "

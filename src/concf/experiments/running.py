@@ -40,14 +40,16 @@ def run_cells(
     say:     called with a sentence for every cell
     """
     missing = [cell for cell in cells if book.find(cell.key(changes)) is None]
-    for cell in {cell.folder: cell for cell in missing}.values():
-        _prepared(cell, data)
+    refused = {
+        cell.folder: why for cell in {cell.folder: cell for cell in missing}.values() if (why := _prepared(cell, data))
+    }
+    failures = [f"{_name(cell)}: {refused[cell.folder]}" for cell in missing if cell.folder in refused]
+    missing = [cell for cell in missing if cell.folder not in refused]
     devices = _devices(device)
     n_workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(missing), 1))
-    failures = []
     with working("measuring", len(missing)) as advance:
         for cell, future in _measured(missing, data, devices, n_workers, tuple(changes)):
-            name = f"{cell.variant}, {cell.data} {cell.protocol}, split {cell.seed}, {cell.preset}"
+            name = _name(cell)
             try:
                 line = future.result()
                 book.add(cell.key(changes), line)
@@ -68,7 +70,7 @@ def _measured(
         for cell in cells:
             future: Future[dict[str, Any]] = Future()
             try:
-                future.set_result(_measure(cell, data, devices[0], changes, os.cpu_count() or 1))
+                future.set_result(_measure(cell, data, devices[0], changes))
             except Exception as error:
                 future.set_exception(error)
             yield cell, future
@@ -87,16 +89,28 @@ def _measured(
             raise
 
 
-def _measure(cell: Cell, data: Path, device: str, changes: tuple[str, ...], threads: int) -> dict[str, Any]:
-    torch.set_num_threads(threads)
+def _measure(cell: Cell, data: Path, device: str, changes: tuple[str, ...], threads: int = 0) -> dict[str, Any]:
+    """threads: of this process; 0: as they are."""
+    if threads:
+        torch.set_num_threads(threads)
     return measure(cell, Split.load(data / cell.folder), device, changes)
 
 
-def _prepared(cell: Cell, data: Path) -> None:
-    if not (data / cell.folder).exists():
-        from concf.data.prepare import prepare
+def _prepared(cell: Cell, data: Path) -> str | None:
+    """Prepare the cell's split unless it is there; why it cannot be."""
+    if (data / cell.folder).exists():
+        return None
+    from concf.data.prepare import prepare
 
+    try:
         prepare(cell.data, protocol=cell.protocol, seed=cell.seed).save(data / cell.folder)
+    except ConcfError as error:
+        return str(error)
+    return None
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.variant}, {cell.data} {cell.protocol}, split {cell.seed}, {cell.preset}"
 
 
 def _devices(asked: str | None) -> list[str]:
