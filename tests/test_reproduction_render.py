@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,7 @@ def test_printed_figures_agree_between_tables():
     assert published.SELECTION["ConCF", CONSENSUS] == published.CONCF["citeulike"][CONSENSUS]
     assert published.CHR["SingleCF"] == published.CHR_BY_SCHEME["SingleCF"]
     for name, printed in published.STATISTICS.items():
-        density = printed["interactions"] / printed["users"] / printed["items"]
+        density = printed["events"] / printed["users"] / printed["items"]
         assert density == pytest.approx(printed["density"], abs=6e-6), name
 
 
@@ -264,7 +265,7 @@ def test_verdicts_turn_with_the_figures(claim: str, variant: str, add: float, ro
         ("chr-users", "SingleCF", {"user_chr": dict.fromkeys(HEADS, [0.1] * 101)}, FAILS),
         ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
         ("embeddings", "ConCF", {"parameters": {"all": 100, "embeddings": 98}}, FAILS),
-        ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "interactions": 3}}, FAILS),
+        ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
         ("steadier", "consistency", {"consistency": {"all": {"correct": [0.1] * 10, "incorrect": [0.2] * 10}}}, FAILS),
         ("rc-over-training", "consistency", {"curves": {"epoch": [1], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
     ],
@@ -357,3 +358,16 @@ def test_drawing_leaves_matplotlib_as_it_was():
     assert draw("chr", Measured([])) == []
     assert draw("stats", Measured(LINES)) == []
     assert dict(matplotlib.rcParams) == before
+
+
+def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(tmp_path: Path) -> None:
+    root = Path(__file__).parent.parent
+    summary = (root / "docs/reproduction/summary.md").read_text(encoding="utf-8")
+    text = (root / "results/reproduction.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    written = render(lines, tmp_path / "docs", tmp_path / "results", summary)
+    for path in written:
+        there = root / path.relative_to(tmp_path)
+        assert there.exists(), f"{there} is missing: make reproduction"
+        if path.suffix in (".md", ".csv", ".tex"):
+            assert path.read_text(encoding="utf-8") == there.read_text(encoding="utf-8"), f"{there}: make reproduction"

@@ -104,7 +104,8 @@ def _complementary(found: dict[str, Evaluation], data: Split) -> dict[str, Any]:
 def _statistics(setup: _Setup) -> dict[str, Any]:
     data = setup.data
     parts = {name: int(part.nnz) for name, part in (("train", data.train), ("valid", data.valid), ("test", data.test))}
-    whole = {"users": data.train.shape[0], "items": data.train.shape[1], "interactions": len(data.interactions.user)}
+    counts = data.interactions.statistics()
+    whole = {name: counts[name] for name in ("users", "items", "interactions", "events")}
     return {"statistics": whole | parts | {"evaluated_users": len(data.evaluated)}}
 
 
@@ -112,7 +113,8 @@ def _model_sizes(setup: _Setup) -> dict[str, Any]:
     """BPR alone with other dimensions; CHR of each among all of them."""
     found, rows = {}, {}
     for size in SIZES:
-        run = setup.train(setup.settings(f"model.dimensions={size}").single("bpr"))
+        sized = choose_settings(setup.settings(), {"model": {"dimensions": size}}, single="bpr")
+        run = setup.train(sized)
         name = f"bpr d={size}"
         found[name] = setup.evaluate(run.recommender("bpr"))
         rows[name] = _row(run, "bpr", found[name])

@@ -34,7 +34,7 @@ NEAR = 0.1  # "a little": the paper's are 4 % below and 1 % above
 
 def _statistics(measured: Measured) -> Cases:
     for data in ("citeulike", "ciao"):
-        for kind in ("users", "items", "interactions"):
+        for kind in ("users", "items", "events"):
             found = estimate(measured.field("statistics", (data, "paper"), "statistics", kind))
             printed = published.STATISTICS[data][kind]
             if found:

@@ -13,9 +13,9 @@ R_CONSENSUS, CONSENSUS, BEST = "R-consensus", "consensus", "best head"
 Four = tuple[float, float, float, float]
 
 STATISTICS: dict[str, dict[str, float]] = {
-    "citeulike": {"users": 5219, "items": 25181, "interactions": 125580, "density": 0.00096},
-    "ciao": {"users": 7265, "items": 11211, "interactions": 149141, "density": 0.00183},
-    "foursquare": {"users": 19465, "items": 28593, "interactions": 1115108, "density": 0.00200},
+    "citeulike": {"users": 5219, "items": 25181, "events": 125580, "density": 0.00096},
+    "ciao": {"users": 7265, "items": 11211, "events": 149141, "density": 0.00183},
+    "foursquare": {"users": 19465, "items": 28593, "events": 1115108, "density": 0.00200},
 }
 """Table "The statistics of the datasets" (appendix)."""
 

@@ -63,7 +63,7 @@ NOTES = {
     "stats": (
         "The paper's counts are those of the data before its rule of ten interactions. Protocol `paper` keeps that "
         "data and lets only such users and items into validation and test; `released` removes the others altogether. "
-        "Ciao's count has repeated pairs in the paper, distinct ones here."
+        "Events: Ciao's count has repeated pairs."
     ),
     "main": (
         "SingleCF models are trained side by side with nothing shared, no balancing and no consensus loss, which is "

@@ -17,6 +17,8 @@ from concf.data.split import Split
 from concf.errors import ConcfError
 from concf.experiments.cells import measure
 from concf.experiments.plan import Cell
+from concf.experiments.variants import VARIANTS
+from concf.learning.presets import choose_settings
 from concf.progress import working
 
 A_GPU = 6  # cells that share a card well
@@ -39,22 +41,26 @@ def run_cells(
     changes: settings over those of each variant, such as `training.epochs=2`; such lines stand apart from the others
     say:     called with a sentence for every cell
     """
+    for preset, variant in {(cell.preset, cell.variant) for cell in cells}:
+        choose_settings(preset, words=[*VARIANTS[variant], *changes])  # a misspelt change is refused at once
     missing = [cell for cell in cells if book.find(cell.key(changes)) is None]
     refused = {
         cell.folder: why for cell in {cell.folder: cell for cell in missing}.values() if (why := _prepared(cell, data))
     }
     failures = [f"{_name(cell)}: {refused[cell.folder]}" for cell in missing if cell.folder in refused]
+    for failure in failures:
+        say(failure)
     missing = [cell for cell in missing if cell.folder not in refused]
     devices = _devices(device)
     n_workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(missing), 1))
     with working("measuring", len(missing)) as advance:
         for cell, future in _measured(missing, data, devices, n_workers, tuple(changes)):
             name = _name(cell)
-            try:
-                line = future.result()
-                book.add(cell.key(changes), line)
-                say(f"{name}: {_figure(line)}")
-            except Exception as error:  # whatever it was, the other cells are worth having
+            error = future.exception()
+            if error is None:
+                book.add(cell.key(changes), future.result())
+                say(f"{name}: {_figure(future.result())}")
+            else:  # whatever it was, the other cells are worth having
                 kind = "" if isinstance(error, ConcfError) else f"{type(error).__name__}: "
                 failures.append(f"{name}: {kind}{error}")
                 say(failures[-1])

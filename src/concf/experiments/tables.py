@@ -176,14 +176,14 @@ def _recall(measured: Measured, variant: str, rows: Iterable[str], paper: Sequen
 
 def statistics(measured: Measured) -> list[Table]:
     """The data sets as they are after the filters, and how they are divided."""
-    kinds: dict[str, Write] = {"users": whole, "items": whole, "interactions": whole, "density": density}
+    kinds: dict[str, Write] = {"users": whole, "items": whole, "events": whole, "density": density}
     parts = ("train", "valid", "test", "evaluated_users")
     sizes: list[Row] = []
     divided = []
     for place in (("citeulike", "paper"), *PLACES):
         found = {kind: measured.field("statistics", place, "statistics", kind) for kind in (*kinds, *parts)}
         cells = {seed: users * found["items"][seed] for seed, users in found["users"].items()}
-        found["density"] = {seed: pairs / cells[seed] for seed, pairs in found["interactions"].items()}
+        found["density"] = {seed: pairs / cells[seed] for seed, pairs in found["events"].items()}
         printed = published.STATISTICS[place[0]]
         sizes.append(([label(place)], [_beside(place, printed[kind], found[kind], kinds[kind]) for kind in kinds]))
         divided.append([label(place), *(words(estimate(found[part]), whole) for part in parts)])

@@ -1,0 +1,281 @@
+"""Cells measured on a small split: every variant gives a whole line, and lines that must agree do."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.evaluation.evaluate import evaluate
+from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
+from concf.experiments.cells import measure
+from concf.experiments.complementarity import steadiness_by_rank
+from concf.experiments.plan import Cell
+from concf.experiments.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+from concf.learning.presets import choose_settings
+from concf.learning.train import train as train_anywhere
+from concf.learning.trainer import Trainer
+from concf.model.objectives import FIVE
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+train = partial(train_anywhere, device="cpu")
+
+SMALL = (
+    "training.epochs=2", "training.batch=256", "model.dimensions=8", "consensus.every=1", "consensus.warm_up=1",
+    "consensus.window=2", "consensus.kept=120", "consensus.length=5", "consensus.tail=5",
+)  # fmt: skip
+PER_RUN = {"provenance", "seconds"}
+EVERY_LINE = {"cell", "split_hash", "changes", "seconds", "device", "provenance"}
+METRICS = {"recall@20", "ndcg@20", "recall@50", "ndcg@50"}
+CONSENSUSES = ("R-consensus", "consensus")
+COMPLEMENTARY = {"per", "chr", "user_chr"}
+TRAINED = [name for name in VARIANTS if name != "statistics"]
+ONE_RUN = [name for name in TRAINED if name not in ("model sizes", "distillation")]
+STUDENTS = ("SingleCF", "ConCF best head", "ConCF consensus")
+ROWS = {
+    "initial conditions": [*(f"bpr#{start}" for start in range(1, 6)), *CONSENSUSES],
+    "homogeneous": [*(f"multinomial#{start}" for start in range(1, 6)), *CONSENSUSES],
+    "PCL": [*(f"multinomial#{start}" for start in range(1, 6)), "consensus"],
+    "model sizes": [f"bpr d={size}" for size in SIZES],
+    "distillation": ["T1", "T2", *(f"{teacher} > {student}" for teacher in ("T1", "T2") for student in STUDENTS)],
+}
+
+
+def cell(variant: str) -> Cell:
+    return Cell(variant, "small", "random", 0)
+
+
+def measured_again(line: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on when and where."""
+    return {name: value for name, value in line.items() if name not in PER_RUN}
+
+
+@pytest.fixture(scope="module")
+def data() -> Split:
+    """Some held-out pairs of it are of items that never train."""
+    split = prepare(Simulation(users=70, items=150, events=2000, tastes=4).draw(3), protocol="random")
+    assert split.counts()["dropped"] > 0
+    return split
+
+
+@pytest.fixture(scope="module")
+def lines(data: Split) -> dict[str, dict[str, Any]]:
+    torch.set_num_threads(1)
+    return {variant: measure(cell(variant), data, changes=SMALL) for variant in VARIANTS}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_line_says_what_it_is_of_and_is_json(lines: dict[str, dict[str, Any]], data: Split, variant: str) -> None:
+    line = lines[variant]
+    assert json.loads(json.dumps(line, allow_nan=False)) == line
+    assert line.keys() >= EVERY_LINE
+    assert line["cell"] == {"variant": variant, "data": "small", "protocol": "random", "seed": 0, "preset": "reference"}
+    assert line["split_hash"] == data.hash
+    assert line["changes"] == [*VARIANTS[variant], *SMALL]
+    assert line["device"] == "cpu"
+    assert isinstance(line["seconds"], float)
+    assert line["provenance"].keys() >= {"commit", "versions", "machine"}
+
+
+@pytest.mark.parametrize("variant", TRAINED)
+def test_every_row_is_measured_over_all_users_and_by_their_activity(
+    lines: dict[str, dict[str, Any]], data: Split, variant: str
+) -> None:
+    line = lines[variant]
+    assert sorted(line["rows"]) == sorted(ROWS.get(variant, [*FIVE, *CONSENSUSES]))
+    for row in line["rows"].values():
+        assert row.keys() == {"validation", "epoch", "test", "groups"}
+        assert 0 <= row["validation"] <= 1
+        assert row["epoch"] in (0, 1)
+        assert row["test"].keys() == METRICS
+        users = [group["users"] for group in row["groups"]]
+        assert (len(users), sum(users)) == (4, len(data.evaluated))
+        assert max(users) - min(users) <= 1
+        activity = [group["activity"] for group in row["groups"]]
+        assert activity == sorted(activity, reverse=True)
+        for name, value in row["test"].items():
+            assert 0 <= value <= 1
+            weighted = sum(group["users"] * group[name] for group in row["groups"]) / sum(users)
+            assert value == pytest.approx(weighted, rel=1e-12)
+
+
+@pytest.mark.parametrize("variant", ONE_RUN)
+def test_a_line_of_one_run_names_its_best_head_and_what_it_costs(
+    lines: dict[str, dict[str, Any]], data: Split, variant: str
+) -> None:
+    line = lines[variant]
+    heads = {name: row["validation"] for name, row in line["rows"].items() if name not in CONSENSUSES}
+    assert line["best_head"] == max(heads, key=heads.__getitem__)
+    assert line["epochs"] == 2
+    table = sum(data.train.shape) * 8
+    apart = "model.sharing=none" in VARIANTS[variant]
+    assert line["parameters"]["embeddings"] == table * (len(heads) if apart else 1)
+    assert line["parameters"]["all"] > line["parameters"]["embeddings"]
+
+
+@pytest.mark.parametrize("variant", [*ONE_RUN, "model sizes"])
+def test_what_heads_know_of_each_other_is_told(lines: dict[str, dict[str, Any]], variant: str) -> None:
+    line = lines[variant]
+    heads = [name for name in ROWS.get(variant, PAPERS_FIVE) if name not in CONSENSUSES]
+    assert {*line["per"]} == {*line["chr"]} == {*line["user_chr"]} == {*heads}
+    for x in heads:
+        assert {*line["per"][x]} == {*heads}
+        assert line["per"][x][x] == 0
+        assert all(0 <= share <= 1 for share in line["per"][x].values())
+        assert 0 <= line["chr"][x] <= 1
+        quantiles = line["user_chr"][x]
+        assert len(quantiles) == 101
+        assert quantiles == sorted(quantiles)
+        assert 0 <= quantiles[0] <= quantiles[-1] <= 1
+    for x in heads:  # who misses nothing that another knows misses nothing of all
+        if all(line["per"][y][x] == 0 for y in heads):
+            assert line["chr"][x] == 0
+
+
+def test_steadiness_is_told_in_ten_bins_and_curves_by_epoch(lines: dict[str, dict[str, Any]]) -> None:
+    line = lines["consistency"]
+    assert line["consistency"].keys() == {"one", "all"}
+    for kinds in line["consistency"].values():
+        assert kinds.keys() == {"correct", "incorrect"}
+        for bins in kinds.values():
+            assert len(bins) == 10
+            assert all(each is None or 0 < each <= 1 for each in bins)
+        assert all(each is not None for each in kinds["incorrect"])
+    curves = line["curves"]
+    assert curves["epoch"] == [0]
+    for kind in ("one", "all"):
+        assert curves[kind].keys() == {"R", "RC"}
+        assert all(len(each) == 1 and 0 < each[0] <= 1 for each in curves[kind].values())
+
+
+def test_steadiness_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:
+    rankings: list[torch.Tensor] = []
+    chosen = choose_settings(words=[*VARIANTS["consistency"], *SMALL])
+    train(data, chosen, watch_rankings=lambda epoch, trainer, lists: rankings.append(trainer.queue[-1].clone()))
+    heads = [
+        steadiness_by_rank(
+            rankings[-1][place], [ranking[place] for ranking in rankings], data.test, data.valid, data.evaluated,
+            temperature=chosen.consensus.steadiness,
+        )
+        for place in range(5)
+    ]  # fmt: skip
+    assert len(rankings) == 2
+    found = lines["consistency"]["consistency"]
+    assert found["one"] == heads[0]
+    for kind in ("correct", "incorrect"):
+        for place in range(10):
+            known = [head[kind][place] for head in heads if head[kind][place] is not None]
+            expected = pytest.approx(sum(known) / len(known)) if known else None
+            assert found["all"][kind][place] == expected
+
+
+def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> None:
+    words = [*(word for word in SMALL if not word.startswith("training.epochs")), "training.epochs=8"]
+    curves = measure(cell("consistency"), data, changes=words)["curves"]
+    drawn: dict[int, dict[str, float]] = {}
+
+    def look(epoch: int, trainer: Trainer, lists: dict[str, torch.Tensor]) -> None:
+        drawn[epoch] = {}
+        for name in ("bpr", *CONSENSUSES):
+            shown = lists[name].numpy().copy()
+            drawn[epoch][name] = evaluate(ListFunction(lambda users, _, of=shown: of[users]), data).means()["recall@50"]
+
+    train(data, choose_settings(words=[*VARIANTS["consistency"], *words]), watch_rankings=look)
+    assert curves["epoch"] == [0, 5]
+    assert curves["one"]["R"] == [drawn[epoch]["bpr"] for epoch in (0, 5)]
+    assert curves["all"]["R"] == [drawn[epoch]["R-consensus"] for epoch in (0, 5)]
+    assert curves["all"]["RC"] == [drawn[epoch]["consensus"] for epoch in (0, 5)]
+    assert curves["one"]["RC"][0] == curves["one"]["R"][0]  # after one ranking everything is as steady
+
+
+def test_lines_are_those_of_a_run_by_hand(lines: dict[str, dict[str, Any]], data: Split) -> None:
+    run = train(data, choose_settings(words=[*VARIANTS["ConCF-S"], *SMALL]))
+    for name, row in lines["ConCF-S"]["rows"].items():
+        found = evaluate(run.recommender(name), data)
+        assert row == {
+            "validation": run.best[name].validation, "epoch": run.best[name].epoch, "test": found.means(),
+            "groups": found.by_activity(),
+        }  # fmt: skip
+
+
+def test_the_teachers_are_the_single_models(lines: dict[str, dict[str, Any]]) -> None:
+    single, students = lines["SingleCF"], lines["distillation"]
+    assert students["best_head"] == single["best_head"]
+    assert students["rows"]["T1"] == single["rows"][single["best_head"]]
+    assert students["rows"]["T2"] == single["rows"]["consensus"]
+    assert students["rows"]["T1 > SingleCF"] != students["rows"]["T2 > SingleCF"]
+
+
+def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(
+    lines: dict[str, dict[str, Any]], data: Split
+) -> None:
+    chosen, rows = choose_settings(words=SMALL), lines["distillation"]["rows"]
+    teachers = train(data, choose_settings(words=[*SIDE_BY_SIDE, *SMALL]))
+    best = rank(teachers.recommender(teachers.best_head()), np.arange(len(data.train.indptr) - 1), 10, seen=data.train)
+    for name, lists in (("T1", best), ("T2", teachers.best["consensus"].lists)):
+        alone, together = (train(data, each, teacher=lists) for each in (chosen.single("multinomial"), chosen))
+        students = ((alone, "multinomial"), (together, together.best_head()), (together, "consensus"))
+        for student, (run, which) in zip(STUDENTS, students, strict=True):
+            found = evaluate(run.recommender(which), data)
+            assert rows[f"{name} > {student}"]["test"] == found.means()
+            assert rows[f"{name} > {student}"]["validation"] == run.best[which].validation
+
+
+def test_variants_of_equal_settings_have_equal_rows_and_others_do_not(lines: dict[str, dict[str, Any]]) -> None:
+    by_settings: dict[str, list[str]] = {}
+    for variant in ONE_RUN:
+        chosen = choose_settings(words=[*VARIANTS[variant], *SMALL])
+        by_settings.setdefault(chosen.model_dump_json(), []).append(variant)
+    assert ["without CL", "alpha=0"] in by_settings.values()
+    for same in by_settings.values():
+        assert all(lines[variant]["rows"] == lines[same[0]]["rows"] for variant in same)
+    unlike = ("ConCF", "SingleCF", "without CL", "alpha=1", "ConCF-S", "AutoML", "sharing=full", "homogeneous", "PCL")
+    assert len({json.dumps(lines[variant]["rows"]) for variant in unlike}) == len(unlike)
+
+
+def test_sharing_less_takes_more_parameters(lines: dict[str, dict[str, Any]]) -> None:
+    order = ("sharing=full", "sharing=layer", "ConCF", "sharing=none")
+    sizes = [lines[variant]["parameters"]["all"] for variant in order]
+    assert sizes == sorted(set(sizes))
+    assert lines["SingleCF"]["parameters"] == lines["sharing=none"]["parameters"]
+
+
+def test_model_sizes_differ_in_size_alone(data: Split) -> None:
+    changes = [word for word in SMALL if not word.startswith("model.dimensions")]
+    line = measure(cell("model sizes"), data, changes=changes)
+    for size in SIZES:
+        chosen = choose_settings(words=[f"model.dimensions={size}", *changes], single="bpr")
+        found = evaluate(train(data, chosen).recommender("bpr"), data).means()
+        assert line["rows"][f"bpr d={size}"]["test"] == found
+    assert line["best_head"] == max(line["rows"], key=lambda name: line["rows"][name]["validation"])
+
+
+@pytest.mark.parametrize("variant", ["ConCF", "ConCF-S", "PCL", "distillation", "consistency", "model sizes"])
+def test_a_cell_measured_twice_gives_the_same_line(lines: dict[str, dict[str, Any]], data: Split, variant: str) -> None:
+    again = measure(cell(variant), data, changes=SMALL)
+    assert again.keys() == lines[variant].keys()
+    assert measured_again(again) == measured_again(lines[variant])
+
+
+def test_the_seed_of_the_cell_is_the_seed_of_the_run(lines: dict[str, dict[str, Any]], data: Split) -> None:
+    other = measure(Cell("ConCF", "small", "random", 1), data, changes=SMALL)
+    assert other["rows"] != lines["ConCF"]["rows"]
+
+
+def test_statistics_are_the_split_s_own_counts(lines: dict[str, dict[str, Any]], data: Split) -> None:
+    line, summary = lines["statistics"], data.summary()
+    assert "rows" not in line
+    assert line["statistics"].keys() >= {
+        "users", "items", "interactions", "train", "valid", "test", "evaluated_users",
+    }  # fmt: skip
+    for name, value in line["statistics"].items():
+        assert value == summary[name], name

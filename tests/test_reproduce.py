@@ -1,0 +1,377 @@
+"""`concf reproduce`: the differences are all of them, the plan is the paper's, and cells are measured once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_experiments_small import SMALL, measured_again
+
+from concf.book import Book
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.experiments.plan import EXPERIMENTS, Cell, cells_of
+from concf.experiments.running import run_cells
+from concf.experiments.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
+from concf.learning.presets import PRESETS, choose_settings
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+FOUR = {("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"), ("ciao", "paper")}
+CITEULIKE = {("citeulike", "released")}
+SIZES_OF_PLAN = {  # experiment -> cells: variants x data x splits (x presets)
+    "stats": 5, "main": 2 * 4 * 5 * 3, "schemes": 3 * 4 * 5, "groups": 2 * 4 * 5, "per": 4 * 3, "chr": 3 * 4 * 3,
+    "consistency": 3, "homogeneous": 4 * 3, "distillation": 3 * 3, "hyperparameters": 15 * 3, "selection": 4 * 3,
+    "sharing": 4 * 3, "differences": 22 * 3,
+}  # fmt: skip
+
+
+# Variants
+
+
+@pytest.mark.parametrize(("preset", "rows"), [("paper", PAPER_ROWS), ("released", RELEASED_ROWS)])
+def test_the_rows_together_are_the_preset_and_each_is_a_part_of_it(
+    preset: str, rows: dict[str, tuple[str, ...]]
+) -> None:
+    """So the experiment `differences` leaves none out."""
+    words = [word for row in rows.values() for word in row]
+    assert choose_settings("reference", words=words) == PRESETS[preset]
+    assert len({word.partition("=")[0] for word in words}) == len(words)
+    for name, row in rows.items():
+        for word in row:
+            assert choose_settings("reference", words=[word]) != PRESETS["reference"], (name, word)
+        assert VARIANTS[f"{preset}: {name}"] == row
+
+
+def test_every_variant_is_valid_under_the_presets_it_is_planned_for() -> None:
+    planned = {(cell.variant, cell.preset) for cell in cells_of(["all"])}
+    assert {variant for variant, _ in planned} == {*VARIANTS}
+    for variant, preset in planned:
+        chosen = choose_settings(preset, words=VARIANTS[variant])
+        assert (chosen == PRESETS[preset]) == (not VARIANTS[variant]), variant
+        if variant == "distillation":
+            choose_settings(preset, words=SIDE_BY_SIDE)
+        if variant == "model sizes":
+            assert [choose_settings(preset, words=[f"model.dimensions={size}"]).model.dimensions for size in SIZES]
+
+
+def test_hyperparameters_go_around_the_reference() -> None:
+    assert (PRESETS["reference"].consensus.window, PRESETS["reference"].consensus.every) == (5, 10)  # Q=5,p=10: ConCF
+    names = EXPERIMENTS["hyperparameters"].variants
+    for q in ("all", "5", "10"):
+        for p in (1, 10, 20):
+            if (q, p) == ("5", 10):
+                continue
+            assert f"Q={q},p={p}" in names
+            chosen = choose_settings(words=VARIANTS[f"Q={q},p={p}"])
+            taught = range(chosen.consensus.first_lesson, chosen.training.epochs)
+            assert chosen.consensus.every == p
+            assert chosen.consensus.first_lesson == (5 if q == "all" else int(q)) * p - p + 1
+            assert (chosen.consensus.window > chosen.training.epochs) == (q == "all")
+            assert len(taught) >= 100
+
+
+# The plan
+
+
+def test_the_plan_has_the_paper_s_experiments_on_their_data() -> None:
+    assert {name: len(cells_of([name])) for name in EXPERIMENTS} == SIZES_OF_PLAN
+    for name in EXPERIMENTS:
+        cells = cells_of([name])
+        places = {(cell.data, cell.protocol) for cell in cells}
+        if name == "stats":
+            assert places == FOUR | {("citeulike", "paper")}
+        else:
+            assert places == (FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE)
+        seeds = {"stats": 1, "main": 5, "schemes": 5, "groups": 5}.get(name, 3)
+        assert {cell.seed for cell in cells} == {*range(seeds)}
+        assert {cell.preset for cell in cells} == ({*PRESETS} if name == "main" else {"reference"})
+
+
+def test_all_is_everything_once_with_the_reference_first() -> None:
+    cells = cells_of(["all"])
+    assert len(cells) == len({*cells}) == 301
+    assert {*cells} == {cell for name in EXPERIMENTS for cell in cells_of([name])}
+    assert cells_of([*EXPERIMENTS]) == cells
+    assert cells_of(["per", "all"]) == cells
+    reference = [cell.preset == "reference" for cell in cells]
+    assert all(earlier >= later for earlier, later in pairwise(reference))
+
+
+def test_only_what_is_said_is_left() -> None:
+    assert {cell.data for cell in cells_of(["main"], data=["ciao", "foursquare"])} == {"ciao", "foursquare"}
+    paper = cells_of(["main"], protocols=["paper"])
+    assert {(cell.data, cell.protocol) for cell in paper} == {("ciao", "paper")}
+    assert {cell.preset for cell in cells_of(["main"], presets=["paper", "released"])} == {"paper", "released"}
+    assert {cell.variant for cell in cells_of(["all"], variants=["PCL", "Q=5,p=1"])} == {"PCL", "Q=5,p=1"}
+    assert {cell.seed for cell in cells_of(["main"], splits=2)} == {0, 1}
+    one = cells_of(["main"], data=["ciao"], protocols=["paper"], presets=["released"], splits=1)
+    assert sorted(cell.variant for cell in one) == ["ConCF", "SingleCF"]
+    assert len(cells_of(["per"], splits=99)) == SIZES_OF_PLAN["per"]
+
+
+def test_another_data_set_stands_in_for_those_of_the_plan() -> None:
+    cells = cells_of(["main", "stats"], data=["demo"])
+    assert {(cell.data, cell.protocol) for cell in cells} == {("demo", "released")}
+    assert len(cells) == len({*cells}) == 2 * 5 * 3 + 1
+    both = cells_of(["stats"], data=["demo"], protocols=["paper", "random"])
+    assert {(cell.data, cell.protocol) for cell in both} == {("demo", "paper"), ("demo", "random")}
+
+
+def test_another_data_set_beside_one_of_the_plan_leaves_both() -> None:
+    cells = cells_of(["main"], data=["demo", "ciao"])
+    assert {(cell.data, cell.protocol) for cell in cells} == {
+        ("demo", "released"), ("ciao", "released"), ("ciao", "paper"),
+    }  # fmt: skip
+
+
+def test_what_there_is_not_is_refused_with_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"no experiment is called 'mian'; there are stats, main, .* and all"):
+        cells_of(["main", "mian"])
+    for nothing in ({"presets": ["best"]}, {"protocols": ["monthly"]}, {"variants": ["PCL"]}, {"splits": 0}):
+        with pytest.raises(ConfigError, match="nothing of main is left; see `concf reproduce --list`"):
+            cells_of(["main"], **nothing)
+
+
+# The runner
+
+
+CELLS = [Cell(variant, "demo", "released", seed) for variant in ("statistics", "PCL") for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small splits under the names that the runner looks for."""
+    home = tmp_path_factory.mktemp("data")
+    for seed in (0, 1):
+        split = prepare(Simulation(users=70, items=150, events=2000, tastes=4).draw(3), protocol="random", seed=seed)
+        split.save(home / f"demo-released-{seed}")
+    return home
+
+
+@pytest.fixture
+def home(prepared: Path, tmp_path: Path) -> Path:
+    """A copy to damage."""
+    for folder in prepared.iterdir():
+        Split.load(folder).save(tmp_path / "data" / folder.name)
+    return tmp_path / "data"
+
+
+def run(cells: list[Cell], book: Path, home: Path, *more: str, **options: Any) -> list[str]:
+    return run_cells(cells, Book(book), home, device="cpu", changes=[*SMALL, *more], **options)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def by_cell(path: Path) -> dict[str, dict[str, Any]]:
+    return {json.dumps(line["cell"]): measured_again(line) for line in lines_of(path)}
+
+
+def test_what_is_in_the_book_is_not_measured_again(prepared: Path, tmp_path: Path) -> None:
+    said: list[str] = []
+    assert run(CELLS[:3], tmp_path / "book", prepared, say=said.append) == []
+    assert [sentence.partition(": ")[0] for sentence in said] == [
+        "statistics, demo released, split 0, reference", "statistics, demo released, split 1, reference",
+        "PCL, demo released, split 0, reference",
+    ]  # fmt: skip
+    before = (tmp_path / "book").read_bytes()
+    assert run(CELLS, tmp_path / "book", prepared, say=said.append) == []
+    after = (tmp_path / "book").read_bytes()
+    assert after.startswith(before)
+    assert len(said) == len(lines_of(tmp_path / "book")) == 4
+    for cell, line in zip(CELLS, lines_of(tmp_path / "book"), strict=True):
+        assert line["key"] == line["cell"] | {"set": list(SMALL)}
+        assert line["cell"]["variant"] == cell.variant
+        assert line["split_hash"] == Split.load(prepared / cell.folder).hash
+
+
+def test_lines_of_other_settings_stand_apart(prepared: Path, tmp_path: Path) -> None:
+    for more in ((), (), ("consensus.weight=0.5",)):
+        assert run(CELLS[2:3], tmp_path / "book", prepared, *more) == []
+    plain, louder = lines_of(tmp_path / "book")
+    assert (plain["cell"], plain["rows"] == louder["rows"]) == (louder["cell"], False)
+    assert Book(tmp_path / "book").find(CELLS[2].key()) is None
+    assert Book(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == plain["rows"]
+
+
+def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None:
+    failures = run(CELLS[1:3], tmp_path / "book", home, "training.learning_rate=1e30")
+    assert len(failures) == 1
+    assert failures[0].startswith("PCL, demo released, split 0, reference: the ")
+    assert "try a lower training.learning_rate" in failures[0]
+    (home / "demo-released-0" / "part.npy").write_bytes(b"")
+    failures = run(CELLS, tmp_path / "other", home)
+    assert [failure.partition(":")[0] for failure in failures] == [
+        "statistics, demo released, split 0, reference", "PCL, demo released, split 0, reference",
+    ]  # fmt: skip
+    assert all("part.npy was changed or cut short" in failure for failure in failures)
+    assert [line["cell"]["seed"] for line in lines_of(tmp_path / "other")] == [1, 1]
+
+
+def test_data_that_cannot_be_prepared_leaves_the_others(prepared: Path, tmp_path: Path) -> None:
+    cells = [Cell("statistics", "nowhere", "released", 0), *CELLS[:2]]
+    failures = run(cells, tmp_path / "book", prepared)
+    assert len(failures) == 1
+    assert "no file and no data set is called 'nowhere'" in failures[0]
+    assert len(lines_of(tmp_path / "book")) == 2
+
+
+def test_an_error_of_another_kind_is_named(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(cell: Cell, *rest: Any) -> dict[str, Any]:
+        raise ZeroDivisionError("of nothing")
+
+    monkeypatch.setattr("concf.experiments.running.measure", broken)
+    assert run(CELLS[:1], tmp_path / "book", prepared) == [
+        "statistics, demo released, split 0, reference: ZeroDivisionError: of nothing"
+    ]
+    assert not (tmp_path / "book").exists()
+
+
+def test_two_processes_give_the_lines_of_one(prepared: Path, tmp_path: Path) -> None:
+    cells = [*CELLS, Cell("ConCF", "demo", "released", 0), Cell("consistency", "demo", "released", 1)]
+    assert run(cells, tmp_path / "one", prepared, workers=1) == []
+    assert run(cells, tmp_path / "two", prepared, workers=2) == []
+    assert by_cell(tmp_path / "one") == by_cell(tmp_path / "two")
+    assert len(by_cell(tmp_path / "two")) == 6
+
+
+def test_two_processes_tell_of_a_cell_that_fails(home: Path, tmp_path: Path) -> None:
+    (home / "demo-released-0" / "part.npy").write_bytes(b"")
+    failures = run(CELLS, tmp_path / "book", home, workers=2)
+    assert len(failures) == 2
+    assert all("split 0" in failure and "part.npy was changed or cut short" in failure for failure in failures)
+    assert {line["cell"]["seed"] for line in lines_of(tmp_path / "book")} == {1}
+
+
+@pytest.mark.parametrize("lost", [1, 40, 2000])
+def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost: int) -> None:
+    book = tmp_path / "book"
+    run(CELLS[:3], book, prepared)
+    whole, content = by_cell(book), book.read_bytes()
+    book.write_bytes(content[:-lost])
+    readable = len(Book(book).cells)
+    assert readable == (3 if lost == 1 else 2)  # without its line feed a line is whole
+    run(CELLS[:3], book, prepared)
+    found = {}
+    for line in book.read_text().splitlines():
+        try:
+            found[json.dumps(json.loads(line)["cell"])] = measured_again(json.loads(line))
+        except ValueError:
+            assert line.encode() == content[:-lost].splitlines()[-1]
+    assert found == whole
+
+
+def test_one_process_leaves_the_threads_as_they_are(prepared: Path, tmp_path: Path) -> None:
+    run(CELLS[:1], tmp_path / "book", prepared)
+    assert torch.get_num_threads() == 1
+
+
+def test_a_file_that_is_no_book_is_left_alone(tmp_path: Path) -> None:
+    for content in (b"a shopping list\n", b"\xff\xfe\x00", b'{"cell": 3}\n', b"[1, 2]\n3\n"):
+        (tmp_path / "notes").write_bytes(content)
+        with pytest.raises(DataError, match=r"notes: .*Choose another --results"):
+            Book(tmp_path / "notes", option="--results")
+        assert (tmp_path / "notes").read_bytes() == content
+    (tmp_path / "empty").write_bytes(b"")
+    assert Book(tmp_path / "empty").cells == {}
+
+
+# The command
+
+
+def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path: Path) -> None:
+    book = Book(tmp_path / "book")
+    for cell in (Cell("statistics", "ciao", "paper", 0), Cell("SingleCF", "citeulike", "released", 0)):
+        book.add(cell.key(), {"cell": {}})
+    book.add(Cell("SingleCF", "citeulike", "released", 1).key(SMALL), {"cell": {}})  # stands apart
+    code, out, err = concf("reproduce", "--list", "--results", tmp_path / "book", "--json")
+    assert (code, err) == (0, "")
+    listed = {each["name"]: each for each in json.loads(out)}
+    assert {name: each["cells"] for name, each in listed.items()} == SIZES_OF_PLAN
+    for name, each in listed.items():
+        singles = "SingleCF" in EXPERIMENTS[name].variants
+        assert each["measured"] == (1 if singles or name == "stats" else 0)
+        assert each["what"] == EXPERIMENTS[name].title
+    code, out, err = concf("reproduce", "--list", "--results", tmp_path / "nothing-yet")
+    assert (code, err) == (0, "")
+    assert all(name in out and str(size) in out for name, size in SIZES_OF_PLAN.items())
+    assert not (tmp_path / "nothing-yet").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "no experiment was named. Try: concf reproduce --list, or concf reproduce main"),
+        (["mian"], "no experiment is called 'mian'; there are stats, main"),
+        (["main", "--preset", "best"], "nothing of main is left; see `concf reproduce --list` for what there is"),
+        (["stats", "--dataset", "nowhere"], "no file and no data set is called 'nowhere'; the data sets are citeulike"),
+    ],
+)
+def test_wrong_words_are_answered_and_write_nothing(concf: CLI, tmp_path: Path, words: list[str], message: str) -> None:
+    code, out, err = concf("reproduce", *words, "--results", tmp_path / "book", "--data", tmp_path / "data")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err + out
+    assert not (tmp_path / "book").exists()
+    assert not (tmp_path / "data").exists()
+
+
+def words_for(home: Path, book: Path) -> list[object]:
+    return ["--dataset", "demo", "--data", home, "--results", book, "--device", "cpu", "--json"]
+
+
+def test_an_experiment_is_measured_and_then_only_counted(concf: CLI, prepared: Path, tmp_path: Path) -> None:
+    changes = [word for each in SMALL for word in ("--set", each)]
+    words = ["reproduce", "homogeneous", "--seeds", 2, *words_for(prepared, tmp_path / "book"), *changes]
+    for new in (8, 0):
+        code, out, err = concf(*words)
+        said = {"cells": 8, "measured_now": new, "failures": [], "results": str(tmp_path / "book")}
+        assert (code, json.loads(out)) == (0, said)
+        assert err.count("R@50 ") == new
+
+
+def test_cells_that_fail_end_the_command_with_their_sentence(concf: CLI, home: Path, tmp_path: Path) -> None:
+    (home / "demo-released-0" / "part.npy").write_bytes(b"")
+    code, out, err = concf("reproduce", "stats", "per", "--seeds", 2, *words_for(home, tmp_path / "book"),
+                           *(word for each in SMALL for word in ("--set", each)))  # fmt: skip
+    said = json.loads(out)
+    assert code == 2
+    assert (said["cells"], said["measured_now"], len(said["failures"])) == (3, 1, 2)
+    assert err.splitlines()[-1].startswith(
+        "concf: 2 cells could not be measured; the others are kept. statistics, demo"
+    )
+    assert "part.npy was changed or cut short" in err
+    assert len(lines_of(tmp_path / "book")) == 1
+
+
+def test_data_that_is_not_there_is_prepared(concf: CLI, tmp_path: Path) -> None:
+    code, _, _ = concf("reproduce", "stats", *words_for(tmp_path / "data", tmp_path / "book"))
+    expected = prepare("demo", protocol="released", seed=0)
+    (line,) = lines_of(tmp_path / "book")
+    assert (code, line["split_hash"]) == (0, expected.hash)
+    assert Split.load(tmp_path / "data" / "demo-released-0").hash == expected.hash
+
+
+def test_render_is_handed_the_lines(concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("concf.experiments.rendering")
+    handed: list[Any] = []
+
+    def render(*arguments: Any) -> list[Path]:
+        handed.extend(arguments)
+        return [tmp_path / "docs" / "reproduction.md"]
+
+    monkeypatch.setattr("concf.experiments.rendering.render", render)
+    line = Book(tmp_path / "book").add(CELLS[0].key(), {"cell": {}, "provenance": {}})
+    code, out, err = concf("reproduce", "--render", "--results", tmp_path / "book", "--docs", tmp_path / "docs")
+    assert (code, out, err) == (0, f"{tmp_path / 'docs' / 'reproduction.md'}\n", "")
+    assert handed == [[line], tmp_path / "docs", tmp_path]

@@ -1,0 +1,251 @@
+"""A teacher in place of the consensus, whom a run watches, what it shows of its rankings, and how it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_run import SMALL, assert_same_end, small_data
+from test_variants import PEERS, SEED, generator, small, tiny
+from torch import Tensor
+
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.ranking import rank
+from concf.learning.presets import choose_settings
+from concf.learning.settings import ConCFSettings
+from concf.learning.train import train as train_anywhere
+from concf.learning.trainer import Trainer
+from concf.model.objectives import FIVE
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+train = partial(train_anywhere, device="cpu")
+
+PUPILS = [name for name in FIVE if name != "multinomial-users"]
+
+
+@pytest.fixture
+def in_double() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
+    """[users, length] unseen items in any order: nothing that could be learned from the data."""
+    scores = torch.rand(*data.train.shape, generator=generator(seed)).numpy()
+    everyone = np.arange(data.train.shape[0])
+    return torch.from_numpy(rank(lambda users: scores[users], everyone, length, seen=data.train))
+
+
+def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None:
+    data, lists = tiny(), any_lists(tiny(), 9)
+    seen = []
+    run = train(data, small(), teacher=lists.numpy(), watch_rankings=lambda *_: seen.append(_[1].lesson.clone()))
+    assert len(seen) == 3
+    assert all(torch.equal(lesson, lists) for lesson in seen)
+    for record in run.history:
+        assert all(record["lesson"][name] > 0 for name in PUPILS)
+        assert record["lesson"]["multinomial-users"] == 0
+    assert run.rows() == [*FIVE, "R-consensus", "consensus"]  # they agree all the same
+
+
+@pytest.mark.parametrize("sharing", ["full", "embedding", "none"])
+def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharing: str) -> None:
+    data, lists = tiny(), any_lists(tiny(), 9)
+    chosen = small(model={"sharing": sharing}, balance={"on": sharing != "none"}, training={"batch": 16})
+    taught, by_hand = Trainer(data, chosen, SEED, teacher=lists), Trainer(data, chosen, SEED)
+    by_hand.lesson.copy_(lists)
+    by_hand.n_rankings = 1
+    records = [each.epoch(chosen.consensus.first_lesson) for each in (taught, by_hand)]
+    for name in ("loss", "lesson", "gradient", "weight"):
+        assert records[0][name] == pytest.approx(records[1][name], rel=1e-12)
+    for name, parameter in taught.model.named_parameters():
+        assert torch.allclose(parameter, by_hand.model.get_parameter(name), rtol=0, atol=1e-12), name
+
+
+def test_a_teacher_is_not_heard_where_the_lesson_has_no_weight() -> None:
+    chosen = small(consensus={"weight": 0.0})
+    assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).teaches(5)
+
+
+@pytest.mark.parametrize("head", PUPILS)
+def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
+    data, lists = tiny(), any_lists(tiny(), 12, seed=4)
+    common = {}
+    for weight in (0.0, 20.0):
+        chosen = small(consensus={"weight": weight, "tail": 9}, training={"epochs": 40, "patience": None})
+        run = train(data, chosen.single(head), teacher=lists)
+        ranked = rank(run.model.factors()[head], np.arange(8), 3, seen=data.train)
+        places = zip(ranked, lists[:, :3].tolist(), strict=True)
+        common[weight] = sum(len(set(mine) & set(theirs)) for mine, theirs in places)
+        if weight:
+            lessons = [record["lesson"][head] for record in run.history]
+            assert lessons[-1] < 0.7 * lessons[0]
+    assert common[20.0] > common[0.0]
+    assert common[20.0] >= 16  # of 24
+
+
+def test_lists_shorter_than_the_lesson_leave_empty_places_and_longer_ones_are_cut() -> None:
+    data, chosen = tiny(), small(consensus={"length": 3, "tail": 2})
+    long = any_lists(data, 8)
+    assert torch.equal(Trainer(data, chosen, teacher=long).lesson, long[:, :5])
+    short = Trainer(data, chosen, teacher=long[:, :2])
+    assert torch.equal(short.lesson[:, :2], long[:, :2])
+    assert (short.lesson[:, 2:] == -1).all()
+    assert all(short.epoch(0)["lesson"][name] > 0 for name in PUPILS)
+    empty = Trainer(data, chosen, teacher=torch.full((8, 4), -1))
+    assert set(empty.epoch(0)["lesson"].values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("teacher", "message"),
+    [
+        (torch.zeros(7, 3, dtype=torch.int32), r"expected ranked lists \[8 users, L\].*found \[7, 3\]"),
+        (torch.zeros(24, dtype=torch.int32), r"found \[24\]"),
+        (torch.zeros(8, 3, 1, dtype=torch.int32), r"found \[8, 3, 1\]"),
+        (torch.zeros(8, 0, dtype=torch.int32), r"found \[8, 0\]"),
+        (torch.full((8, 3), -2), r"found item -2"),
+        (torch.full((8, 3), 12), r"items below 12.*item 12"),
+        (torch.full((8, 3), 2**40), r"items below 12.*item 1099511627776"),
+    ],
+)
+def test_lists_that_are_not_everyones_are_refused(tmp_path: Path, teacher: Tensor, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"teacher: .*{message}"):
+        train(tiny(), small(), teacher=teacher, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_peers_do_not_learn_from_a_teacher() -> None:
+    chosen = small(objectives=PEERS, consensus={"by": "softmax"})
+    with pytest.raises(ConfigError, match=r"teacher: .*consensus\.by"):
+        train(tiny(), chosen, teacher=any_lists(tiny(), 9))
+
+
+# Whom a run watches
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, last_rise: dict[str, int]) -> None:
+    """Validation that rises up to those epochs, then falls."""
+    calls: list[int] = []
+
+    def validate(trainer: Trainer, lists: dict[str, Tensor]) -> dict[str, float]:
+        calls.append(1)
+        epoch = len(calls) - 1
+        return {name: 0.5 - 0.01 * abs(epoch - last_rise[name]) for name in lists}
+
+    monkeypatch.setattr(Trainer, "validate", validate)
+
+
+@pytest.mark.parametrize(("watch", "end"), [("all", 9), ("cml", 9), ("bpr", 7), ("consensus", 5), ("R-consensus", 4)])
+def test_a_run_ends_when_nothing_that_it_watches_has_risen_for_so_long(
+    monkeypatch: pytest.MonkeyPatch, watch: str, end: int
+) -> None:
+    rises = {"bpr": 4, "cml": 6, "consensus": 2, "R-consensus": 0}  # patience is counted from epoch 1 on
+    scripted(monkeypatch, rises)
+    run = train(tiny(), small(objectives=("bpr", "cml"), training={"epochs": 30, "patience": 3, "watch": watch}))
+    assert run.epoch - 1 == end
+    assert {name: best.epoch for name, best in run.best.items()} == {name: min(rises[name], end) for name in rises}
+
+
+def test_all_of_one_head_is_that_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, {"bpr": 4})
+    chosen = choose_settings(
+        small(), {"objectives": ("bpr",), "training": {"watch": "all", "epochs": 30, "patience": 3}}
+    )
+    assert train(tiny(), chosen).epoch - 1 == 7
+
+
+@pytest.mark.parametrize("kind", ["ranks", "softmax", "single"])
+def test_every_ranking_is_shown_with_the_lists_it_was_validated_by(kind: str) -> None:
+    chosen = small(consensus={"every": 2}, training={"epochs": 6}, objectives=("multinomial#1", "multinomial#2"))
+    chosen = {
+        "ranks": chosen,
+        "softmax": choose_settings(chosen, {"consensus": {"by": "softmax"}}),
+        "single": chosen.single("multinomial"),
+    }[kind]
+    shown: dict[int, dict[str, Any]] = {}
+
+    def look(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
+        shown[epoch] = {"lists": {name: each.clone() for name, each in lists.items()}, "by": trainer.validate(lists)}
+        if kind == "ranks":
+            newest = torch.stack([lists[name][:, : trainer.queue[-1].shape[2]] for name in trainer.names])
+            assert torch.equal(trainer.queue[-1], newest)
+
+    run = train(tiny(), chosen, watch_rankings=look)
+    assert list(shown) == [0, 2, 4, 5]
+    for record in run.history:
+        assert ("validation" in record) == (record["epoch"] in shown)
+        if "validation" in record:
+            assert record["validation"] == shown[record["epoch"]]["by"]
+    for name in run.rows():
+        best = run.best[name]
+        assert best.lists is None or torch.equal(best.lists, shown[best.epoch]["lists"][name])
+
+
+@pytest.mark.parametrize(("warm_up", "first"), [(None, 3), (1, 1), (5, 5)])
+def test_lessons_begin_after_the_warm_up_and_rankings_are_kept_as_before(warm_up: int | None, first: int) -> None:
+    sizes: list[int] = []
+    chosen = small(consensus={"window": 3, "warm_up": warm_up}, training={"epochs": 7})
+    run = train(tiny(), chosen, watch_rankings=lambda epoch, trainer, lists: sizes.append(len(trainer.queue)))
+    begun = [record["epoch"] for record in run.history if any(record["lesson"].values())]
+    assert begun == list(range(first, 7))
+    assert sizes == [1, 2, 3, 3, 3, 3, 3]
+
+
+# How a run goes on
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Split:
+    return Split.load(small_data(tmp_path_factory.mktemp("data") / "small"))
+
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "one head a pair": ("training.selection=one",),
+    "peers": ("consensus.by=softmax", f"objectives={','.join(PEERS)}"),
+    "several times": ("objectives=bpr#1,bpr#2,cml", "consensus.warm_up=1", "training.watch=all"),
+    "a teacher": (),
+    "a teacher of one": ("objectives=multinomial",),
+}
+
+
+def stopped(data: Split, chosen: ConCFSettings, folder: Path, after: int, **options: Any) -> None:
+    """A run that was stopped after that epoch; after the first there is no checkpoint yet."""
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(data, chosen, out=folder, checkpoint_seconds=0 if after else 1e9, watch=stop, **options)
+
+
+@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_variant_goes_on_bit_for_bit(data: Split, tmp_path: Path, variant: str, after: int) -> None:
+    chosen = choose_settings(words=[*SMALL, *VARIANTS[variant]])
+    options = {"teacher": any_lists(data, 8)} if variant.startswith("a teacher") else {}
+    train(data, chosen, out=tmp_path / "whole", **options)
+    stopped(data, chosen, tmp_path / "stopped", after, **options)
+    train(data, out=tmp_path / "stopped", resume=True, **options)
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: Path, after: int) -> None:
+    """It would unlearn silently: the lists are no setting that the folder could bring back."""
+    chosen, lists = choose_settings(words=SMALL), any_lists(data, 8)
+    stopped(data, chosen, tmp_path / "run", after, teacher=lists)
+    for other in (None, any_lists(data, 8, seed=1)):
+        with pytest.raises(ConfigError, match="teacher"):
+            train(data, out=tmp_path / "run", resume=True, teacher=other)
+    stopped(data, chosen, tmp_path / "without", after)
+    with pytest.raises(ConfigError, match="teacher"):
+        train(data, out=tmp_path / "without", resume=True, teacher=lists)
