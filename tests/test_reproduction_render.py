@@ -6,142 +6,22 @@ import csv
 import io
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reproduction_lines import LINES, Line, line
 
 from concf.experiments import published
 from concf.experiments.claims import CLAIMS
 from concf.experiments.figures import draw
-from concf.experiments.measured import CITEULIKE, PLACES, Measured
-from concf.experiments.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
-from concf.experiments.rendering import SECTIONS, render
-from concf.experiments.tables import TABLES, Table, escape
-from concf.experiments.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN
-
-Line = dict[str, Any]
-SHIFTS = (0.0, 0.004, -0.002, 0.001, 0.003)  # of the splits
-
-
-def line(
-    variant: str, figures: dict[str, float], place: tuple[str, str] = CITEULIKE, seed: int = 0, **fields: Any
-) -> Line:
-    """R@50 of each row; the other metrics and the groups are shares of it, G-4 gains with the rows' own `gains`."""
-    preset, gains = fields.pop("preset", "reference"), fields.pop("gains", (0.9, 1.0, 1.1, 1.2))
-    rows = {}
-    for row, value in figures.items():
-        test = dict(zip(METRICS, (0.6 * value, 0.35 * value, value, 0.45 * value), strict=True))
-        groups = [
-            {"users": 500, "activity": 40.0 - 10 * k} | {m: v * gains[k] for m, v in test.items()} for k in range(4)
-        ]
-        rows[row] = {"validation": value, "epoch": 50, "test": test, "groups": groups}
-    heads = [row for row in figures if row not in (CONSENSUS, R_CONSENSUS)]
-    cell = {"variant": variant, "data": place[0], "protocol": place[1], "seed": seed, "preset": preset}
-    return {
-        "cell": cell, "split_hash": "ab", "changes": [], "rows": rows, "seconds": 12.5, "device": "NVIDIA H200",
-        "best_head": max(heads, key=lambda head: figures[head], default=""),
-        "provenance": {"commit": "abc123", "versions": {"torch": "2.13"}, "machine": {"processor": "x", "cores": 8}},
-    } | fields  # fmt: skip
-
-
-def five(place: tuple[str, str], scheme: str, shift: float = 0.0) -> dict[str, float]:
-    """The paper's own R@50, moved by a shift."""
-    printed = (published.SINGLE if scheme == "SingleCF" else published.CONCF)[place[0]]
-    found = {head: printed[head][2] + shift for head in HEADS}
-    best = max(found.values())
-    return found | {R_CONSENSUS: best - 0.004, CONSENSUS: best + 0.012}
-
-
-def complements(ratio: float) -> dict[str, Any]:
-    return {
-        "per": {x: {y: 0.0 if x == y else 0.35 for y in HEADS} for x in HEADS},
-        "chr": dict.fromkeys(HEADS, ratio),
-        "user_chr": {head: [k / 100 * (0.9 + 0.02 * n) for k in range(101)] for n, head in enumerate(HEADS)},
-    }
-
-
-def steadiness() -> dict[str, Any]:
-    bins = {"correct": [0.6 - 0.05 * k for k in range(10)], "incorrect": [0.5 - 0.05 * k for k in range(10)]}
-    rising = [0.1 + 0.02 * k for k in range(10)]
-    curves = {"R": rising, "RC": [1.08 * value for value in rising]}
-    all_curves = {"R": rising, "RC": [1.16 * value for value in rising]}
-    return {
-        "consistency": {"one": bins, "all": bins},
-        "curves": {"epoch": [5 * k for k in range(10)], "one": curves, "all": all_curves},
-    }
-
-
-def everything() -> list[Line]:
-    """Lines as the paper would have them, so that its claims hold."""
-    lines = []
-    for place in (("citeulike", "paper"), *PLACES):
-        printed = published.STATISTICS[place[0]]
-        parts = {"train": 100, "valid": 20, "test": 20, "evaluated_users": 50}
-        lines.append(line("statistics", {}, place, statistics={**printed, **parts}))
-    for seed, shift in enumerate(SHIFTS):
-        for place in PLACES:
-            single, concf = five(place, "SingleCF", shift), five(place, "ConCF", 1.1 * shift)
-            for preset in ("reference", "paper", "released"):
-                lines.append(line("SingleCF", single, place, seed, preset=preset, **complements(0.56)))
-                sizes = {"all": 1000, "embeddings": 995}
-                lines.append(line("ConCF", concf, place, seed, preset=preset, gains=(0.9, 1.0, 1.1, 1.6),
-                                  parameters=sizes, **complements(0.18)))  # fmt: skip
-            lines.append(
-                line("without CL", {k: v + 0.004 for k, v in single.items()}, place, seed, **complements(0.42))
-            )
-            if seed < 3:
-                lines.append(line("initial conditions", {"bpr#1": 0.25}, place, seed, chr={"bpr#1": 0.30}))
-                lines.append(line("model sizes", {"bpr d=64": 0.25}, place, seed, chr={"bpr d=64": 0.32}))
-    for seed, shift in enumerate(SHIFTS[:3]):
-        lines += only_citeulike(seed, shift)
-    return lines
-
-
-def only_citeulike(seed: int, shift: float) -> list[Line]:
-    consensus = five(CITEULIKE, "ConCF", 1.1 * shift)[CONSENSUS]
-    lines = [line("consistency", {}, seed=seed, **steadiness())]
-    for variant in ("PCL", "homogeneous"):
-        printed = {row: four[2] + shift for (who, row), four in published.HOMOGENEOUS.items() if who == variant}
-        lines.append(line(variant, printed, seed=seed))
-    noise = 0.02 * (seed - 1)  # a pupil is better or worse than its teacher by chance
-    taught = {row: value + shift + noise * (">" in row) for row, value in published.DISTILLATION.items()}
-    taught = {row: min(value, 0.3700 + shift) if ">" in row else value for row, value in taught.items()}
-    lines.append(line("distillation", taught, seed=seed))
-    for variant, (best, both) in published.HYPERPARAMETERS.items():
-        lines.append(line(variant, {"bpr": best + shift, CONSENSUS: both + shift}, seed=seed))
-    lines.append(line("weights per epoch", {"bpr": 0.36 + shift, CONSENSUS: 0.37 + shift}, seed=seed))
-    for variant in ("ConCF-S", "AutoML"):
-        figures = {"bpr": published.SELECTION[variant, BEST][2], CONSENSUS: published.SELECTION[variant, CONSENSUS][2]}
-        lines.append(line(variant, {row: value + shift for row, value in figures.items()}, seed=seed))
-    for variant, (best, r, rc) in published.SHARING.items():
-        if variant != "ConCF":
-            figures = {"bpr": best + shift, R_CONSENSUS: r + shift, CONSENSUS: rc + shift}
-            lines.append(line(variant, figures, seed=seed, parameters={"all": 1000, "embeddings": 900}))
-    for variant, effect in (("paper: alpha", 0.01), ("released: window_[x]", -0.02)):
-        lines.append(line(variant, {CONSENSUS: consensus + effect}, seed=seed, changes=["consensus.weight=0.01"]))
-    return lines
-
-
-LINES = everything()
-
-
-def verdicts(lines: list[Line]) -> dict[str, str]:
-    return {claim.id: claim.verdict(Measured(lines)).word for claim in CLAIMS}
-
-
-def changed(variant: str, add: float, row: str | None = None) -> list[Line]:
-    """The lines with a variant's test figures moved."""
-    found = []
-    for each in LINES:
-        if each["cell"]["variant"] == variant:
-            rows = {
-                name: old if row not in (None, name) else old | {"test": {m: v + add for m, v in old["test"].items()}}
-                for name, old in each["rows"].items()
-            }
-            each = each | {"rows": rows}
-        found.append(each)
-    return found
+from concf.experiments.measured import CITEULIKE, Estimate, Measured
+from concf.experiments.plan import ALL, cells_of
+from concf.experiments.published import CONSENSUS, METRICS, R_CONSENSUS
+from concf.experiments.rendering import SECTIONS, document, render
+from concf.experiments.table import Pair, Table, compared, escape
+from concf.experiments.tables import TABLES
 
 
 def table(experiment: str, name: str, lines: list[Line] = LINES) -> Table:
@@ -221,73 +101,19 @@ def test_a_line_measured_again_counts_once_and_trials_do_not_count():
 
 def test_differences_are_sorted_by_their_effect():
     found = table("differences", "differences")
-    assert [row[0] for row in found.rows] == ["paper: alpha", "paper: all", "released: all", "released: window_[x]"]
-    assert cell(found, "consensus R@50", "paper: alpha") == "+0.0100 ± 0.0000"
+    switched = [row[0] for row in found.rows[2:]]
+    assert switched[0] == "paper: lambdas"
+    assert switched[-2:] == ["paper: voters", "released: window_[x]"]
+    assert cell(found, "consensus", "paper: lambdas") == "+0.0100 ± 0.0000"
 
 
-def test_the_papers_own_figures_make_its_claims_hold():
-    found = verdicts(LINES)
-    assert {name: word for name, word in found.items() if word != HOLDS} == {}
-
-
-@pytest.mark.parametrize(
-    ("claim", "variant", "add", "row", "word"),
-    [
-        ("every-head", "ConCF", -0.2, None, FAILS),
-        ("every-head", "ConCF", -0.2, "cml", IN_PART),
-        ("gain-consensus", "ConCF", -0.3, CONSENSUS, FAILS),
-        ("gain-best", "SingleCF", 0.3, None, FAILS),
-        ("without-cl", "without CL", 0.2, None, FAILS),
-        ("single-ensemble", "SingleCF", 0.2, CONSENSUS, FAILS),
-        ("rc-over-r", "ConCF", 0.1, R_CONSENSUS, IN_PART),
-        ("het-over-homogeneous", "homogeneous", 0.1, None, FAILS),
-        ("homogeneous-over-pcl", "PCL", 0.1, None, FAILS),
-        ("kd-teacher", "distillation", -0.2, "T2", IN_PART),
-        ("kd-concf", "distillation", 0.2, "T2 > ConCF consensus", IN_PART),
-        ("balancing", "without balancing", 0.1, None, FAILS),
-        ("per-batch", "weights per epoch", 0.1, None, FAILS),
-        ("alpha", "alpha=1", 0.1, None, FAILS),
-        ("all-rankings", "Q=all,p=1", 0.1, None, IN_PART),
-        ("concf-s", "ConCF-S", 0.1, None, IN_PART),
-        ("automl", "AutoML", -0.1, CONSENSUS, IN_PART),
-        ("sharing", "sharing=none", 0.1, None, IN_PART),
-    ],
-)
-def test_verdicts_turn_with_the_figures(claim: str, variant: str, add: float, row: str | None, word: str):
-    assert verdicts(changed(variant, add, row))[claim] == word
-
-
-@pytest.mark.parametrize(
-    ("claim", "variant", "fields", "word"),
-    [
-        ("chr-objective", "model sizes", {"chr": {"bpr d=64": 0.9}}, IN_PART),
-        ("chr-lowest", "ConCF", {"chr": {"bpr": 0.9}}, FAILS),
-        ("chr-users", "SingleCF", {"user_chr": dict.fromkeys(HEADS, [0.1] * 101)}, FAILS),
-        ("per-high", "SingleCF", {"per": {x: dict.fromkeys(HEADS, 0.1) for x in HEADS}}, FAILS),
-        ("embeddings", "ConCF", {"parameters": {"all": 100, "embeddings": 98}}, FAILS),
-        ("statistics", "statistics", {"statistics": {"users": 1, "items": 2, "events": 3}}, FAILS),
-        ("steadier", "consistency", {"consistency": {"all": {"correct": [0.1] * 10, "incorrect": [0.2] * 10}}}, FAILS),
-        ("rc-over-training", "consistency", {"curves": {"epoch": [1], "all": {"R": [0.2], "RC": [0.1]}}}, FAILS),
-    ],
-)
-def test_verdicts_turn_with_other_fields(claim: str, variant: str, fields: dict[str, Any], word: str):
-    lines = [each | fields if each["cell"]["variant"] == variant else each for each in LINES]
-    assert verdicts(lines)[claim] == word
-
-
-def test_sparse_users_must_gain_the_most():
-    flat = [line("SingleCF", {"bpr": 0.2}), line("ConCF", {"bpr": 0.3, CONSENSUS: 0.4}, gains=(2.0, 1.0, 1.0, 1.0))]
-    found = verdicts(flat)
-    assert found["sparse-users"] == FAILS
-    assert found["all-groups"] == HOLDS
-    assert found["gain-best"] == IN_PART  # a gain, but one split is no test
-    assert found["sharing"] == UNKNOWN
-
-
-def test_only_on_average_is_in_part():
-    ours = [line("ConCF", {"bpr": v, CONSENSUS: v}, seed=k) for k, v in enumerate((0.5, 0.1, 0.5))]
-    theirs = [line("without balancing", {"bpr": 0.2, CONSENSUS: 0.2}, seed=k) for k in range(3)]
-    assert verdicts([*ours, *theirs])["balancing"] == IN_PART
+def test_differences_show_every_head():
+    lines = [each for each in LINES if each["cell"]["seed"] == 0]
+    found = table("differences", "differences", lines)
+    assert cell(found, "CF-E", "reference itself: R@50") == cell(found, "CF-E", "the paper's ConCF: R@50") == "0.3721"
+    assert cell(found, "CF-E", "paper: epochs") == "+0.0050"
+    assert cell(found, "CF-E", "paper: lambdas") == "0.0000"
+    assert "0.3721 with `reference`, 0.3721 with `paper: lambdas`; the paper has 0.3721" in found.note
 
 
 def test_csv_reads_back_and_latex_is_whole():
@@ -326,7 +152,10 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path: Path):
     assert [text.index(f"## {title}\n") for title in SECTIONS.values()] == sorted(
         text.index(f"## {title}\n") for title in SECTIONS.values()
     )
-    assert f"Of the paper's {len(CLAIMS)} claims {len(CLAIMS)} hold, 0 hold in part" in text
+    assert f"Of these {len(CLAIMS)} claims {len(CLAIMS) - 1} hold, 1 holds in part, 0 do not hold" in text
+    assert f"a verdict on {len(CLAIMS)} claims of its text" in text
+    noise = "0.0050 (consensus; at most 0.0050), 0.0050 (best head; at most 0.0050) on average"
+    assert noise in " ".join(text.split())
     assert "NVIDIA H200, x, 8 cores | abc123 | torch 2.13" in text
 
 
@@ -371,3 +200,56 @@ def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(tmp_path: 
         assert there.exists(), f"{there} is missing: make reproduction"
         if path.suffix in (".md", ".csv", ".tex"):
             assert path.read_text(encoding="utf-8") == there.read_text(encoding="utf-8"), f"{there}: make reproduction"
+
+
+def test_cells_of_the_plan_without_a_line_are_counted() -> None:
+    planned = [asdict(each) for each in cells_of([ALL])]
+
+    def first_words(absent: int) -> str:
+        return document([], [line("", {}) | {"cell": each} for each in planned[absent:]], "", "").split("## How")[0]
+
+    assert "cells of the plan" not in first_words(0)
+    assert f"1 cell of the plan is not measured: 1 of {planned[0]['variant']}." in first_words(1)
+    assert "2 cells of the plan are not measured: " in first_words(2)
+
+
+def test_splits_are_told_for_each_column_where_they_differ():
+    pairs = [Pair(None, Estimate(0.3, 0.1, splits)) for splits in (5, 3)]
+    rows = compared("t", "", ["x"], ["a", "b"], [(["y"], pairs), (["z"], pairs[:1] * 2)], planned=5).rows
+    assert [row[-1] for row in rows] == ["5, 3 of 5", "5"]
+
+
+def test_runs_that_end_at_the_cap_are_counted():
+    lines = [line("SingleCF", {"bpr": 0.3}, seed=k, epochs=(200, 141)[k]) for k in range(2)]
+    found = table("schemes", "epochs", lines)
+    assert cell(found, "at the cap", "CiteULike, released", "SingleCF") == "1 of 2"
+    assert cell(found, "CF-A", "CiteULike, released", "SingleCF") == "50"
+    assert "end 1 of 2 runs of SingleCF" in found.note
+
+
+def test_homogeneous_has_concf_with_as_many_voters():
+    assert cell(table("homogeneous", "homogeneous-50"), "splits", "ConCF, CF-E' silent", "consensus") == "3"
+
+
+def axes(experiment: str, lines: list[Line] = LINES) -> Any:
+    return draw(experiment, Measured(lines))[0].figure.axes
+
+
+def test_panels_of_one_data_set_have_one_scale():
+    (main_paper, main_released), (paper, released) = axes("main")[1:3], axes("schemes")[1:3]
+    assert main_paper.get_xlim() == main_released.get_xlim()
+    assert paper.get_ylim() == released.get_ylim()
+    assert axes("schemes")[0].get_ylim() != paper.get_ylim()
+
+
+def test_users_distributions_are_averaged_by_level():
+    lines = [line("SingleCF", {"bpr": 0.3}, seed=k, user_chr={"bpr": [float(k)] * 101}) for k in range(2)]
+    (curve,) = (each for each in axes("chr", lines)[0].get_lines() if len(each.get_xdata()) > 2)
+    assert set(curve.get_ydata()) == {0.5, 1.0}  # half of the users at 0, half at 1: not all of them at one half
+
+
+def test_what_is_far_off_is_told_and_not_drawn():
+    (panel,) = axes("differences")
+    assert "paper: all" not in [tick.get_text() for tick in panel.get_yticklabels()]
+    assert "not drawn: paper: all, 0.0000" in panel.get_xlabel().replace("+", "")
+    assert "`paper: epochs`, which changes nothing there, stands at " in draw("differences", Measured(LINES))[0].caption

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from concf.console import Json, names, print_table
-from concf.errors import ConcfError, ConfigError
+from concf.errors import ConcfError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from concf.book import Book
@@ -70,8 +70,10 @@ def reproduce(
     if render:
         from concf.experiments.rendering import render as draw
 
+        if not book.cells:
+            raise DataError(f"{results}: no lines to draw. Measure first, or say where they are with --results")
         for path in draw(list(book.cells.values()), docs, results.parent):
-            typer.echo(str(path))
+            typer.echo(str(path), err=as_json)
     if failures:
         raise ConcfError(f"{len(failures)} cells could not be measured; the others are kept. {failures[0]}")
 

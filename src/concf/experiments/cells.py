@@ -65,6 +65,7 @@ def measure(cell: Cell, data: Split, device: str = "cpu", changes: Sequence[str]
         "cell": asdict(cell),
         "split_hash": data.hash,
         "changes": [*words, *changes],
+        "settings": setup.settings().model_dump(mode="json"),
         **found,
         "seconds": round(time.perf_counter() - begin, 2),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import mean, stdev
 from typing import Any
 
 import numpy as np
 
 from concf.evaluation.significance import paired_t
-from concf.experiments.plan import EXPERIMENTS
+from concf.experiments.plan import ALL, EXPERIMENTS, cells_of
 from concf.experiments.published import BEST, CONSENSUS, HEADS
 
 Line = Mapping[str, Any]
@@ -21,6 +22,10 @@ Write = Callable[[float], str]
 CITEULIKE: Place = ("citeulike", "released")
 PLACES: tuple[Place, ...] = (CITEULIKE, ("ciao", "paper"), ("ciao", "released"), ("foursquare", "released"))
 SCHEMES = {"SingleCF": "SingleCF", "without CL": "ConCF without CL", "ConCF": "ConCF"}
+SILENT = "paper: voters"  # ConCF where CF-E' has no vote
+CALLED = SCHEMES | {SILENT: "ConCF, CF-E' silent"}
+TWINS = (("alpha=0", "without CL"), ("alpha=0.01", "paper: alpha"), ("ConCF", "paper: epochs"))  # equal settings
+WINDOW = 20  # epochs until the window of `consistency` is full
 FACTORS = {"initial conditions": "bpr#1", "model sizes": "bpr d=64", "SingleCF": "bpr"}  # the same model y in each
 PRESETS = ("reference", "paper", "released")
 SPLITS = {name: experiment.splits for name, experiment in EXPERIMENTS.items()}  # planned
@@ -56,6 +61,11 @@ class Measured:
     def __init__(self, lines: Iterable[Line]) -> None:
         proper = (line for line in lines if not inside(line, ("key", "set")))
         self.lines = list({tuple(sorted(line["cell"].items())): line for line in proper}.values())
+        self._runs: dict[tuple[str, ...], dict[int, Line]] = {}
+        for line in sorted(self.lines, key=lambda line: int(line["cell"]["seed"])):
+            cell = line["cell"]
+            where = (cell["variant"], cell["data"], cell["protocol"], cell["preset"])
+            self._runs.setdefault(where, {})[cell["seed"]] = line
 
     def first(self, splits: int) -> Measured:
         """The lines of the first so many splits alone, so that the rows of a table stand on the same ones."""
@@ -63,9 +73,7 @@ class Measured:
 
     def runs(self, variant: str, place: Place, preset: str = "reference") -> dict[int, Line]:
         """A variant's lines by split."""
-        wanted = {"variant": variant, "data": place[0], "protocol": place[1], "preset": preset}
-        found = {line["cell"]["seed"]: line for line in self.lines if wanted.items() <= line["cell"].items()}
-        return dict(sorted(found.items()))
+        return self._runs.get((variant, *place, preset), {})
 
     def field(self, variant: str, place: Place, *path: str | int, preset: str = "reference") -> Series:
         """A number inside the lines, for the splits that have it."""
@@ -88,40 +96,117 @@ class Measured:
 
     def best_single(self, place: Place, preset: str = "reference") -> str | None:
         """The objective whose SingleCF has the best mean validation."""
-        seen = {head: self.field("SingleCF", place, "rows", head, "validation", preset=preset) for head in HEADS}
-        return max((head for head in seen if seen[head]), key=lambda head: mean(seen[head].values()), default=None)
+        return _best({h: self.field("SingleCF", place, "rows", h, "validation", preset=preset) for h in HEADS})
+
+    def best_tested(self, place: Place, metric: str = "recall@50", preset: str = "reference") -> str | None:
+        """The objective whose SingleCF has the best mean test figure of a metric: the paper's rule for its gains."""
+        return _best({head: self.test("SingleCF", place, head, metric, preset) for head in HEADS})
+
+    def single(self, place: Place, metric: str = "recall@50", preset: str = "reference") -> Series:
+        """The best SingleCF of a metric, by the paper's rule."""
+        return self.test("SingleCF", place, self.best_tested(place, metric, preset) or "", metric, preset)
 
     def gains(self, place: Place, metric: str, preset: str = "reference") -> dict[str, tuple[Series, Series]]:
-        """Gain.Best and Gain.Con. as what is compared: (ConCF, the best SingleCF) by split."""
-        single = self.test("SingleCF", place, BEST, metric, preset)
-        head = self.test("ConCF", place, self.best_single(place, preset) or "", metric, preset)
+        """Gain.Best and Gain.Con. as what is compared: (ConCF, the best SingleCF of that metric) by split."""
+        single = self.single(place, metric, preset)
+        head = self.test("ConCF", place, self.best_tested(place, metric, preset) or "", metric, preset)
         consensus = self.test("ConCF", place, CONSENSUS, metric, preset)
         return {"Gain.Best": (head, single), "Gain.Con.": (consensus, single)}
 
     def group(self, place: Place, group: int, key: str = "recall@50") -> tuple[Series, Series]:
-        """What Gain.Best compares, of a group of users: 0 the most active."""
-        path = ("rows", self.best_single(place) or "", "groups", group, key)
+        """What Gain.Best (R@50) compares, of a group of users: 0 the most active."""
+        path = ("rows", self.best_tested(place) or "", "groups", group, key)
         return self.field("ConCF", place, *path), self.field("SingleCF", place, *path)
 
-    def rises(self, which: str) -> dict[int, list[float]]:
-        """How far the RC-consensus of `one` or `all` is above the R-consensus at each epoch, as a share, by split."""
-        curves = {seed: inside(line, ("curves", which)) for seed, line in self.runs("consistency", CITEULIKE).items()}
-        found = {seed: zip(each["R"], each["RC"], strict=True) for seed, each in curves.items() if each}
-        rises = {seed: [rc / r - 1 for r, rc in points if r and rc is not None] for seed, points in found.items()}
-        return {seed: each for seed, each in rises.items() if each}
+    def apart(self, of: Callable[[str], Series]) -> list[float]:
+        """How far runs of equal settings are apart, pair by pair and split by split. of: a variant's values."""
+        both = (paired(of(one), of(other)) for one, other in TWINS)
+        return [abs(x - y) for ours, theirs in both for x, y in zip(ours, theirs, strict=True)]
 
-    def effects(self) -> list[tuple[str, list[str], Series]]:
-        """Each difference alone, and each preset: name, changes, what it adds to the consensus' R@50; best first."""
-        base = self.test("ConCF", CITEULIKE, CONSENSUS)
-        ours = {f"{preset}: all": self.test("ConCF", CITEULIKE, CONSENSUS, preset=preset) for preset in PRESETS[1:]}
-        changes: dict[str, list[str]] = {}
-        for line in self.lines:
-            name = line["cell"]["variant"]
-            if name.startswith(("paper: ", "released: ")):
-                ours[name], changes[name] = self.test(name, CITEULIKE, CONSENSUS), list(line.get("changes", []))
-        added = {name: {seed: each[seed] - base[seed] for seed in each if seed in base} for name, each in ours.items()}
-        order = sorted((name for name in added if added[name]), key=lambda name: -mean(added[name].values()))
-        return [(name, changes.get(name, []), added[name]) for name in order]
+    def apart_in(self, row: str, metric: str = "recall@50") -> list[float]:
+        """The same in a row's test figure."""
+        return self.apart(lambda variant: self.test(variant, CITEULIKE, row, metric))
+
+    def noise(self, row: str, metric: str = "recall@50") -> float | None:
+        """Mean distance of equal runs on a split: of the consensus for consensuses, else of the best head."""
+        return _mean(self.apart_in(CONSENSUS if row.endswith(CONSENSUS) else BEST, metric))
+
+    def noise_of(self, *path: str | int) -> float | None:
+        """Mean distance of equal runs on a split, of a number inside the lines."""
+        return _mean(self.apart(lambda variant: self.field(variant, CITEULIKE, *path)))
+
+    def missing(self) -> Counter[str]:
+        """The variants that lack cells of the plan, and how many; with the preset's name where it is not reference."""
+        known = [line["cell"] for line in self.lines]
+        absent = [cell for cell in cells_of([ALL]) if asdict(cell) not in known]
+        return Counter(
+            cell.variant if cell.preset == "reference" else f"{cell.variant} (preset {cell.preset})" for cell in absent
+        )
+
+    def curves(self, which: str, kind: str) -> dict[int, dict[int, float]]:
+        """Of `one` or `all`: R@50 of the consensus R or RC, by split and epoch."""
+        found = {}
+        for seed, line in self.runs("consistency", CITEULIKE).items():
+            epochs, values = (inside(line, ("curves", *path)) for path in (("epoch",), (which, kind)))
+            found[seed] = {e: v for e, v in zip(epochs or (), values or (), strict=False) if v is not None}
+        return {seed: each for seed, each in found.items() if each}
+
+    def at_epochs(self, which: str) -> dict[int, tuple[Series, Series]]:
+        """The R- and the RC-consensus of every epoch with a full window, each by split."""
+        r, rc = self.curves(which, "R"), self.curves(which, "RC")
+        epochs = sorted({epoch for each in (*r.values(), *rc.values()) for epoch in each if epoch >= WINDOW})
+        at = {e: [{seed: each[e] for seed, each in c.items() if e in each} for c in (r, rc)] for e in epochs}
+        return {epoch: (both[0], both[1]) for epoch, both in at.items()}
+
+    def rises(self, which: str) -> dict[int, list[float]]:
+        """How far RC is above R at each epoch with a full window, as a share, by split."""
+        found: dict[int, list[float]] = {}
+        for r, rc in self.at_epochs(which).values():
+            for seed in sorted(seed for seed in r.keys() & rc.keys() if r[seed]):
+                found.setdefault(seed, []).append(rc[seed] / r[seed] - 1)
+        return found
+
+    def effects(self) -> list[Effect]:
+        """Each difference alone, and each preset, against reference; by the consensus' R@50, the best first."""
+        changes = {
+            line["cell"]["variant"]: list(line.get("changes", []))
+            for line in self.lines
+            if line["cell"]["variant"].startswith(("paper: ", "released: "))
+        }
+        cells = {name: (name, "reference") for name in changes}
+        cells |= {f"{preset}: all": ("ConCF", preset) for preset in PRESETS[1:]}
+        found = []
+        for name, (variant, preset) in cells.items():
+            added = {row: self._added(variant, row, preset) for row in (CONSENSUS, *HEADS)}
+            if added[CONSENSUS]:
+                found.append(Effect(name, changes.get(name, []), added))
+        return sorted(found, key=lambda effect: -mean(effect.consensus.values()))
+
+    def _added(self, variant: str, row: str, preset: str) -> Series:
+        base, ours = self.test("ConCF", CITEULIKE, row), self.test(variant, CITEULIKE, row, preset=preset)
+        return {seed: ours[seed] - base[seed] for seed in ours if seed in base}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a difference from reference adds to R@50 on CiteULike, by row and split."""
+
+    name: str
+    changes: list[str]
+    added: dict[str, Series]
+
+    @property
+    def consensus(self) -> Series:
+        """What it adds to the consensus."""
+        return self.added[CONSENSUS]
+
+
+def _mean(values: list[float]) -> float | None:
+    return mean(values) if values else None
+
+
+def _best(seen: Mapping[str, Series]) -> str | None:
+    return max((name for name in seen if seen[name]), key=lambda name: mean(seen[name].values()), default=None)
 
 
 def inside(value: Any, path: Iterable[Any]) -> Any:

@@ -94,10 +94,11 @@ def cells_of(
 
     Those under `reference` come first. A data set that no experiment has, such as `demo`, is taken as one more.
     """
-    chosen = list(EXPERIMENTS) if ALL in names else list(names)
-    for name in chosen:
-        if name not in EXPERIMENTS:
+    names = list(names)
+    for name in names:
+        if name not in (*EXPERIMENTS, ALL):
             raise ConfigError(f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)} and {ALL}")
+    chosen = list(EXPERIMENTS) if ALL in names else names
     strange = [name for name in data if name not in {place for place, _ in STATISTICS}]
     more = tuple((name, protocol) for name in strange for protocol in protocols or ("released",))
     experiments = [EXPERIMENTS[name] for name in chosen]

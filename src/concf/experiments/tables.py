@@ -1,25 +1,25 @@
 """From measured lines to the paper's tables: its value, ours, the difference.
 
-A `Table` writes itself as Markdown, CSV and LaTeX; `TABLES` has a function for each experiment.
+`TABLES` has a function for each experiment.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from statistics import mean, median
 
 from concf.experiments import published
 from concf.experiments.measured import (
+    CALLED,
     CITEULIKE,
     FACTORS,
     FEWER,
-    NAMES,
     PLACES,
     PRESETS,
     SCHEMES,
+    SILENT,
     SPLITS,
+    WINDOW,
     Estimate,
     Measured,
     Place,
@@ -37,106 +37,21 @@ from concf.experiments.measured import (
     whole,
 )
 from concf.experiments.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
-from concf.tables import markdown
+from concf.experiments.table import (
+    NOT_MEASURED,
+    NOTHING,
+    Pair,
+    Row,
+    Table,
+    compared,
+    label,
+    name_of,
+    splits_in_words,
+    words,
+)
 
-NOT_MEASURED, NOTHING, DRAWN = "not measured", "–", "The paper draws these without figures."
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as words; `name` is that of its files."""
-
-    name: str
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """With the title above and the note below."""
-        rows = [[cell.replace("|", "\\|") for cell in row] for row in self.rows]
-        return f"**{self.title}**\n\n{markdown(self.header, rows)}" + (f"\n{self.note}\n" if self.note else "")
-
-    def csv(self) -> str:
-        """The header and the rows."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
-        return text.getvalue()
-
-    def latex(self) -> str:
-        """For booktabs; the note is part of the caption."""
-        header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in (self.header, *self.rows))
-        start = [r"\begin{table}", rf"\caption{{{escape(f'{self.title}. {self.note}'.strip())}}}"]
-        tabular = [rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\toprule", header, r"\midrule", *rows]
-        return "\n".join([*start, *tabular, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
-
-
-LATEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$",
-    "^": r"\textasciicircum{}", "–": "--", "<": "$<$", ">": "$>$", "|": "$|$", "[": "{[}", "]": "{]}", "`": "",
-}  # fmt: skip
-
-
-def escape(text: str) -> str:
-    """For LaTeX; a bracket at the start of a row would be an option of the line before."""
-    return "".join(LATEX.get(sign, sign) for sign in text)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """The paper's value beside ours; `same` says whether both are of the same data."""
-
-    paper: float | None
-    ours: Estimate | None
-    write: Write = figure
-    same: bool = True
-
-    def cells(self) -> list[str]:
-        """The paper's, ours, the difference."""
-        paper = "not given" if self.paper is None else self.write(self.paper)
-        if self.paper is None or self.ours is None:
-            return [paper, words(self.ours, self.write), NOTHING]
-        difference = self.ours.mean - self.paper
-        size = self.write(abs(difference))
-        signed = size if size == self.write(0.0) else ("+" if difference > 0 else "-") + size
-        return [paper, words(self.ours, self.write), signed if self.same else "other data"]
-
-
-Row = tuple[list[str], list[Pair]]
+DRAWN = "The paper draws these without figures."
 Printed = Mapping[tuple[str, str], Sequence[float | None]]  # (variant, row) -> the paper's figures
-
-
-def words(ours: Estimate | None, write: Write = figure) -> str:
-    """`0.3795 ± 0.0037`, or that it was not measured."""
-    return ours.words(write) if ours else NOT_MEASURED
-
-
-def splits_in_words(splits: int, planned: int) -> str:
-    """`5`, or `3 of 5` when some are still to come."""
-    return str(splits) if splits >= planned else f"{splits} of {planned}"
-
-
-def compared(
-    name: str, title: str, labels: list[str], columns: Iterable[str], rows: Iterable[Row], planned: int = FEWER
-) -> Table:
-    """A table of pairs: three columns for each, then the number of splits."""
-    header = [*labels, *(f"{column} {who}".strip() for column in columns for who in ("paper", "ours", "difference"))]
-    body = []
-    for names, pairs in rows:
-        splits = splits_in_words(max((pair.ours.splits for pair in pairs if pair.ours), default=0), planned)
-        body.append([*names, *(cell for pair in pairs for cell in pair.cells()), splits])
-    return Table(name, title, [*header, "splits"], body)
-
-
-def label(place: Place) -> str:
-    """`CiteULike, released`."""
-    return f"{NAMES.get(place[0], place[0])}, {place[1]}"
-
-
-def name_of(row: str) -> str:
-    """`CF-E 2` of `multinomial#2`; other names as they are."""
-    head, _, number = row.partition("#")
-    return f"{HEADS.get(head, head)} {number}".strip()
 
 
 def _beside(place: Place, paper: float | None, ours: Series | Estimate | None, write: Write = figure) -> Pair:
@@ -152,7 +67,7 @@ def _four(
     for (variant, row), four in printed.items():
         chosen = [(metric, paper) for metric, paper in zip(METRICS, four, strict=True) if metric.endswith(f"@{cut}")]
         pairs = [_beside(place, paper, measured.test(variant, place, row, metric, preset)) for metric, paper in chosen]
-        rows.append(([SCHEMES.get(variant, variant), name_of(row)], pairs))
+        rows.append(([CALLED.get(variant, variant), name_of(row)], pairs))
     return rows
 
 
@@ -220,6 +135,7 @@ def _presets(measured: Measured) -> Table:
     rows: list[Row] = []
     for place, preset in ((place, preset) for place in PLACES for preset in PRESETS):
         found = {which: measured.test(which[0], place, which[1], preset=preset) for which in columns.values()}
+        found["SingleCF", BEST] = measured.single(place, preset=preset)
         points = {which: published.SCHEME_POINTS[place[0], which[0]][which[1]] for which in found}
         rows.append(([label(place), preset], [_beside(place, points[which], found[which]) for which in found]))
     return compared("presets", "The three presets, R@50", ["data, protocol", "preset"], columns, rows, SPLITS["main"])
@@ -253,7 +169,34 @@ def schemes(measured: Measured) -> list[Table]:
     return [
         compared("schemes", "Three training schemes, R@50", labels, columns, rows, SPLITS["schemes"]),
         compared("chr-by-scheme", "CHR by three training schemes", labels, ["CHR"], ratios, SPLITS["schemes"]),
+        _epochs(measured),
     ]
+
+
+def _epochs(measured: Measured) -> Table:
+    """How long the runs are, and at which epoch each row is at its best."""
+    shown = (*HEADS, R_CONSENSUS, CONSENSUS)
+    body, told = [], []
+    for scheme, place in ((scheme, place) for scheme in SCHEMES for place in PLACES):
+        runs = measured.runs(scheme, place).values()
+        lengths = [line["epochs"] for line in runs if "epochs" in line]
+        full = sum(line.get("epochs") == inside(line, ("settings", "training", "epochs")) for line in runs)
+        best = [measured.field(scheme, place, "rows", row, "epoch") for row in shown]
+        length = [f"{min(lengths)} to {max(lengths)}", f"{full} of {len(lengths)}"] if lengths else [NOT_MEASURED] * 2
+        body.append([label(place), SCHEMES[scheme], *length, *(_middle(epochs) for epochs in best)])
+        told.append((scheme, full, len(lengths)))
+    ended = [
+        f"{sum(n for who, n, _ in told if who == scheme)} of {sum(n for who, _, n in told if who == scheme)} runs of "
+        f"{SCHEMES[scheme]}"
+        for scheme in SCHEMES
+    ]
+    note = f"At the cap of epochs end {', '.join(ended)}. Best epochs are medians over the splits."
+    header = ["data, protocol", "scheme", "epochs trained", "at the cap", *(HEADS.get(row, row) for row in shown)]
+    return Table("epochs", "Epochs trained, and the best epoch of each row", header, body, note)
+
+
+def _middle(epochs: Series) -> str:
+    return whole(median(epochs.values())) if epochs else NOT_MEASURED
 
 
 def exclusive(measured: Measured) -> list[Table]:
@@ -289,22 +232,25 @@ def consistency(measured: Measured) -> list[Table]:
     for place in range(10):
         found = [measured.field("consistency", CITEULIKE, "consistency", *kind, place) for kind in kinds]
         rows.append([f"{10 * place + 1} to {10 * place + 10}", *(words(estimate(one)) for one in found)])
-    most = {which: {seed: max(each) for seed, each in measured.rises(which).items()} for which in ("all", "one")}
-    said: list[Row] = [
-        (["all objectives"], [_beside(CITEULIKE, published.RC_OVER_R, most["all"], percent)]),
-        (["CF-A alone"], [_beside(CITEULIKE, None, most["one"], percent)]),
-    ]
+    columns = ("at most", "on average")
+    said: list[Row] = []
+    for which, name, paper in (("all", "all objectives", published.RC_OVER_R), ("one", "CF-A alone", None)):
+        rises = measured.rises(which)
+        most, usual = ({seed: of(each) for seed, each in rises.items()} for of in (max, mean))
+        said.append(([name], [_beside(CITEULIKE, paper, most, percent), _beside(CITEULIKE, None, usual, percent)]))
     header = ["rank", *(f"{'CF-A' if which == 'one' else 'all'} {kind}" for which, kind in kinds)]
     return [
         Table("consistency", "Consistency at epoch 50", header, rows, DRAWN),
-        compared("rc-over-r", "RC-consensus over R-consensus, at most", ["heads"], [""], said),
+        compared("rc-over-r", f"RC-consensus over R-consensus from epoch {WINDOW} on", ["heads"], columns, said),
     ]
 
 
 def homogeneous(measured: Measured) -> list[Table]:
     """One objective five times against five objectives."""
     concf = {("ConCF", row): published.SELECTION["ConCF", row] for row in (BEST, CONSENSUS)}
-    return _four_twice(measured, "homogeneous", "Homogeneous objectives, CiteULike", published.HOMOGENEOUS | concf)
+    silent = {(SILENT, row): (None,) * 4 for row in (BEST, CONSENSUS)}
+    printed: Printed = {**published.HOMOGENEOUS, **silent, **concf}
+    return _four_twice(measured, "homogeneous", "Homogeneous objectives, CiteULike", printed)
 
 
 def distillation(measured: Measured) -> list[Table]:
@@ -355,17 +301,50 @@ def sharing(measured: Measured) -> list[Table]:
 
 
 def differences(measured: Measured) -> list[Table]:
-    """What each difference between the presets is worth."""
-    rows = []
-    for name, changes, effect in measured.effects():
-        p = p_value(effect, dict.fromkeys(effect, 0.0))
-        worth = [words(estimate(effect), "{:+.4f}".format).replace("± +", "± "), NOTHING if p is None else f"{p:.2g}"]
-        rows.append([name, ", ".join(changes) or NOTHING, *worth, splits_in_words(len(effect), FEWER)])
-    header = ["switched from reference", "changes", "consensus R@50", "p", "splits"]
-    title = "Each difference alone, against reference on CiteULike"
-    return [
-        Table("differences", title, header, rows or [[NOT_MEASURED, *[NOTHING] * 4]], "The paper has no such table.")
-    ]
+    """What each difference between the presets is worth, to the consensus and to each head."""
+    rows = [_standing(measured, "reference itself: R@50"), _printed_heads()]
+    for effect in measured.effects():
+        p = p_value(effect.consensus, dict.fromkeys(effect.consensus, 0.0))
+        worth = [_change(effect.consensus), NOTHING if p is None else f"{p:.2g}"]
+        heads = [_change(effect.added[head], spread=False) for head in HEADS]
+        splits = splits_in_words(len(effect.consensus), FEWER)
+        rows.append([effect.name, ", ".join(effect.changes) or NOTHING, *worth, *heads, splits])
+    header = ["switched from reference", "changes", "consensus", "p", *HEADS.values(), "splits"]
+    title = "Each difference alone: change of R@50 against reference on CiteULike"
+    return [Table("differences", title, header, rows, _of_cf_e(measured))]
+
+
+def _change(effect: Series, spread: bool = True) -> str:
+    found = estimate(effect)
+    if not found:
+        return NOTHING
+    mean_in_words = f"{found.mean:+.4f}".replace("-0.0000", "0.0000").replace("+0.0000", "0.0000")
+    return mean_in_words + (f" ± {found.spread:.4f}" if spread and found.spread is not None else "")
+
+
+def _standing(measured: Measured, name: str) -> list[str]:
+    found = {row: estimate(measured.test("ConCF", CITEULIKE, row)) for row in (CONSENSUS, *HEADS)}
+    heads = [figure(one.mean) if one else NOT_MEASURED for one in (found[head] for head in HEADS)]
+    agreed = found[CONSENSUS]
+    splits = splits_in_words(agreed.splits if agreed else 0, FEWER)
+    return [name, NOTHING, words(agreed), NOTHING, *heads, splits]
+
+
+def _printed_heads() -> list[str]:
+    printed = {row: figure(four[2]) for row, four in published.CONCF["citeulike"].items()}
+    return ["the paper's ConCF: R@50", NOTHING, printed[CONSENSUS], NOTHING, *(printed[h] for h in HEADS), NOTHING]
+
+
+def _of_cf_e(measured: Measured) -> str:
+    """Where CF-E's shortfall comes from."""
+    told = []
+    for variant in ("ConCF", "paper: training ratio", "paper: lambdas"):
+        found = estimate(measured.test(variant, CITEULIKE, "multinomial"))
+        if found:
+            told.append(f"{figure(found.mean)} with `{'reference' if variant == 'ConCF' else variant}`")
+    paper = figure(published.CONCF["citeulike"]["multinomial"][2])
+    said = f" R@50 of CF-E is {', '.join(told)}; the paper has {paper}." if told else ""
+    return f"The paper has no such table.{said}"
 
 
 TABLES: dict[str, Callable[[Measured], list[Table]]] = {

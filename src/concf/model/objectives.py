@@ -114,13 +114,16 @@ def choose(
 
     `multinomial#1`, `multinomial#2`: the same objective several times, each with a start of its own.
     """
-    own = own or {}
-    return {name: own[name] if name in own else _objective(name, chosen or LossSettings()) for name in names}
+    own, found = own or {}, {}
+    for name in names:
+        kind = name.partition("#")[0]
+        found[name] = own.get(name) or own.get(kind) or _objective(name, chosen or LossSettings())
+    return found
 
 
 def _objective(name: str, chosen: LossSettings) -> Objective:
-    kind, _, _ = name.partition("#")
-    if kind in OBJECTIVES:
+    kind, again, start = name.partition("#")
+    if kind in OBJECTIVES and bool(again) == bool(start):
         return OBJECTIVES[kind](chosen)
     found = imported(name) if ":" in name else None
     if isinstance(found, Objective):
