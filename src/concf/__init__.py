@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from concf.data.scan import Reading as Reading
     from concf.data.simulate import Simulation as Simulation
     from concf.data.split import Split as Split
+    from concf.deploy.estimator import ConCF as ConCF
+    from concf.deploy.recommender import Recommender as Recommender
     from concf.errors import ConcfError as ConcfError
     from concf.errors import ConfigError as ConfigError
     from concf.errors import DataError as DataError
@@ -44,10 +46,12 @@ if TYPE_CHECKING:
     from concf.learning.settings import ConCFSettings as ConCFSettings
     from concf.learning.train import train as train
     from concf.model.objectives import Objective as Objective
+    from concf.tuning import tune as tune
 
 _HOMES = {
     "BASELINES": "baselines.table",
     "Candidate": "baselines.table",
+    "ConCF": "deploy.estimator",
     "ConCFSettings": "learning.settings",
     "ConcfError": "errors",
     "ConfigError": "errors",
@@ -60,6 +64,7 @@ _HOMES = {
     "Objective": "model.objectives",
     "PRESETS": "learning.presets",
     "Reading": "data.scan",
+    "Recommender": "deploy.recommender",
     "Run": "learning.run",
     "ScoreFunction": "evaluation.scorers",
     "Simulation": "data.simulate",
@@ -73,6 +78,7 @@ _HOMES = {
     "read": "data.read",
     "score_lists": "evaluation.evaluate",
     "train": "learning.train",
+    "tune": "tuning",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

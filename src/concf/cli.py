@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf import cli_reproduce, cli_train
+from concf import cli_export, cli_recommend, cli_reproduce, cli_train, cli_tune
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError
 from concf.version import VERSION
@@ -53,11 +53,11 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
     Begin with `concf demo`, or with a log of your own:
 
-    `concf prepare log.csv --protocol random --out data/mine`
+    `concf train log.csv --out runs/mine`, then `concf evaluate runs/mine`
 
-    `concf train data/mine --out runs/mine`, then `concf evaluate runs/mine`
+    `concf recommend runs/mine --users all -k 20 --out recs.parquet`
 
-    `concf compare data/mine --models popularity,itemknn,ease --seeds 3`
+    `concf prepare log.csv --protocol random --out data/mine`, then `concf compare data/mine`
     """
     if version:
         typer.echo(VERSION)
@@ -127,6 +127,9 @@ def prepare(
 
 app.command()(cli_train.train)
 app.command()(cli_train.evaluate)
+app.command()(cli_recommend.recommend)
+app.command()(cli_export.export)
+app.command()(cli_tune.tune)
 app.command()(cli_reproduce.reproduce)
 
 

@@ -12,6 +12,8 @@ from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConfigError
 
 if TYPE_CHECKING:
+    from concf.data.split import Split
+    from concf.learning.checkpoint import RunFolder
     from concf.learning.run import Run
     from concf.learning.settings import ConCFSettings
 
@@ -21,11 +23,12 @@ RUNNING = "How to run"
 
 def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
-    folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="A prepared data set (see `concf prepare`). With --resume it may be left out.", show_default=False)] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log as it is. With --resume it may be left out.", show_default=False)] = None,
     preset: Annotated[str | None, typer.Option(help="reference, paper or released.", show_default="reference", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set goes over it.", rich_help_panel=SETTINGS)] = None,
+    min_item: Annotated[int, typer.Option(min=1, help="Of a log: items that fewer users have used are left out.", rich_help_panel=SETTINGS)] = 5,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the start, the order and the negatives.", show_default="0", rich_help_panel=SETTINGS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
@@ -39,10 +42,12 @@ def train(
 
     `concf train --resume --out runs/first`
 
+    `concf train ratings.csv --out runs/mine` takes a log as it is: a tenth of each user's items is held out to stop by,
+    another tenth to test on. For anything else prepare it first.
+
     A killed run goes on to exactly the same end. One objective alone: `--single bpr`; without the consensus loss:
     `--set consensus.weight=0`.
     """
-    from concf.data.split import Split
     from concf.learning.checkpoint import RunFolder
     from concf.learning.scalars import Scalars
     from concf.learning.train import train as train_model
@@ -53,7 +58,7 @@ def train(
     own = home.settings() if resume else None
     settings = _settings(preset or own or "reference", config, change or [], single)
     scalars = Scalars(out / "tensorboard") if tensorboard else None
-    data = home.data() if folder is None else Split.load(folder)
+    data, folder = _data(folder, home, seed or 0, min_item)
     try:
         run = train_model(
             data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
@@ -114,6 +119,21 @@ def evaluate(
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     print_table(header, rows, title=f"{_about(run)}: {on} figures{unfinished}")
     typer.echo(f"Each at the epoch of its best validation. Split hash {run.data.hash[:16]}.")
+
+
+def _data(place: Path | None, home: RunFolder, seed: int, min_item: int) -> tuple[Split, Path | None]:
+    """The data set and where it is; that of a log is kept in the run's own folder."""
+    from concf.data.split import Split
+    from concf.deploy.estimator import split_of
+
+    if place is None:
+        return home.data(), None
+    if place.is_dir() or not place.exists():
+        return Split.load(place), place
+    home.refuse_occupied()
+    data = split_of(place, seed, min_item)
+    data.save(home.own_data, overwrite=True)
+    return data, home.own_data
 
 
 def _settings(base: str | ConCFSettings, config: Path | None, words: list[str], single: str | None) -> ConCFSettings:

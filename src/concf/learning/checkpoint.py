@@ -30,6 +30,7 @@ from concf.version import VERSION
 
 FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
+DATA = "data"  # the data set, where the run keeps it itself
 TO_GO_ON = ("trainer/", "ranking/")  # tensors that only a run that goes on needs
 KEPT = ("weights", "initial", "lesson")  # tensors of a trainer
 
@@ -42,16 +43,26 @@ class RunFolder:
 
     def begin(self, run: Run, data_folder: str | None = None, teacher: str | None = None) -> None:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
-        if (self.path / RUN).exists():
-            raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
-        if self.path.exists() and not self._is_empty():
-            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
+        self.refuse_occupied()
         said = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
+    def refuse_occupied(self) -> None:
+        """Refuse a folder that holds a run or something else than a run's own data set."""
+        if (self.path / RUN).exists():
+            raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
+        if self.path.exists() and not self._is_empty():
+            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
+
+    @property
+    def own_data(self) -> Path:
+        """Where the run keeps its data set itself, if it does."""
+        return self.path / DATA
+
     def _is_empty(self) -> bool:
-        return self.path.is_dir() and all(is_partial(each, self.path / RUN) for each in self.path.iterdir())
+        ours = (is_partial(each, self.path / RUN) or each.name == DATA for each in self.path.iterdir())
+        return self.path.is_dir() and all(ours)
 
     def record(self, epoch: dict[str, Any]) -> None:
         """One line of history."""
@@ -61,19 +72,21 @@ class RunFolder:
         except OSError as error:
             raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
 
-    def save(self, run: Run, trainer: Trainer) -> None:
-        """The checkpoint. A finished run's is without the rankings, which are most of it and no longer needed."""
-        rankings = [] if run.finished else _distinct([*trainer.queue, *trainer.window])
-        tensors = (
-            _results(run) | _state(trainer) | {f"ranking/{place}": ranking for place, ranking in enumerate(rankings)}
-        )
+    def save(self, run: Run, trainer: Trainer | None = None) -> None:
+        """The checkpoint. A finished run's is without the rankings, which are most of it and no longer needed.
+
+        Without its trainer a run can be used, not gone on with.
+        """
+        rankings = [] if run.finished or trainer is None else _distinct([*trainer.queue, *trainer.window])
+        tensors = _results(run) | (_state(trainer) if trainer else {})
+        tensors |= {f"ranking/{place}": ranking for place, ranking in enumerate(rankings)}
         state = _description(run) | {
             "epoch": run.epoch,
             "finished": run.finished,
             "best": {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()},
-            "rankings": trainer.n_rankings,
-            "queue": [] if run.finished else _places(trainer.queue, rankings),
-            "window": [] if run.finished else _places(trainer.window, rankings),
+            "rankings": trainer.n_rankings if trainer else 0,
+            "queue": _places(trainer.queue, rankings) if trainer and rankings else [],
+            "window": _places(trainer.window, rankings) if trainer and rankings else [],
         }
         here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with new_file(self.path / CHECKPOINT) as fresh:
@@ -136,7 +149,7 @@ class RunFolder:
     def data(self) -> Split:
         """The data set that the run was trained on, from where it was then."""
         said = self.description()
-        place = said.get("data_folder")
+        place = str(self.own_data) if self.own_data.is_dir() else said.get("data_folder")
         if place is None or not Path(place).is_dir():
             was = "was not in a folder" if place is None else f"was in {place}, where it is no longer"
             known = f"split hash {said['data']['split_hash'][:16]}"
@@ -260,6 +273,7 @@ def _results(run: Run) -> dict[str, Tensor]:
     for name, best in run.best.items():
         tensors |= {f"best/{name}/state/{part}": tensor for part, tensor in best.state.items()}
         tensors |= {f"best/{name}/lists": best.lists} if best.lists is not None else {}
+        tensors |= {f"best/{name}/votes/{part}": tensor for part, tensor in best.votes.items()}
     return tensors
 
 
@@ -267,7 +281,8 @@ def _restore_results(run: Run, state: dict[str, Any], tensors: dict[str, Tensor]
     run.model.load_state_dict(_under("model/", tensors))
     for name, best in state["best"].items():
         found = _under(f"best/{name}/state/", tensors)
-        run.best[name] = Best(best["validation"], best["epoch"], found, tensors.get(f"best/{name}/lists"))
+        lists, votes = tensors.get(f"best/{name}/lists"), _under(f"best/{name}/votes/", tensors)
+        run.best[name] = Best(best["validation"], best["epoch"], found, lists, votes)
     run.epoch, run.finished = state["epoch"], state["finished"]
 
 

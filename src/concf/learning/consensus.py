@@ -50,7 +50,7 @@ def consensus(
     voters: the heads that vote, None: all; places: K; temperature: T; steadiness: T_c, or None for R in both
     """
     n_users = newest.shape[1]
-    size = max(SMALLEST_BLOCK, (CPU_CELLS if newest.device.type == "cpu" else GPU_CELLS) // (n_items + 1))
+    size = _block(newest.device, n_items)
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
@@ -59,6 +59,27 @@ def consensus(
         agreed.append(_agree(asked, lists, n_items, length, temperature, steadiness))
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
+
+
+def consistencies(asked: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
+    """[heads, users, K] C (Eq. 11) of each head about the items `asked` of it. window: of [heads, users, M]."""
+    size = _block(asked.device, n_items)
+    blocks = []
+    for begin in range(0, asked.shape[1], size):
+        users = slice(begin, begin + size)
+        steady = [
+            consistency(
+                ranks_over_time(mine[users].long(), [each[head, users].long() for each in window], n_items), temperature
+            )
+            for head, mine in enumerate(asked)
+        ]
+        blocks.append(torch.stack(steady).float())
+    return torch.cat(blocks, 1)
+
+
+def _block(device: torch.device, n_items: int) -> int:
+    """How many users go through together."""
+    return max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
 
 
 def _of(ranking: Tensor, voters: Sequence[int] | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,12 +25,14 @@ class Best:
 
     state: parameters: of a head its single-branch model's, of the consensus the whole model's
     lists: [users, shown] of a consensus
+    votes: what the consensus was made of, see `Trainer.votes`
     """
 
     validation: float = -1.0
     epoch: int = -1
     state: dict[str, Tensor] = field(default_factory=dict)
     lists: Tensor | None = None
+    votes: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Run:
@@ -48,7 +50,9 @@ class Run:
         self.epoch = 0  # the next one
         self.finished = False
 
-    def notice(self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor]) -> None:
+    def notice(
+        self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor], votes: Callable[[], dict[str, Tensor]]
+    ) -> None:
         """Take over every recommender that is better than before."""
         for name, value in validation.items():
             best = self.best.setdefault(name, Best())
@@ -59,6 +63,7 @@ class Run:
                 else:
                     best.state = _state(self.model) if name == CONSENSUS else {}
                     best.lists = lists[name].clone()
+                    best.votes = votes() if name == CONSENSUS else {}
 
     def best_head(self) -> str:
         """The head with the best validation, the first of equals: the one to deploy."""

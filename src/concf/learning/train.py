@@ -123,7 +123,7 @@ def _epoch(
         begin = time.perf_counter()
         lists = trainer.agree()
         record["validation"] = trainer.validate(lists)
-        run.notice(epoch, record["validation"], lists)
+        run.notice(epoch, record["validation"], lists, trainer.votes)
         record["ranking_seconds"] = time.perf_counter() - begin
         if watch_rankings is not None:
             watch_rankings(epoch, trainer, lists)

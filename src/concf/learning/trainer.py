@@ -19,7 +19,7 @@ from concf.learning.balance import gradient_scale, normalise, training_ratio, we
 from concf.learning.batches import Batch, Sampler, stream
 from concf.learning.branches import Branches
 from concf.learning.capture import Captured, Lanes
-from concf.learning.consensus import NOTHING, consensus
+from concf.learning.consensus import NOTHING, consensus, consistencies
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.validation import Validation
@@ -68,6 +68,7 @@ class Trainer:
         self._make_optimisers()
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
+        self._voted: tuple[Tensor, list[Tensor]] | None = None  # of the newest consensus: the ranking, and its window
         self.n_rankings = 0
         self.lesson = torch.full(
             (self.model.n_users, self._lesson_length()), NOTHING, dtype=torch.int32, device=self.device
@@ -291,6 +292,7 @@ class Trainer:
         if chosen.window_moves:
             self.window = self.queue[-chosen.window :]
         votes = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
+        self._voted = votes, list(self.window)
         both, by_rank = consensus(
             votes, self.window, self.model.n_items, self._shown(), voters=self._voters(), places=self._places(),
             temperature=chosen.temperature, steadiness=chosen.steadiness,
@@ -300,6 +302,19 @@ class Trainer:
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
             self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
+
+    def votes(self) -> dict[str, Tensor]:
+        """What the newest consensus was made of: each head's first K items and how steady it is about them.
+
+        items: [heads, users, K] int32, -1 at an empty place; steadiness: [heads, users, K] C (Eq. 11), 0 without it
+        """
+        if self._voted is None:
+            return {}
+        ranking, window = self._voted
+        items, temperature = ranking[:, :, : self._places()], self.settings.consensus.steadiness
+        if temperature is None or not window:
+            return {"items": items.clone(), "steadiness": torch.zeros(items.shape, device=items.device)}
+        return {"items": items.clone(), "steadiness": consistencies(items, window, self.model.n_items, temperature)}
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""

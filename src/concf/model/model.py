@@ -99,7 +99,7 @@ class Model(nn.Module):
         for place, name in enumerate(self.names):
             vectors, _ = self.head(name).user(user[place])
             item_vectors, bias = self.head(name).item(item[place])
-            exported[name] = Factors(vectors.contiguous(), item_vectors.contiguous(), bias.contiguous())
+            exported[name] = Factors(*(part.detach().contiguous() for part in (vectors, item_vectors, bias)))
         return exported
 
     def keep(self, name: str) -> Self:

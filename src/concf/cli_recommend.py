@@ -1,0 +1,160 @@
+"""`concf recommend`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concf.console import Json, names, print_table
+from concf.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from concf.deploy.recommender import Recommender
+
+EVERYONE = "all"
+
+
+def recommend(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
+    users: Annotated[str, typer.Option(help="all, ids separated by commas, or a file: one id a line, or the first column of a CSV or Parquet file.")] = EVERYONE,
+    k: Annotated[int, typer.Option("-k", min=1, help="Items for each user.")] = 10,
+    by: Annotated[str | None, typer.Option(help="consensus, R-consensus or a head.", show_default="consensus")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .parquet, .csv or .jsonl file; without it a table is shown.")] = None,
+    viewed: Annotated[bool, typer.Option("--viewed", help="Also what the user has used.")] = False,
+    items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
+    exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
+    popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have what is used most.")] = False,
+    data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Recommend to any number of users, in bounded memory. What a user has used is not shown again.
+
+    `concf recommend runs/first --users 42,43 -k 5`
+
+    `concf recommend runs/first --users all -k 50 --out recs.parquet`
+    """
+    from concf.deploy.recommender import Recommender
+    from concf.progress import working
+
+    model = Recommender.load(folder, data)
+    asked = None if users == EVERYONE else _ids(users, model, "user")
+    options: dict[str, Any] = {
+        "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
+        "items": _ids(items, model, "item") if items else None,
+        "exclude": _ids(exclude, model, "item") if exclude else None,
+    }  # fmt: skip
+    n_users = len(model.user_ids) if asked is None else len(asked)
+    if out is None:
+        _show(model.stream(asked if asked is not None else model.user_ids.values[:5].tolist(), k, **options), as_json)
+        return
+    rows = 0
+    with working("recommending", n_users) as advance, _writer(out) as write:
+        for table in model.stream(asked, k, **options):
+            write(table)
+            rows += table.num_rows
+            advance(min(model.ranker.block(), n_users))
+    said = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
+    typer.echo(json.dumps(said) if as_json else f"{rows} rows for {n_users} users by {said['by']}: {out}")
+
+
+def _ids(text: str, model: Recommender, side: str) -> list[Any]:
+    """Ids from a file or between commas, as the log has them: integers or text."""
+    path = Path(text)
+    if path.is_file():
+        found = _column(path)
+    elif path.suffix in (".csv", ".txt", ".parquet", ".jsonl"):
+        raise DataError(f"{path}: no such file")
+    else:
+        found = names(text)
+    ids = model.user_ids if side == "user" else model.item_ids
+    if not ids.are_integers:
+        return [str(each) for each in found]
+    try:
+        return [int(each) for each in found]
+    except ValueError:
+        strange = next(each for each in found if not str(each).strip().lstrip("-").isdecimal())
+        raise DataError(f"{text}: {strange!r} is no {side} of the log, whose {side}s are integers") from None
+
+
+def _column(path: Path) -> list[Any]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(path)
+        return list(table.column(0).to_pylist())
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{path}: not a text file of ids") from None
+    first = [line.split(",")[0].strip().strip('"') for line in lines if line.strip()]
+    return first[1:] if first and first[0] in ("user_id", "item_id", "user", "item", "id") else first
+
+
+def _show(tables: Iterator[pa.Table], as_json: bool) -> None:
+    rows = [row for table in tables for row in table.to_pylist()]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    print_table(
+        ["user", "item", "score", "rank"],
+        [[str(row["user_id"]), str(row["item_id"]), f"{row['score']:.4f}", str(row["rank"])] for row in rows],
+    )
+
+
+@contextmanager
+def _writer(out: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Write tables one after the other; the file appears when all are there."""
+    from concf.data.folders import new_file
+
+    kinds = {".parquet": _parquet, ".csv": _csv, ".jsonl": _json_lines}
+    if out.suffix not in kinds:
+        raise ConfigError(f"--out {out}: choose a name that ends in {', '.join(kinds)}")
+    with new_file(out) as fresh, kinds[out.suffix](fresh) as write:
+        yield write
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+
+    def write(table: pa.Table) -> None:
+        nonlocal writer
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+
+    try:
+        yield write
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+@contextmanager
+def _csv(path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    import pyarrow.csv as csv
+
+    with path.open("wb") as file:
+
+        def write(table: pa.Table) -> None:
+            csv.write_csv(table, file, csv.WriteOptions(include_header=file.tell() == 0))
+
+        yield write
+
+
+@contextmanager
+def _json_lines(path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    with path.open("w", encoding="utf-8") as file:
+
+        def write(table: pa.Table) -> None:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+
+        yield write

@@ -1,0 +1,214 @@
+"""Lists for a block of users, by one head or by the consensus of all, with whatever may not be shown left out."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.deploy.folding import RIDGE, Folding
+from concf.errors import ConfigError, DataError
+from concf.evaluation.ranking import NOTHING, top_k
+from concf.evaluation.scorers import Factors
+from concf.learning.consensus import consensus, rank_importance
+from concf.learning.run import Run
+from concf.learning.settings import CONSENSUS
+
+Places = NDArray[np.int64]
+CELLS = 1 << 24  # of a table [users, items] that is held at a time
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What may be shown to a block of b users.
+
+    blocked: [b, items] True where an item may not be shown; candidates: [m] the only items that are asked for, or None
+    """
+
+    blocked: NDArray[np.bool_]
+    candidates: Places | None = None
+
+
+class Ranker:
+    """The heads of a run, each at its best, and their consensus with the votes that made it. ridge: see `folding`."""
+
+    def __init__(self, run: Run, ridge: float = RIDGE) -> None:
+        self.run, self.n_items, self.ridge = run, run.data.train.shape[1], ridge
+        self.names = run.rows()
+        self.heads = list(run.model.names)
+
+    def known(self, by: str) -> str:
+        """The name, if it is one of the run's."""
+        if by not in self.names:
+            raise ConfigError(f"nothing is called {by!r} in this run; choose from {', '.join(self.names)}")
+        return by
+
+    def factors(self, head: str) -> Factors:
+        """A head's vectors at its own best epoch."""
+        if head not in self._own:
+            found = self.run.recommender(head)
+            assert isinstance(found, Factors)
+            self._own[head] = found.to("cpu")
+        return self._own[head]
+
+    @cached_property
+    def _own(self) -> dict[str, Factors]:
+        return {}
+
+    @cached_property
+    def voters(self) -> dict[str, Factors]:
+        """The heads that vote, at the epoch of the consensus' best."""
+        silent, best = self.run.settings.consensus.silent, self.run.best[CONSENSUS]
+        if not best.state:
+            raise DataError("this run kept no model for its consensus; train it again with this version")
+        model = self.run.model
+        now = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        try:
+            model.load_state_dict(best.state)
+            found = {name: factors.to("cpu") for name, factors in model.factors().items() if name not in silent}
+        finally:
+            model.load_state_dict(now)
+        return found
+
+    def lists(self, users: Places, k: int, by: str, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """([b, k], [b, k]) items, best first, -1 where there are no more, and their scores.
+
+        The score of a head is its own; that of the consensus the importance (Eq. 12), of R alone for candidates.
+        """
+        if self.known(by) in self.heads:
+            return self._by_head(users, k, self.factors(by), allowed)
+        if by == CONSENSUS and allowed.candidates is not None:
+            return self._among_candidates(users, k, allowed)
+        return self._as_agreed(users, k, by, allowed)
+
+    def _by_head(
+        self, users: Places, k: int, factors: Factors, allowed: Allowed
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        return self._best_of(factors.scores(torch.from_numpy(users)), k, allowed)
+
+    def _best_of(self, scores: Tensor, k: int, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        values, places = top_k(scores.masked_fill_(torch.from_numpy(allowed.blocked), -torch.inf), min(k, self.n_items))
+        return _filled(places.masked_fill(values == -torch.inf, NOTHING), values, k)
+
+    def _as_agreed(
+        self, users: Places, k: int, by: str, allowed: Allowed
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The kept list of each user, without what may not be shown."""
+        kept = self.run.best[by].lists
+        assert kept is not None
+        shown = self.run.settings.consensus.shown
+        if k > shown:
+            raise ConfigError(f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = {k} or more")
+        lists = kept[torch.from_numpy(users)].cpu().long()
+        hidden = (lists < 0) | torch.from_numpy(allowed.blocked).gather(1, lists.clamp(min=0))
+        order = hidden.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
+        items = lists.masked_fill(hidden, NOTHING).gather(1, order)
+        return _filled(items, self._importance(users, items, steady=by == CONSENSUS), k)
+
+    def _importance(self, users: Places, items: Tensor, *, steady: bool) -> Tensor:
+        """[b, k] I (Eq. 12) of items [b, k] by the kept votes; 0 where the run kept none."""
+        votes, chosen = self.run.best[CONSENSUS].votes, self.run.settings.consensus
+        if not votes:
+            return torch.zeros(items.shape)
+        here = [place for place, name in enumerate(self.heads) if name not in chosen.silent]
+        named = votes["items"][here][:, torch.from_numpy(users)].cpu().long()  # [voters, b, K]
+        earned = rank_importance(torch.arange(named.shape[2]).double(), chosen.temperature).expand(named.shape)
+        if steady:
+            earned = earned + votes["steadiness"][here][:, torch.from_numpy(users)].cpu().double()
+        table = torch.zeros(len(users), self.n_items + 1, dtype=torch.float64)
+        for head in range(len(here)):
+            table.scatter_add_(1, named[head].where(named[head] >= 0, self.n_items), earned[head])
+        return table.gather(1, items.clamp(min=0)) / len(here)
+
+    def _among_candidates(
+        self, users: Places, k: int, allowed: Allowed
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Every voter ranks all candidates; they agree by rank alone, for no rankings of just these are kept."""
+        assert allowed.candidates is not None
+        places = torch.from_numpy(users)
+        return self._by_rank([(each, each.user[places]) for each in self.voters.values()], k, allowed)
+
+    def of_histories(
+        self, histories: csr_array, k: int, by: str, allowed: Allowed
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """The lists of users who were not there in training, from what they used [b, items].
+
+        There are no rankings of theirs over time: the consensus is of R alone.
+        """
+        if self.known(by) in self.heads:
+            factors, vectors = (
+                self.factors(by),
+                torch.from_numpy(self._folding(by, self.factors(by)).vectors(histories)),
+            )
+            return self._best_of(_scores(factors, vectors), k, allowed)
+        folded = [
+            (factors, torch.from_numpy(self._folding((CONSENSUS, name), factors).vectors(histories)))
+            for name, factors in self.voters.items()
+        ]
+        return self._by_rank(folded, k, allowed)
+
+    def _folding(self, key: Hashable, factors: Factors) -> Folding:
+        if key not in self._foldings:
+            self._foldings[key] = Folding.learn(self.run.data.train, factors.user.numpy(), self.ridge)
+        return self._foldings[key]
+
+    @cached_property
+    def _foldings(self) -> dict[Hashable, Folding]:
+        return {}
+
+    def _by_rank(
+        self, voters: list[tuple[Factors, Tensor]], k: int, allowed: Allowed
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """R-consensus of heads ranking for user vectors [b, d]: of all candidates, or of their first K of all items."""
+        columns = torch.arange(self.n_items) if allowed.candidates is None else torch.from_numpy(allowed.candidates)
+        blocked = torch.from_numpy(allowed.blocked)[:, columns]
+        chosen, rankings = self.run.settings.consensus, []
+        kept = len(columns) if allowed.candidates is not None else max(chosen.places or len(columns), k)
+        for factors, vectors in voters:
+            values, order = _scores(factors, vectors, columns).masked_fill_(blocked, -torch.inf).sort(
+                dim=1, descending=True, stable=True
+            )  # fmt: skip
+            rankings.append(columns[order].masked_fill(values == -torch.inf, NOTHING)[:, :kept])
+        newest = torch.stack(rankings).to(torch.int32)
+        _, items = consensus(
+            newest, [], self.n_items, min(k, len(columns)), places=newest.shape[2], temperature=chosen.temperature,
+            steadiness=None,
+        )  # fmt: skip
+        table = torch.zeros(newest.shape[1], self.n_items + 1, dtype=torch.float64)
+        earned = rank_importance(torch.arange(newest.shape[2]).double(), chosen.temperature).expand(newest.shape[1:])
+        for ranking in newest.long():
+            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), earned)
+        return _filled(items.long(), table.gather(1, items.long().clamp(min=0)) / len(newest), k)
+
+    def block(self) -> int:
+        """How many users may go through together."""
+        return int(max(1, CELLS // (self.n_items + 1)))
+
+
+def _scores(factors: Factors, vectors: Tensor, columns: Tensor | None = None) -> Tensor:
+    """[b, m] of user vectors [b, d] with all items, or those at `columns` [m]."""
+    item, bias = factors.item, factors.bias
+    if columns is not None:
+        item, bias = item[columns], None if bias is None else bias[columns]
+    product = vectors @ item.T
+    return product if bias is None else product + bias
+
+
+def _filled(items: Tensor, scores: Tensor, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """As arrays of k columns; an empty place has item -1 and score -inf."""
+    wide = torch.full((len(items), k), NOTHING, dtype=torch.int32)
+    figures = torch.full((len(items), k), -torch.inf)
+    wide[:, : items.shape[1]] = items.to(torch.int32)
+    figures[:, : items.shape[1]] = scores.float().masked_fill(items < 0, -torch.inf)
+    return wide.numpy(), figures.numpy()
+
+
+def rows_of(matrix: csr_array, users: Places) -> NDArray[np.bool_]:
+    """[b, items] where the users' rows have something."""
+    return np.asarray(matrix[users].toarray() > 0)

@@ -1,0 +1,95 @@
+"""Spaces that `concf tune` searches, and settings as TOML."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from concf.errors import ConfigError
+from concf.learning.presets import PRESETS, choose_settings
+from concf.tuning_space import DEFAULT_SPACE, as_toml, default_space, differences, nested, read_space
+
+RATE = "training.learning_rate"
+ODD = [
+    "consensus.steadiness=none", "consensus.clip=40", 'consensus.silent=["bpr"]', "consensus.untaught=[]",
+    "objectives=bpr,cml", "consensus.weight_range=[0.25, 4]", "balance.on=false", "training.weight_decay=1e-7",
+    'model.encoder=a "b":\\c\x7fé𝄞',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_toml_round_trip(preset: str, tmp_path: Path) -> None:
+    for words in ([], ODD):
+        for base in PRESETS:
+            settings = choose_settings(base, words=words)
+            (tmp_path / "file.toml").write_text(as_toml(nested(differences(settings, PRESETS[preset]))), "utf-8")
+            assert choose_settings(preset, file=tmp_path / "file.toml") == settings
+
+
+def test_the_default_space_fits_the_settings() -> None:
+    assert read_space(DEFAULT_SPACE).keys() == DEFAULT_SPACE.keys()
+    base = choose_settings()
+    assert default_space(base, ()) == DEFAULT_SPACE
+    assert all(each.holds(value(base, name)) for name, each in read_space(DEFAULT_SPACE).items())
+    assert default_space(base, {RATE}).keys() == DEFAULT_SPACE.keys() - {RATE}
+    alone = choose_settings(single="bpr", words=["model.encoder=mf"])
+    assert list(default_space(alone, ())) == [RATE, "training.weight_decay", "model.dimensions"]
+
+
+def value(settings: Any, name: str) -> Any:
+    for part in name.split("."):
+        settings = getattr(settings, part)
+    return settings
+
+
+def test_a_space_is_read_by_full_names_or_by_tables(tmp_path: Path) -> None:
+    file = tmp_path / "space.toml"
+    file.write_text(
+        "model.dimensions = { low = 8, high = 32, step = 8 }\n"
+        '"consensus.every" = { choices = [5, 10] }\n'
+        "[consensus.steadiness]\nchoices = ['none', 100.0]\n[training.learning_rate]\nlow = 1\nhigh = 2\n"
+    )
+    space = read_space(file)
+    assert list(space) == ["model.dimensions", "consensus.every", "consensus.steadiness", RATE]
+    kinds = {name: each.distribution(name) for name, each in space.items()}
+    assert kinds["model.dimensions"] == optuna.distributions.IntDistribution(8, 32, step=8)
+    assert kinds[RATE] == optuna.distributions.FloatDistribution(1.0, 2.0)
+    assert [space["model.dimensions"].holds(each) for each in (8, 24, 20, 40, "none")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "consensus.wieght = { low = 0, high = 1 }",
+            "unknown setting 'consensus.wieght'; there are consensus.weight, ",
+        ),
+        ("volume = { low = 0, high = 1 }", "unknown setting 'volume'; there are balance, consensus, losses, model, "),
+        ("training.metric = { choices = ['recall@5', 'recall@9'] }", "training.metric cannot be searched"),
+        ("consensus.weight = 1", "space: consensus.weight = 1: expected { low = 0.001, high = 0.03, log = true }"),
+        ("consensus.weight = { low = 1 }", "space: consensus.weight: high: Field required"),
+        ("consensus.weight = { low = 0, high = 1, lag = true }", "space: consensus.weight: lag: Extra inputs"),
+        ("consensus.weight = { low = 2, high = 1 }", "space: consensus.weight: "),
+        ("consensus.weight = { low = 0, high = 1, log = true }", "space: consensus.weight: "),
+        ("consensus.every = { low = 0.5, high = 3 }", "space: consensus.every: expected whole numbers"),
+        ("consensus.every = { low = 1, high = 10, step = 2 }", "space: consensus.every: "),
+        ("consensus.every = { choices = [] }", "space: consensus.every: choices: "),
+        ("model.encoder = { low = 1, high = 2 }", "space: model.encoder: it is no number: name its choices"),
+        ("", "the space is empty"),
+        ("low =", "cannot be read as TOML"),
+    ],
+)
+def test_a_space_that_makes_no_sense_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "space.toml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        read_space(tmp_path / "space.toml")
