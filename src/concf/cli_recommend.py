@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from concf.deploy.recommender import Recommender
 
 EVERYONE = "all"
+HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
 
 def recommend(
@@ -67,7 +71,7 @@ def recommend(
 def _ids(text: str, model: Recommender, side: str) -> list[Any]:
     """Ids from a file or between commas, as the log has them: integers or text."""
     path = Path(text)
-    if path.is_file():
+    if os.path.isfile(text):  # noqa: PTH113, a long list of ids is no name of a file, and no error
         found = _column(path)
     elif path.suffix in (".csv", ".txt", ".parquet", ".jsonl"):
         raise DataError(f"{path}: no such file")
@@ -76,25 +80,27 @@ def _ids(text: str, model: Recommender, side: str) -> list[Any]:
     ids = model.user_ids if side == "user" else model.item_ids
     if not ids.are_integers:
         return [str(each) for each in found]
-    try:
-        return [int(each) for each in found]
-    except ValueError:
-        strange = next(each for each in found if not str(each).strip().lstrip("-").isdecimal())
-        raise DataError(f"{text}: {strange!r} is no {side} of the log, whose {side}s are integers") from None
+    strange = [each for each in found if not re.fullmatch(r"\s*-?[0-9]+\s*", str(each))]
+    if strange:
+        raise DataError(f"{text}: {strange[0]!r} is no {side} of the log, whose {side}s are integers")
+    return [int(each) for each in found]
 
 
 def _column(path: Path) -> list[Any]:
     if path.suffix == ".parquet":
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        table = pq.read_table(path)
-        return list(table.column(0).to_pylist())
+        try:
+            return list(pq.read_table(path).column(0).to_pylist())
+        except (pa.ArrowException, IndexError):
+            raise DataError(f"{path}: cannot be read as a Parquet file with a column of ids") from None
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise DataError(f"{path}: not a text file of ids") from None
-    first = [line.split(",")[0].strip().strip('"') for line in lines if line.strip()]
-    return first[1:] if first and first[0] in ("user_id", "item_id", "user", "item", "id") else first
+    first = [row[0].strip() for row in csv.reader(lines) if row and row[0].strip()]
+    return first[1:] if first and first[0].lower().replace("_", "") in HEADERS else first
 
 
 def _show(tables: Iterator[pa.Table], as_json: bool) -> None:
@@ -140,12 +146,12 @@ def _parquet(path: Path) -> Iterator[Callable[[pa.Table], None]]:
 
 @contextmanager
 def _csv(path: Path) -> Iterator[Callable[[pa.Table], None]]:
-    import pyarrow.csv as csv
+    from pyarrow.csv import WriteOptions, write_csv
 
     with path.open("wb") as file:
 
         def write(table: pa.Table) -> None:
-            csv.write_csv(table, file, csv.WriteOptions(include_header=file.tell() == 0))
+            write_csv(table, file, WriteOptions(include_header=file.tell() == 0))
 
         yield write
 

@@ -58,7 +58,7 @@ def train(
     own = home.settings() if resume else None
     settings = _settings(preset or own or "reference", config, change or [], single)
     scalars = Scalars(out / "tensorboard") if tensorboard else None
-    data, folder = _data(folder, home, seed or 0, min_item)
+    data, folder = _data(folder, home, seed, min_item, resume)
     try:
         run = train_model(
             data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
@@ -121,7 +121,9 @@ def evaluate(
     typer.echo(f"Each at the epoch of its best validation. Split hash {run.data.hash[:16]}.")
 
 
-def _data(place: Path | None, home: RunFolder, seed: int, min_item: int) -> tuple[Split, Path | None]:
+def _data(
+    place: Path | None, home: RunFolder, seed: int | None, min_item: int, resume: bool
+) -> tuple[Split, Path | None]:
     """The data set and where it is; that of a log is kept in the run's own folder."""
     from concf.data.split import Split
     from concf.deploy.estimator import split_of
@@ -130,9 +132,11 @@ def _data(place: Path | None, home: RunFolder, seed: int, min_item: int) -> tupl
         return home.data(), None
     if place.is_dir() or not place.exists():
         return Split.load(place), place
+    if resume:  # the same log as before, or the run refuses it
+        return split_of(place, home.description()["seed"] if seed is None else seed, min_item), home.own_data
     home.refuse_occupied()
-    data = split_of(place, seed, min_item)
-    data.save(home.own_data, overwrite=True)
+    data = split_of(place, seed or 0, min_item)
+    home.keep(data)
     return data, home.own_data
 
 

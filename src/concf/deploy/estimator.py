@@ -44,7 +44,7 @@ class ConCF:
         if out is not None:
             home = RunFolder(out)
             home.refuse_occupied()
-            split.save(home.own_data, overwrite=True)
+            home.keep(split)
         run = train(split, self.settings, seed=self.seed, device=self.device, out=out)
         self._recommender = Recommender(run, library_of(data))
         return self
@@ -89,7 +89,7 @@ class ConCF:
         """What was learned and the log it was learned from, as a folder that holds all it needs."""
         run, home = self.run, RunFolder(folder)
         home.refuse_occupied()
-        run.data.save(home.own_data, overwrite=True)
+        home.keep(run.data)
         home.begin(run)
         for record in run.history:
             home.record(record)

@@ -22,12 +22,23 @@ def library_of(data: Any) -> Library:
     return "pandas" if module == "pandas" else "arrow" if module == "pyarrow" else "polars"
 
 
-def long_table(users: NDArray[Any], items: NDArray[np.int32], scores: NDArray[np.float32], item_ids: Ids) -> pa.Table:
-    """user_id, item_id, score, rank (from 1) of lists [b, k], empty places left out. users: [b] the caller's ids."""
+def kind_of(ids: Ids) -> pa.DataType:
+    """The type of a column of those ids."""
+    return pa.int64() if ids.are_integers else pa.string()
+
+
+def long_table(
+    users: NDArray[Any], items: NDArray[np.int32], scores: NDArray[np.float32], item_ids: Ids, kind: pa.DataType
+) -> pa.Table:
+    """user_id, item_id, score, rank (from 1) of lists [b, k], empty places left out.
+
+    users: [b] the caller's ids; kind: their type, which an empty table cannot tell
+    """
     there = items >= 0
     row, place = np.nonzero(there)
     columns = (users[row], item_ids.values[items[there]], scores[there], (place + 1).astype(np.int32))
-    return pa.table(dict(zip(COLUMNS, map(pa.array, columns), strict=True)))
+    kinds = (kind, kind_of(item_ids), pa.float32(), pa.int32())
+    return pa.table(dict(zip(COLUMNS, map(pa.array, columns, kinds), strict=True)))
 
 
 def as_frame(table: pa.Table, library: Library) -> Any:

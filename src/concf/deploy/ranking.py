@@ -18,7 +18,7 @@ from concf.evaluation.ranking import NOTHING, top_k
 from concf.evaluation.scorers import Factors
 from concf.learning.consensus import consensus, rank_importance
 from concf.learning.run import Run
-from concf.learning.settings import CONSENSUS
+from concf.learning.settings import CONSENSUS, R_CONSENSUS
 
 Places = NDArray[np.int64]
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
@@ -71,7 +71,7 @@ class Ranker:
         now = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         try:
             model.load_state_dict(best.state)
-            found = {name: factors.to("cpu") for name, factors in model.factors().items() if name not in silent}
+            found = {name: _own(factors) for name, factors in model.factors().items() if name not in silent}
         finally:
             model.load_state_dict(now)
         return found
@@ -83,7 +83,7 @@ class Ranker:
         """
         if self.known(by) in self.heads:
             return self._by_head(users, k, self.factors(by), allowed)
-        if by == CONSENSUS and allowed.candidates is not None:
+        if by in (CONSENSUS, R_CONSENSUS) and allowed.candidates is not None:
             return self._among_candidates(users, k, allowed)
         return self._as_agreed(users, k, by, allowed)
 
@@ -109,17 +109,17 @@ class Ranker:
         hidden = (lists < 0) | torch.from_numpy(allowed.blocked).gather(1, lists.clamp(min=0))
         order = hidden.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
         items = lists.masked_fill(hidden, NOTHING).gather(1, order)
-        return _filled(items, self._importance(users, items, steady=by == CONSENSUS), k)
+        return _filled(items, self._importance(users, items, by), k)
 
-    def _importance(self, users: Places, items: Tensor, *, steady: bool) -> Tensor:
+    def _importance(self, users: Places, items: Tensor, by: str) -> Tensor:
         """[b, k] I (Eq. 12) of items [b, k] by the kept votes; 0 where the run kept none."""
-        votes, chosen = self.run.best[CONSENSUS].votes, self.run.settings.consensus
+        votes, chosen = self.run.best[by].votes, self.run.settings.consensus
         if not votes:
             return torch.zeros(items.shape)
         here = [place for place, name in enumerate(self.heads) if name not in chosen.silent]
         named = votes["items"][here][:, torch.from_numpy(users)].cpu().long()  # [voters, b, K]
         earned = rank_importance(torch.arange(named.shape[2]).double(), chosen.temperature).expand(named.shape)
-        if steady:
+        if by == CONSENSUS:
             earned = earned + votes["steadiness"][here][:, torch.from_numpy(users)].cpu().double()
         table = torch.zeros(len(users), self.n_items + 1, dtype=torch.float64)
         for head in range(len(here)):
@@ -166,6 +166,8 @@ class Ranker:
         self, voters: list[tuple[Factors, Tensor]], k: int, allowed: Allowed
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """R-consensus of heads ranking for user vectors [b, d]: of all candidates, or of their first K of all items."""
+        if not len(allowed.blocked):
+            return _filled(torch.empty(0, 0, dtype=torch.int64), torch.empty(0, 0), k)
         columns = torch.arange(self.n_items) if allowed.candidates is None else torch.from_numpy(allowed.candidates)
         blocked = torch.from_numpy(allowed.blocked)[:, columns]
         chosen, rankings = self.run.settings.consensus, []
@@ -189,6 +191,12 @@ class Ranker:
     def block(self) -> int:
         """How many users may go through together."""
         return int(max(1, CELLS // (self.n_items + 1)))
+
+
+def _own(factors: Factors) -> Factors:
+    """A copy: some heads' vectors are the model's own parameters, which will change."""
+    user, item, bias = factors.user, factors.item, factors.bias
+    return Factors(user.clone(), item.clone(), None if bias is None else bias.clone()).to("cpu")
 
 
 def _scores(factors: Factors, vectors: Tensor, columns: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
-from concf.deploy.frames import Library, as_frame, long_table
+from concf.deploy.frames import Library, as_frame, kind_of, long_table
 from concf.deploy.ranking import Allowed, Places, Ranker, rows_of
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import top_k
@@ -75,35 +75,37 @@ class Recommender:
                  used these *too*. Such users are folded in (see `concf.deploy.folding`); a consensus of theirs is by
                  rank alone, since no head has ranked for them over time
         """
-        blocks = (
-            self._blocks(self._asked(users), k, by or self.default, filter_viewed, items, exclude, unknown)
-            if history is None
-            else self._folded(self._histories(users, history), k, by or self.default, filter_viewed, items, exclude)
-        )
-        tables, arrays = [], []
-        for block in blocks:
-            tables.append(long_table(*block, self.item_ids))
-            arrays.append(block[1:])
+        if history is None:
+            asked = self._asked(users)
+            blocks = self._blocks(asked, k, by or self.default, filter_viewed, items, exclude, unknown)
+        else:
+            histories = self._histories(users, history)
+            asked = self._asked(list(histories))
+            blocks = self._folded(histories, k, by or self.default, filter_viewed, items, exclude)
+        found = list(blocks)
         if (frame or self.frame) == "arrays":
-            places, scores = (np.concatenate(parts) for parts in zip(*arrays, strict=True))
+            _, places, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
             ids = _named(self.item_ids, places)
             single = _is_one(users) if history is None else not isinstance(history, Mapping)
             return (ids[0], scores[0]) if single else (ids, scores)
+        kind = self._kind(asked)
+        tables = [long_table(*block, self.item_ids, kind) for block in found]
         return as_frame(pa.concat_tables(tables), frame or self.frame)
 
     def stream(self, users: Any = None, k: int = 10, **options: Any) -> Iterator[pa.Table]:
         """The same as Arrow tables of some thousand users each, however many there are."""
         options = {"filter_viewed": True, "items": None, "exclude": None, "unknown": "raise"} | options
         by = options.pop("by", None) or self.default
-        for block in self._blocks(self._asked(users), k, by, **options):
-            yield long_table(*block, self.item_ids)
+        asked, kind = self._asked(users), None
+        for block in self._blocks(asked, k, by, **options):
+            kind = kind or self._kind(asked)
+            yield long_table(*block, self.item_ids, kind)
 
     def _blocks(
         self, asked: NDArray[Any], k: int, by: str, filter_viewed: bool, items: Listed | None, exclude: Listed | None,
         unknown: str,
     ) -> Iterator[tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
-        if k < 1:
-            raise ConfigError(f"k = {k}: lists have 1 place or more")
+        _refuse_no_place(k)
         self.ranker.known(by)
         places = self._places(asked, unknown)
         for begin in range(0, max(len(asked), 1), self.ranker.block()):
@@ -123,6 +125,8 @@ class Recommender:
             if users is not None:
                 raise ConfigError("a mapping of histories names its users itself; leave `users` out")
             named = dict(history)
+        elif users is not None and not _is_one(users):
+            raise ConfigError("a history is one user's; for several give a mapping of users to histories")
         else:
             named = {users: history}
         known = _positions(self.user_ids, self._asked(list(named)))
@@ -136,8 +140,7 @@ class Recommender:
         self, histories: dict[Any, Places], k: int, by: str, filter_viewed: bool, items: Listed | None,
         exclude: Listed | None,
     ) -> Iterator[tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float32]]]:  # fmt: skip
-        if k < 1:
-            raise ConfigError(f"k = {k}: lists have 1 place or more")
+        _refuse_no_place(k)
         everyone, used = self._asked(list(histories)), list(histories.values())
         for begin in range(0, max(len(used), 1), self.ranker.block()):
             users, here = everyone[begin : begin + self.ranker.block()], used[begin : begin + self.ranker.block()]
@@ -157,6 +160,16 @@ class Recommender:
         asked = np.empty(len(several), object)
         asked[:] = several
         return asked
+
+    def _kind(self, asked: NDArray[Any]) -> pa.DataType:
+        """The type of a column of the asked ids; strangers among them may have another than the log's."""
+        named = [] if asked is self.user_ids.values else [each for each in asked.tolist() if each is not None]
+        if not named:
+            return kind_of(self.user_ids)
+        for fits, kind in ((_is_integer, pa.int64()), (lambda each: isinstance(each, str), pa.string())):
+            if all(map(fits, named)):
+                return kind
+        raise DataError("users: expected integers of 64 bits or text, and the same for all of them")
 
     def _places(self, asked: NDArray[Any], unknown: str) -> Places:
         if unknown not in ("raise", "popular"):
@@ -200,8 +213,9 @@ class Recommender:
                 yield row, self._items(listed[user], name)
 
     def _items(self, listed: Any, name: str = "items") -> Places:
-        asked = np.empty(len(listed), object)
-        asked[:] = list(listed)
+        several = [listed] if _is_one(listed) else list(listed)
+        asked = np.empty(len(several), object)
+        asked[:] = several
         places = _positions(self.item_ids, asked)
         if (places < 0).any():
             stranger = asked[places < 0][0]
@@ -222,19 +236,24 @@ class Recommender:
 
     def similar_items(self, items: Any, k: int = 10, *, head: str | None = None, frame: Library | None = None) -> Any:
         """The k items nearest to each by the cosine of a head's vectors: `item_id, similar_id, score, rank`."""
-        return self._similar("item", self._items([items] if _is_one(items) else items), k, head, frame)
+        return self._similar("item", self._items(items), k, head, frame, _is_one(items))
 
     def similar_users(self, users: Any, k: int = 10, *, head: str | None = None, frame: Library | None = None) -> Any:
         """The k users nearest to each by the cosine of a head's vectors: `user_id, similar_id, score, rank`."""
-        return self._similar("user", self._places(self._asked(users), "raise"), k, head, frame)
+        return self._similar("user", self._places(self._asked(users), "raise"), k, head, frame, _is_one(users))
 
-    def _similar(self, side: str, places: Places, k: int, head: str | None, frame: Library | None) -> Any:
+    def _similar(self, side: str, places: Places, k: int, head: str | None, frame: Library | None, single: bool) -> Any:
+        _refuse_no_place(k)
         vectors = torch.nn.functional.normalize(getattr(self.ranker.factors(self._head(head)), side), dim=1)
         ids = self.item_ids if side == "item" else self.user_ids
         scores = vectors[torch.from_numpy(places)] @ vectors.T
         scores[torch.arange(len(places)), torch.from_numpy(places)] = -torch.inf
         values, found = top_k(scores, min(k, len(ids) - 1))
-        table = long_table(ids.values[places], found.numpy().astype(np.int32), values.numpy(), ids)
+        nearest = found.numpy().astype(np.int32)
+        if (frame or self.frame) == "arrays":
+            named = _named(ids, nearest)
+            return (named[0], values[0].numpy()) if single else (named, values.numpy())
+        table = long_table(ids.values[places], nearest, values.numpy(), ids, kind_of(ids))
         return as_frame(table.rename_columns([f"{side}_id", "similar_id", "score", "rank"]), frame or self.frame)
 
     def _head(self, head: str | None) -> str:
@@ -268,7 +287,8 @@ class Recommender:
         seen = rows_of(self.run.data.train, np.array([place]))[0]
         heads: list[dict[str, Any]] = []
         for name, factors in self.ranker.voters.items():
-            scores = factors.scores(torch.tensor([place]))[0].masked_fill(torch.from_numpy(seen), -torch.inf)
+            own = factors.scores(torch.tensor([place]))[0]
+            scores = own.masked_fill(torch.from_numpy(seen), -torch.inf)
             head = self.ranker.heads.index(name)
             named = best.votes["items"][head, place].cpu()
             at = (named == wanted).nonzero().flatten().tolist()
@@ -276,7 +296,7 @@ class Recommender:
             rank = at[0] if at else int(ahead.sum())
             importance = float(rank_importance(torch.tensor(float(rank)), chosen.temperature)) if at else 0.0
             steady = float(best.votes["steadiness"][head, place, at[0]]) if at else 0.0
-            heads.append({"head": name, "rank": None if seen[wanted] else rank + 1, "score": float(scores[wanted]),
+            heads.append({"head": name, "rank": None if seen[wanted] else rank + 1, "score": float(own[wanted]),
                           "R": importance, "C": steady, "vote": importance + steady})  # fmt: skip
         listed = [] if best.lists is None else best.lists[int(place)].tolist()
         return {
@@ -290,7 +310,16 @@ class Recommender:
 
 
 def _is_one(value: Any) -> bool:
-    return isinstance(value, str | int | np.integer)
+    return isinstance(value, str) or not hasattr(value, "__iter__")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
+
+
+def _refuse_no_place(k: int) -> None:
+    if k < 1:
+        raise ConfigError(f"k = {k}: lists have 1 place or more")
 
 
 def _kind(ids: Ids) -> str:
@@ -300,7 +329,7 @@ def _kind(ids: Ids) -> str:
 def _positions(ids: Ids, asked: NDArray[Any]) -> Places:
     """[n] where the asked ids stand, -1 where they do not; a number and its text are not the same id."""
     fits = int if ids.are_integers else str
-    known = np.array([isinstance(value, fits | np.integer if fits is int else str) for value in asked.tolist()], bool)
+    known = np.array([_is_integer(each) if fits is int else isinstance(each, str) for each in asked.tolist()], bool)
     places = np.full(len(asked), -1, np.int64)
     if known.any():
         wanted = np.array([fits(value) for value in asked[known]], ids.values.dtype)

@@ -44,6 +44,7 @@ class RunFolder:
     def begin(self, run: Run, data_folder: str | None = None, teacher: str | None = None) -> None:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
         self.refuse_occupied()
+        self._refuse_another_inside(run.data)
         said = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
@@ -59,6 +60,16 @@ class RunFolder:
     def own_data(self) -> Path:
         """Where the run keeps its data set itself, if it does."""
         return self.path / DATA
+
+    def keep(self, data: Split) -> None:
+        """Keep the data set in the run's own folder; one that lies there and is another is left alone."""
+        self._refuse_another_inside(data)
+        if not self.own_data.exists():
+            data.save(self.own_data)
+
+    def _refuse_another_inside(self, data: Split) -> None:
+        if self.own_data.exists() and Split.load(self.own_data).hash != data.hash:
+            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
 
     def _is_empty(self) -> bool:
         ours = (is_partial(each, self.path / RUN) or each.name == DATA for each in self.path.iterdir())
@@ -127,6 +138,10 @@ class RunFolder:
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
         try:
             _restore_results(run, state, tensors)
+            if trainer and "trainer/weights" not in tensors:
+                raise ConfigError(
+                    f"{self.path}: was saved to be used, and cannot go on. Train anew, with another --out"
+                )
             if trainer:
                 _restore_state(trainer, state, tensors)
         except (KeyError, RuntimeError, ValueError) as error:

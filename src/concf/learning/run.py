@@ -63,7 +63,8 @@ class Run:
                 else:
                     best.state = _state(self.model) if name == CONSENSUS else {}
                     best.lists = lists[name].clone()
-                    best.votes = votes() if name == CONSENSUS else {}
+                    made_of = votes()
+                    best.votes = {part: made_of[part] for part in made_of if name == CONSENSUS or part == "items"}
 
     def best_head(self) -> str:
         """The head with the best validation, the first of equals: the one to deploy."""

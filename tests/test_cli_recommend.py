@@ -1,0 +1,294 @@
+"""`concf recommend`, and `concf train` on a log as it is: files hold what Python gives, whole or not at all."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from small_run import QUIET, assert_same_end
+
+from concf.cli import main
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.deploy import ranking
+from concf.deploy.recommender import Recommender
+from concf.errors import DataError
+from concf.learning.checkpoint import CHECKPOINT, HISTORY, RUN
+from concf.learning.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+Patch = pytest.MonkeyPatch
+WORDS = (
+    "objectives=bpr,cml,multinomial", "model.dimensions=8", "model.spread=0.5", "training.epochs=4",
+    "training.metric=recall@5", "consensus.every=1", "consensus.window=2", "consensus.shown=15",
+)  # fmt: skip
+SETS = [word for each in WORDS for word in ("--set", each)]
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
+TEXT = LOG.select(
+    user_id=pl.format("Zoë, {}", "user_id"), item_id=pl.format("長🎈\"{}", "item_id")
+)  # commas and quotes, for CSV to trip over  # fmt: skip
+
+
+def trained(log: pl.DataFrame, folder: Path) -> Path:
+    torch.set_num_threads(1)
+    log.write_csv(folder / "log.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["concf", *map(str, ("train", folder / "log.csv", "--out", folder / "run", *SETS))])
+        with redirect_stdout(io.StringIO()), pytest.raises(SystemExit, match="0"):
+            main()
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(LOG, tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(TEXT, tmp_path_factory.mktemp("words"))
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path).to_dicts()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return pl.read_csv(path, schema_overrides={"score": pl.Float32}).to_dicts()
+
+
+def assert_same_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    without = [{name: row[name] for name in ("user_id", "item_id", "rank")} for row in found]
+    assert without == [{name: row[name] for name in ("user_id", "item_id", "rank")} for row in expected]
+    assert [row["score"] for row in found] == pytest.approx([row["score"] for row in expected], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.parametrize("ids", ["run", "named"])
+def test_every_kind_of_file_holds_what_python_gives(
+    concf: CLI, ids: str, kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: Patch
+) -> None:
+    folder, out = request.getfixturevalue(ids), tmp_path / "new" / f"recs.{kind}"
+    model = Recommender.load(folder, frame="arrow")
+    for cells, words, options in (
+        (ranking.CELLS, [], {}),
+        (7 * 31, ["--by", "bpr", "-k", 5], {"by": "bpr", "k": 5}),  # a block of 7 users at a time
+        (1, ["--viewed", "-k", 15], {"filter_viewed": False, "k": 15}),
+    ):
+        monkeypatch.setattr(ranking, "CELLS", cells)
+        code, said, err = concf("recommend", folder, "--users", "all", "--out", out, *words)
+        assert (code, err) == (0, "")
+        expected = model.recommend(**options).to_pylist()
+        assert_same_rows(rows_of(out), expected)
+        by = options.get("by", "consensus")
+        assert said == f"{len(expected)} rows for {len(model.user_ids)} users by {by}: {out}\n"
+        assert [path.name for path in out.parent.iterdir()] == [out.name]
+    said = json.loads(concf("recommend", folder, "--out", out, "--json")[1])
+    assert said == {"out": str(out), "users": len(model.user_ids), "rows": len(rows_of(out)), "by": "consensus"}
+
+
+def test_users_between_commas_and_from_files(concf: CLI, run: Path, named: Path, tmp_path: Path) -> None:
+    model = Recommender.load(run, frame="arrow")
+    expected = model.recommend([8, 3, 12], 4).to_pylist()
+    texts = {
+        "plain.txt": "8\n3\n\n12\n", "bare": "8\n3\n12", "table.csv": 'user_id,age\n8,1\n"3",2\n12,3\n',
+        "mark.csv": "\ufeffuser_id\n8\n3\n12\n", "other.csv": "UserID,x\r\n8,1\r\n3,1\r\n12,1\r\n",
+    }  # fmt: skip
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    pl.DataFrame({"who": [8, 3, 12], "age": [1, 2, 3]}).write_parquet(tmp_path / "table.parquet")
+    pl.DataFrame({"who": ["8", "3", "12"]}).write_parquet(tmp_path / "text.parquet")
+    for users in ("8,3,12", " 8, 3 ,12 ", *(path for path in tmp_path.iterdir())):
+        code, said, err = concf("recommend", run, "--users", users, "-k", 4, "--json")
+        assert (code, err) == (0, ""), users
+        assert_same_rows(json.loads(said), expected)
+    many = model.user_ids.values.tolist() * 9  # longer than the name of a file may be
+    said = json.loads(concf("recommend", run, "--users", ",".join(map(str, many)), "-k", 1, "--json")[1])
+    assert [row["user_id"] for row in said] == many
+    (tmp_path / "named.csv").write_text('user_id\n"Zoë, 8"\n"Zoë, 3"\n', encoding="utf-8")
+    said = json.loads(concf("recommend", named, "--users", tmp_path / "named.csv", "-k", 4, "--json")[1])
+    assert_same_rows(said, Recommender.load(named, frame="arrow").recommend(["Zoë, 8", "Zoë, 3"], 4).to_pylist())
+
+
+def test_without_a_file_a_table_of_the_first_users_is_shown(concf: CLI, run: Path) -> None:
+    model = Recommender.load(run, frame="arrow")
+    code, said, _ = concf("recommend", run, "-k", 2)
+    expected = model.recommend(model.user_ids.values[:5], 2).to_pylist()
+    found = [line.replace("│", " ").split() for line in said.splitlines() if "│" in line]
+    assert code == 0
+    assert found == [[str(row["user_id"]), str(row["item_id"]), f"{row['score']:.4f}", str(row["rank"])]
+                     for row in expected]  # fmt: skip
+
+
+def test_items_exclude_and_strangers(concf: CLI, run: Path, tmp_path: Path) -> None:
+    model = Recommender.load(run, frame="arrow")
+    some = model.item_ids.values.tolist()[::2]
+    (tmp_path / "some.txt").write_text("\n".join(map(str, some)))
+    few = ",".join(map(str, some[:3]))
+    for words, options in (
+        (["--items", tmp_path / "some.txt"], {"items": some}),
+        (["--exclude", few], {"exclude": some[:3]}),
+        (["--items", tmp_path / "some.txt", "--exclude", few, "--by", "bpr"],
+         {"items": some, "exclude": some[:3], "by": "bpr"}),
+        (["--popular"], {"unknown": "popular"}),
+        (["--popular", "--items", few], {"unknown": "popular", "items": some[:3]}),
+    ):  # fmt: skip
+        users = [3, 777, 8] if "--popular" in words else [3, 8]
+        said = concf("recommend", run, "--users", ",".join(map(str, users)), "-k", 6, "--json", *words)[1]
+        assert_same_rows(json.loads(said), model.recommend(users, 6, **options).to_pylist())  # type: ignore[arg-type]
+    (tmp_path / "none.txt").write_text("")
+    for words in ([], ["--items", few]):
+        out = tmp_path / "none.parquet"
+        assert concf("recommend", run, "--users", tmp_path / "none.txt", "--out", out, *words)[0] == 0
+        assert pl.read_parquet(out).schema == pl.from_arrow(model.recommend([3])).schema  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--users", "3,777"], "no user is called 777 in the log (its ids are integers)"),
+        (["--users", "3,nobody"], "'nobody' is no user of the log, whose users are integers"),
+        (["--users", "3,1_0"], "'1_0' is no user of the log, whose users are integers"),
+        (["--users=--5"], "'--5' is no user of the log"),
+        (["--users", "9" * 30], "no user is called 999999999999999999999999999999 in the log"),
+        (["--users", "gone.csv"], "gone.csv: no such file"),
+        (["--users", "{}/bytes.txt"], "bytes.txt: not a text file of ids"),
+        (["--users", "{}/bytes.parquet"], "bytes.parquet: cannot be read as a Parquet file"),
+        (["--users", "{}/empty.parquet"], "empty.parquet: cannot be read as a Parquet file"),
+        (["--users", "{}/nulls.parquet"], "None is no user of the log"),
+        (["--users", "{}/shares.parquet"], "3.5 is no user of the log"),
+        (["--items", "777"], "items: no item is called 777 in the log"),
+        (["--exclude", "many"], "'many' is no item of the log, whose items are integers"),
+        (["--by", "oracle"], "nothing is called 'oracle' in this run; choose from bpr, cml, multinomial"),
+        (["-k", "16"], "k = 16: the consensus keeps 15 places"),
+        (["-k", "0"], ""),
+    ],
+)
+def test_a_mistake_is_answered_and_leaves_no_file(
+    concf: CLI, run: Path, tmp_path: Path, words: list[str], message: str
+) -> None:
+    for name in ("bytes.txt", "bytes.parquet"):
+        (tmp_path / name).write_bytes(b"\xff\xfe\x00")
+    pl.DataFrame({"user": [3, None]}).write_parquet(tmp_path / "nulls.parquet")
+    pl.DataFrame({"user": [3.5]}).write_parquet(tmp_path / "shares.parquet")
+    pl.DataFrame().write_parquet(tmp_path / "empty.parquet")
+    out = tmp_path / "out" / "recs.parquet"
+    code, said, err = concf("recommend", run, "--out", out, *(word.format(tmp_path) for word in words))
+    assert (code, said) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not list(tmp_path.glob("out/*"))
+
+
+def test_only_files_of_known_kinds_are_written(concf: CLI, run: Path, tmp_path: Path) -> None:
+    code, _, err = concf("recommend", run, "--out", tmp_path / "recs.xlsx")
+    assert (code, "choose a name that ends in .parquet, .csv, .jsonl" in err) == (2, True)
+    assert not list(tmp_path.iterdir())
+    code, _, err = concf("recommend", tmp_path)
+    assert (code, "not a run (no run.json)" in err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_what_fails_in_the_middle_leaves_what_was_there(
+    concf: CLI, run: Path, tmp_path: Path, kind: str, monkeypatch: Patch
+) -> None:
+    stream = Recommender.stream
+
+    def breaking(model: Recommender, *words: Any, **options: Any) -> Iterator[pa.Table]:
+        yield next(stream(model, *words, **options))
+        raise DataError("the disk burned")
+
+    monkeypatch.setattr(Recommender, "stream", breaking)
+    out = tmp_path / f"recs.{kind}"
+    for before in ([], [out]):
+        assert concf("recommend", run, "--out", out)[::2] == (2, "concf: the disk burned\n")
+        assert list(tmp_path.iterdir()) == before
+        out.write_text("older")
+    assert out.read_text() == "older"
+
+
+KILLED = """
+import os, signal, sys
+import concf.cli, concf.deploy.ranking
+from concf.deploy.recommender import Recommender
+concf.deploy.ranking.CELLS = 1
+stream = Recommender.stream
+def dying(*words, **options):
+    for number, table in enumerate(stream(*words, **options)):
+        if number == 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield table
+Recommender.stream = dying
+concf.cli.main()
+"""
+
+
+def test_killed_in_the_middle_it_leaves_no_half_file(concf: CLI, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "recs.csv"
+    words = [sys.executable, "-c", KILLED, "recommend", str(run), "--out", str(out)]
+    assert subprocess.run(words, env=QUIET, check=False).returncode == -signal.SIGKILL
+    assert not out.exists()
+    assert concf("recommend", run, "--out", out)[0] == 0
+    assert list(tmp_path.iterdir()) == [out]  # what was left beside it is swept away
+
+
+def test_a_log_is_trained_on_as_it_is_and_its_data_moves_with_the_run(concf: CLI, run: Path, tmp_path: Path) -> None:
+    assert sorted(path.name for path in run.iterdir()) == sorted([RUN, HISTORY, CHECKPOINT, "data"])
+    own = Split.load(run / "data")
+    assert (own.recipe.source["name"], own.recipe.protocol.name, own.recipe.filters[0].min_item) == (
+        "log.csv", "random", 5,
+    )  # fmt: skip
+    shown, tested = concf("recommend", run, "--json")[1], concf("evaluate", run, "--json")[1]
+    shutil.copytree(run, tmp_path / "copy")
+    moved = shutil.move(tmp_path / "copy", tmp_path / "moved")
+    assert not (tmp_path / "copy").exists()
+    assert concf("recommend", moved, "--json")[1] == shown
+    assert json.loads(concf("evaluate", moved, "--json")[1]) == json.loads(tested) | {"folder": str(moved)}
+    out = tmp_path / "all"
+    assert concf("train", run.parent / "log.csv", "--out", out, *SETS, "--min-item", 1, "--seed", 4)[0] == 0
+    assert (len(Split.load(out / "data").interactions.item_ids), Split.load(out / "data").recipe.seed) == (30, 4)
+
+
+def test_a_run_on_a_log_goes_on_after_it_was_stopped(concf: CLI, run: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    epoch = Trainer.epoch
+
+    def until_the_second(trainer: Trainer, number: int) -> dict[str, Any]:
+        if number == 2:
+            raise KeyboardInterrupt
+        return epoch(trainer, number)
+
+    log, out = run.parent / "log.csv", tmp_path / "run"
+    for again in ([], [log]):  # named again or not
+        with monkeypatch.context() as patch:
+            patch.setattr(Trainer, "epoch", until_the_second)
+            assert concf("train", log, "--out", out, *SETS, "--checkpoint-seconds", 0)[0] == 130
+        code, _, err = concf("train", log, "--out", out, *SETS)
+        assert (code, "holds a run already. Go on with --resume" in err) == (2, True)
+        moved = Path(shutil.move(out, tmp_path / "elsewhere"))
+        assert concf("train", *again, "--resume", "--out", moved)[::2] == (0, "")
+        assert_same_end(moved, run)
+        assert concf("recommend", moved, "--json")[1] == concf("recommend", run, "--json")[1]
+        shutil.rmtree(moved)
+
+
+def test_a_run_on_a_log_does_not_go_on_with_another_log(concf: CLI, run: Path, tmp_path: Path) -> None:
+    LOG.head(800).write_csv(tmp_path / "other.csv")
+    code, _, err = concf("train", tmp_path / "other.csv", "--resume", "--out", run)
+    assert (code, "trained on another data set" in err) == (2, True)
+    code, _, err = concf("train", tmp_path / "gone.csv", "--out", tmp_path / "run")
+    assert (code, "not a prepared data set" in err) == (2, True)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,286 @@
+"""`concf.ConCF`: the same log in any form gives the same lists, and the folder it leaves is a run like any other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy.sparse import coo_array
+from small_run import SMALL, assert_same_end, checkpoint, small_data
+
+import concf as library
+from concf.data.filters import Filter
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors
+from concf.learning.checkpoint import CHECKPOINT, RUN, load_run
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+Model = library.ConCF
+TINY: dict[str, Any] = {
+    "objectives": ["bpr", "cml", "multinomial"],
+    "model": {"dimensions": 8, "spread": 0.5},
+    "training": {"epochs": 2, "metric": "recall@5"},
+    "consensus": {"every": 1, "window": 2, "shown": 15},
+}
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
+
+
+def tiny(**settings: Any) -> Model:
+    return Model(**(TINY | {"device": "cpu"} | settings))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    torch.set_num_threads(1)
+    return tiny().fit(LOG)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def in_a_folder(place: Path) -> Path:
+    prepare(LOG, protocol="random", valid=0.1, test=0.1, filter=Filter(min_item=5), out=place / "prepared")
+    return place / "prepared"
+
+
+def in_a_file(place: Path) -> Path:
+    LOG.write_csv(place / "log.csv")
+    return place / "log.csv"
+
+
+def as_matrix(_place: Path) -> Any:
+    ones, pairs = np.ones(len(LOG)), (LOG["user_id"].to_numpy(), LOG["item_id"].to_numpy())
+    return coo_array((ones, pairs)).tocsr()
+
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "polars": lambda _: LOG,
+    "pandas": lambda _: LOG.to_pandas(),
+    "arrow": lambda _: LOG.to_arrow(),
+    "sparse matrix": as_matrix,
+    "two arrays": lambda _: (LOG["user_id"].to_numpy(), LOG["item_id"].to_numpy()),
+    "path": in_a_file,
+    "name of a file": lambda place: str(in_a_file(place)),
+    "prepared folder": in_a_folder,
+    "split": lambda place: Split.load(in_a_folder(place)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_log_in_any_form_gives_the_same_lists(model: Model, form: str, tmp_path: Path) -> None:
+    found = tiny().fit(FORMS[form](tmp_path))
+    assert found.run.data.hash == model.run.data.hash
+    frame = found.recommend(k=7)
+    library_of_caller = {"pandas": "pandas", "arrow": "pyarrow"}.get(form, "polars")
+    assert type(frame).__module__.partition(".")[0] == library_of_caller
+    assert found.recommend(k=7, frame="polars").equals(model.recommend(k=7))
+
+
+def test_a_tenth_is_held_out_to_stop_by_and_rare_items_are_left_out(model: Model) -> None:
+    data = model.run.data
+    assert (data.recipe.protocol.name, data.recipe.protocol.valid, data.recipe.protocol.test) == ("random", 0.1, 0.1)
+    assert 0 < data.counts()["test"] <= len(data.interactions) / 10
+    rare = pl.concat([LOG, pl.DataFrame({"user_id": [0, 1, 2, 3], "item_id": [77] * 4})])
+    assert 77 not in tiny().fit(rare).recommender.item_ids.values
+    assert 77 in tiny().fit(rare, min_item=4).recommender.item_ids.values
+    other = tiny(seed=1).fit(LOG)
+    assert other.run.data.hash != model.run.data.hash
+    assert not other.recommend(k=7).equals(model.recommend(k=7))
+
+
+def test_settings_are_changes_to_a_preset() -> None:
+    model = Model("released", seed=3, consensus={"weight": 0.5})
+    assert model.settings == choose_settings("released", {"consensus": {"weight": 0.5}})
+    assert model.seed == 3
+    with pytest.raises(ConfigError, match="unknown setting 'consensus"):
+        Model(consensus={"wieght": 1})
+    with pytest.raises(ConfigError, match="unknown preset 'best'"):
+        Model("best")
+
+
+def test_before_anything_was_learned_it_says_what_to_do(tmp_path: Path) -> None:
+    model = tiny()
+    asks: list[Callable[[], Any]] = [
+        model.recommend, lambda: model.similar_items(1), lambda: model.similar_users(1), lambda: model.explain(1, 1),
+        model.user_factors, model.item_factors, lambda: model.run, lambda: model.save(tmp_path / "run"),
+    ]  # fmt: skip
+    for ask in asks:
+        with pytest.raises(ConfigError, match=r"nothing was learned yet: call fit\(data\) first, or ConCF.load"):
+            ask()
+    assert not (tmp_path / "run").exists()
+
+
+def assert_says_the_same(found: Model, model: Model) -> None:
+    for by in model.recommender.ranker.names:
+        assert found.recommend(k=9, by=by).equals(model.recommend(k=9, by=by))
+    items = model.recommender.item_ids.values
+    few, new = {"items": items[::2], "k": 6}, {"history": items[:3], "k": 6}
+    assert found.recommend(**few).equals(model.recommend(**few))
+    assert found.recommend(**new).equals(model.recommend(**new))
+    assert found.explain(3, items[4]) == model.explain(3, items[4])
+    assert np.array_equal(found.user_factors(), model.user_factors())
+    assert (found.settings, found.seed) == (model.settings, model.seed)
+    assert found.run.history == model.run.history
+    assert found.run.summary() == model.run.summary()
+
+
+def test_saved_moved_and_loaded_it_says_the_same(concf: CLI, model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "one")
+    before = files(tmp_path / "one")
+    assert {name.partition("/")[0] for name in before} == {RUN, CHECKPOINT, "history.jsonl", "data"}
+    assert not [name for name in before if name.endswith((".pkl", ".pt", ".pickle"))]
+    moved = Path(shutil.move(tmp_path / "one", tmp_path / "two"))
+    found = Model.load(moved)
+    assert_says_the_same(found, model)
+    found.save(tmp_path / "three")  # and a copy of the copy
+    assert_says_the_same(Model.load(tmp_path / "three"), model)
+    code, out, err = concf("evaluate", moved, "--at", 5, "--metrics", "recall", "--json")
+    assert (code, err) == (0, "")
+    expected = {name: each.means() for name, each in model.run.evaluate(at=[5], metrics=["recall"]).items()}
+    assert {row["name"]: row["means"] for row in json.loads(out)["recommenders"]} == expected
+    code, out, err = concf("recommend", moved, "--users", "3,8", "--json")
+    assert (code, json.loads(out)) == (0, model.recommend([3, 8]).to_dicts())
+    code, _, err = concf("train", "--resume", "--out", moved)  # there is no trainer in it
+    assert (code, "was saved to be used, and cannot go on" in err) == (2, True)
+    assert files(moved) == before
+    assert isinstance(Model.load(moved, frame="pandas").recommend(3).to_dict("records"), list)
+
+
+def test_what_fit_leaves_is_a_run_like_any_other(concf: CLI, model: Model, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    found = tiny().fit(LOG, out=out)
+    moved = Path(shutil.move(out, tmp_path / "moved"))
+    assert_says_the_same(Model.load(moved), found)
+    assert found.recommend(k=7).equals(model.recommend(k=7))
+    assert concf("evaluate", moved)[0] == 0
+    code, said, _ = concf("recommend", moved, "--users", "3,8", "--json")
+    assert (code, json.loads(said)) == (0, model.recommend([3, 8]).to_dicts())
+    before = files(moved)
+    assert concf("train", "--resume", "--out", moved)[0] == 0  # finished: nothing is left to do
+    assert files(moved).keys() == before.keys()
+
+
+def occupied(place: Path, what: str) -> Path:
+    """A folder that holds something."""
+    if what == "prepared data":  # called as the run's own would be
+        LOG.head(500).write_csv(place / "other.csv")
+        prepare(str(place / "other.csv"), protocol="random", out=place / "out" / "data")
+    else:
+        (place / "out").mkdir()
+        (place / "out" / ("run.json" if what == "a run" else "thesis.tex")).write_text("{}")
+    return place / "out"
+
+
+@pytest.mark.parametrize("what", ["a run", "something", "prepared data"])
+def test_an_occupied_folder_is_refused_and_left(model: Model, concf: CLI, tmp_path: Path, what: str) -> None:
+    out = occupied(tmp_path, what)
+    before = files(out)
+    with pytest.raises(ConfigError, match=r"left alone|holds a run already"):
+        model.save(out)
+    with pytest.raises(ConfigError, match=r"left alone|holds a run already"):
+        tiny().fit(LOG, out=out)
+    code, _, err = concf("train", in_a_file(tmp_path), "--out", out, "--set", "training.epochs=1")
+    assert (code, "left alone" in err or "holds a run already" in err) == (2, True)
+    if what == "prepared data":  # a run on other data would find these first
+        assert concf("train", in_a_folder(tmp_path), "--out", out, "--set", "training.epochs=1")[0] == 2
+    assert files(out) == before
+
+
+def test_a_checkpoint_of_a_newer_format_is_refused(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "run")
+    state, tensors = checkpoint(tmp_path / "run")
+    save_file(tensors, tmp_path / "run" / CHECKPOINT, metadata={"concf": json.dumps(state | {"format": 9})})
+    with pytest.raises(DataError, match=r"format 9 is newer than this concf .* knows. Update concf"):
+        Model.load(tmp_path / "run")
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_votes(tmp_path: Path) -> None:
+    data, chosen = Split.load(small_data(tmp_path / "data")), choose_settings(words=SMALL)
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    whole = train(data, chosen, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(data, chosen, out=tmp_path / "stopped", checkpoint_seconds=0, watch=stop)
+    gone_on = train(data, out=tmp_path / "stopped", resume=True)
+    assert_same_end(tmp_path / "stopped", tmp_path / "whole")
+    for found in (gone_on, load_run(tmp_path / "stopped", data)):
+        votes = found.best["consensus"].votes
+        assert votes.keys() == {"items", "steadiness"}
+        for part, tensor in whole.best["consensus"].votes.items():
+            assert votes[part].dtype == tensor.dtype
+            assert votes[part].numpy().tobytes() == tensor.numpy().tobytes()
+
+
+def test_a_run_of_before_there_were_votes_recommends_and_says_that_it_has_none(model: Model, tmp_path: Path) -> None:
+    model.save(tmp_path / "run")
+    state, tensors = checkpoint(tmp_path / "run")
+    old = {name: tensor for name, tensor in tensors.items() if "/votes/" not in name}
+    assert len(old) < len(tensors)
+    save_file(old, tmp_path / "run" / CHECKPOINT, metadata={"concf": json.dumps(state)})
+    found = Model.load(tmp_path / "run")
+    for by in ("consensus", "R-consensus"):
+        lists = found.recommend(k=5, by=by)
+        assert lists.drop("score").equals(model.recommend(k=5, by=by).drop("score"))
+        assert set(lists["score"]) == {0.0}
+    assert found.recommend(k=5, by="bpr").equals(model.recommend(k=5, by="bpr"))
+    with pytest.raises(DataError, match="this run kept no votes; train it again with this version"):
+        found.explain(3, found.recommender.item_ids.values[4])
+
+
+def test_similar_items_and_users(model: Model) -> None:
+    users, items = (ids.values.tolist() for ids in (model.recommender.user_ids, model.recommender.item_ids))
+    for head, side in ((None, "item"), ("bpr", "item"), ("bpr", "user")):
+        similar = model.similar_items if side == "item" else model.similar_users
+        ids = items if side == "item" else users
+        rows = getattr(model.run.recommender(head or model.run.best_head()), side).double()
+        cosines = {
+            (x, y): float(rows[i] @ rows[j] / (rows[i].norm() * rows[j].norm()))
+            for i, x in enumerate(ids) for j, y in enumerate(ids)
+        }  # fmt: skip
+        assert similar([], 4, head=head).shape == (0, 4)
+        for asked in (ids[7], ids[::5]):
+            for k in (4, 100):
+                found = similar(asked, k, head=head)
+                assert found.columns == [f"{side}_id", "similar_id", "score", "rank"]
+                for (one,), group in found.group_by(f"{side}_id", maintain_order=True):
+                    others = sorted((each for each in ids if each != one), key=lambda each: -cosines[one, each])[:k]
+                    near = group["similar_id"].to_list()
+                    assert len({*near, one}) == len(others) + 1
+                    for listed in (near, others):  # equal but for rounding, they may change places
+                        expected = [cosines[one, each] for each in listed]
+                        assert group["score"].to_list() == pytest.approx(expected, abs=1e-5)
+                    assert group["rank"].to_list() == list(range(1, len(others) + 1))
+                listed, scores = similar(asked, k, head=head, frame="arrays")
+                assert listed.shape == scores.shape
+                assert listed.flatten().tolist() == found["similar_id"].to_list()
+    with pytest.raises(ConfigError, match="no head is called 'consensus'; choose from bpr, cml"):
+        model.similar_items(items[0], head="consensus")
+    with pytest.raises(ConfigError, match="k = 0"):
+        model.similar_users(users[0], 0)
+
+
+def test_the_product_of_the_factors_is_the_score(model: Model) -> None:
+    for head in [None, *model.run.model.names]:
+        factors = model.run.recommender(head or model.run.best_head())
+        assert isinstance(factors, Factors)
+        product = model.user_factors(head) @ model.item_factors(head).T
+        assert product == pytest.approx(factors.scores(torch.arange(len(product))).numpy(), abs=1e-5)

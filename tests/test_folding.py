@@ -1,0 +1,264 @@
+"""Users who were not there in training: the ridge regression written out, and lists from it in Python loops."""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, random_array
+from small_run import SMALL
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.deploy import folding, ranking
+from concf.deploy.folding import RIDGE, Folding
+from concf.deploy.recommender import Recommender
+from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+Vectors = NDArray[np.float64]
+STEPS = 2**40
+SILENT = "cml"
+
+
+def histories(users: int, items: int, share: float, seed: int) -> csr_array:
+    rng = np.random.default_rng(seed)
+    return csr_array(random_array((users, items), density=share, rng=rng, dtype=np.float32))
+
+
+def by_hand(train: csr_array, users: Any, ridge: float) -> Vectors:
+    """(X' D^2 X + ridge I)^-1 X' D U, dense."""
+    rows = (train.toarray() > 0).astype(np.float64)
+    for row in rows:
+        row /= sqrt(max(row.sum(), 1))
+    return np.linalg.solve(rows.T @ rows + ridge * np.eye(rows.shape[1]), rows.T @ np.asarray(users, np.float64))
+
+
+@pytest.mark.parametrize("ridge", [0.1, RIDGE, 100.0])
+@pytest.mark.parametrize("shape", [(60, 25, 0.3), (15, 40, 0.2), (30, 30, 0.02)])
+def test_the_weights_solve_the_ridge_regression(
+    ridge: float, shape: tuple[int, int, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = histories(*shape, seed=1)  # the sparsest leaves some users and items with nothing
+    users = np.random.default_rng(2).normal(size=(shape[0], 6)).astype(np.float32)
+    users[:, 5] = 0  # a dimension in which nothing is to be learned
+    expected = by_hand(train, users, ridge)
+    found = Folding.learn(train, users, ridge).weights
+    assert (found.shape, found.dtype) == (expected.shape, np.dtype(np.float32))
+    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+    monkeypatch.setattr(folding, "PRECISION", 1e-10)
+    found = Folding.learn(train, users, ridge).weights
+    assert np.abs(found - expected).max() <= 1e-6 * max(np.abs(expected).max(), 1)
+    doubled = train.copy()
+    doubled.data *= 7  # how often something was used does not count
+    assert np.array_equal(Folding.learn(doubled, users, ridge).weights, found)
+
+
+def test_a_training_users_own_history_gives_its_vector_back_where_it_can() -> None:
+    train = csr_array(np.tri(12, 20, 3))  # fewer users than items, no history a mixture of the others
+    users = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
+    away = [np.abs(Folding.learn(train, users, ridge).vectors(train) - users).max() for ridge in (10, 1, 0.1, 1e-4)]
+    assert away == sorted(away, reverse=True)
+    assert away[-1] < 0.01 < away[0]
+
+
+def test_items_under_other_names_are_worth_the_same() -> None:
+    train, users = histories(50, 30, 0.2, seed=3), np.random.default_rng(4).normal(size=(50, 5)).astype(np.float32)
+    order = np.random.default_rng(5).permutation(30)
+    plain, renamed = Folding.learn(train, users), Folding.learn(csr_array(train[:, order]), users)
+    assert renamed.weights == pytest.approx(plain.weights[order], abs=1e-5)
+    new = histories(9, 30, 0.3, seed=6)
+    assert renamed.vectors(csr_array(new[:, order])) == pytest.approx(plain.vectors(new), abs=1e-5)
+
+
+def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None:
+    learned = Folding(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32))
+    new = histories(20, 30, 0.1, seed=7)
+    assert 0 in np.diff(new.indptr)
+    for row, found in zip(new.toarray() > 0, learned.vectors(new), strict=True):
+        expected = sum((learned.weights[item] for item in np.flatnonzero(row)), np.zeros(5)) / sqrt(max(row.sum(), 1))
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+class World:
+    """A run on integer ids that are no positions, with the voters' vectors at every ranking."""
+
+    def __init__(self) -> None:
+        log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
+        self.log = log.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3).unique()
+        vectors: dict[int, dict[str, Factors]] = {}
+
+        def take_down(epoch: int, trainer: Trainer, _lists: dict[str, torch.Tensor]) -> None:
+            vectors[epoch] = {
+                name: Factors(*(part.clone() for part in (each.user, each.item, each.bias) if part is not None))
+                for name, each in trainer.model.factors().items()
+            }
+
+        words = (*SMALL, "model.spread=0.5", f'consensus.silent=["{SILENT}"]')
+        self.run = train(prepare(self.log, protocol="random"), choose_settings(words=words), watch_rankings=take_down)
+        self.items: list[int] = self.run.data.interactions.item_ids.values.tolist()
+        self.heads = list(self.run.model.names)
+        agreed = vectors[self.run.best["consensus"].epoch]
+        self.voters = {name: agreed[name] for name in self.heads if name != SILENT}
+
+    def used(self, user: int) -> set[int]:
+        return set(self.log.filter(pl.col("user") == user)["item"].to_list())
+
+    def scores(self, factors: Factors, history: set[int]) -> dict[int, float]:
+        weights = by_hand(self.run.data.train, factors.user, RIDGE)
+        vector = sum((weights[self.items.index(item)] for item in history), np.zeros(weights.shape[1]))
+        vector = vector / sqrt(max(len(history), 1))
+        bias = [0.0] * len(self.items) if factors.bias is None else factors.bias.tolist()
+        return {
+            item: float(vector @ factors.item[place].double().numpy()) + bias[place]
+            for place, item in enumerate(self.items)
+        }
+
+    def expected(self, history: set[int], k: int, by: str, hidden: set[int], allow: Any = None) -> dict[int, float]:
+        """Item -> score, best first."""
+        may = [item for item in self.items if item not in hidden and (allow is None or item in allow)]
+        if by in self.heads:
+            factors = self.run.recommender(by)
+            assert isinstance(factors, Factors)
+            scores = self.scores(factors, history)
+            return {item: scores[item] for item in sorted(may, key=lambda item: (-scores[item], item))[:k]}
+        chosen = self.run.settings.consensus
+        places = len(may) if allow is not None else max(chosen.places or 0, k)
+        total: dict[int, int] = {}
+        best: dict[int, int] = {}
+        for factors in self.voters.values():
+            scores = self.scores(factors, history)
+            order = sorted(may, key=lambda item, scores=scores: (-scores[item], item))
+            for rank, item in enumerate(order[:places]):
+                total[item] = total.get(item, 0) + round(exp(-rank / chosen.temperature) * STEPS)
+                best[item] = min(rank, best.get(item, rank))
+        order = sorted(total, key=lambda item: (-total[item], best[item], item))[:k]
+        return {item: total[item] / STEPS / len(self.voters) for item in order}
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    torch.set_num_threads(1)
+    return World()
+
+
+def assert_same(rows: list[dict[str, Any]], expected: dict[int, float]) -> None:
+    assert [row["item_id"] for row in rows] == list(expected)
+    assert [row["score"] for row in rows] == pytest.approx(list(expected.values()), abs=1e-4)
+    assert [row["rank"] for row in rows] == list(range(1, len(expected) + 1))
+
+
+NEW = [500, 470, 413, 452]
+
+
+def test_a_new_user_by_every_head_and_by_what_they_agree_on(world: World) -> None:
+    model = Recommender(world.run, "arrow")
+    used, allow, deny = set(NEW), world.items[4:16], world.items[:9]
+    for by in [*world.heads, "consensus", "R-consensus"]:
+        for k in (3, 11):
+            rows = model.recommend(k=k, history=NEW, by=by).to_pylist()
+            assert_same(rows, world.expected(used, k, by, used))
+            assert {row["user_id"] for row in rows} == {None}
+        again = model.recommend(k=8, history=NEW, by=by, filter_viewed=False)
+        assert_same(again.to_pylist(), world.expected(used, 8, by, set()))
+        few = model.recommend(k=8, history=NEW, by=by, items=allow, exclude=deny)
+        assert_same(few.to_pylist(), world.expected(used, 8, by, used | set(deny), allow))
+    assert model.recommend(k=5, history=NEW) == model.recommend(k=5, history=[*NEW, *NEW], by="consensus")
+    assert any(item in used for item in model.recommend(k=30, history=NEW, filter_viewed=False)["item_id"].to_pylist())
+    ids, scores = model.recommend(k=40, history=NEW, by="bpr", frame="arrays")
+    assert (ids.shape, scores.shape) == ((40,), (40,))
+    assert ids[26:].tolist() == [-1] * 14
+
+
+def test_an_empty_history_is_ranked_by_the_bias(world: World) -> None:
+    model = Recommender(world.run, "arrow")
+    for by in world.heads:
+        factors = world.run.recommender(by)
+        assert isinstance(factors, Factors)
+        bias = [0.0] * 30 if factors.bias is None else factors.bias.tolist()
+        order = sorted(range(30), key=lambda place, bias=bias: (-bias[place], place))
+        rows = model.recommend(k=30, history=[], by=by).to_pylist()
+        assert_same(rows, {world.items[place]: bias[place] for place in order})
+    assert_same(model.recommend(k=8, history=[]).to_pylist(), world.expected(set(), 8, "consensus", set()))
+
+
+def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Recommender(world.run, "arrow")
+    assert (len(world.used(7)), len(world.used(-100)) > 3) == (0, True)
+    several = {7: NEW, -100: [500, 470], 8: [], 5: [431], -93: [], 9: world.items}
+    deny = {7: [455, 458], -100: [443]}
+    for by in ("bpr", "multinomial", "consensus"):
+        found = model.recommend(history=several, k=6, by=by, exclude=deny)
+        alone = {
+            user: model.recommend(user, history=items, k=6, by=by, exclude=deny) for user, items in several.items()
+        }
+        for user, items in several.items():
+            used = {*items, *world.used(user)}
+            rows = [row for row in found.to_pylist() if row["user_id"] == user]
+            assert_same(rows, world.expected(used, 6, by, used | set(deny.get(user, ()))))
+            assert_same(alone[user].to_pylist(), {row["item_id"]: row["score"] for row in rows})
+        monkeypatch.setattr(ranking, "CELLS", 1)
+        blocks = model.recommend(history=several, k=6, by=by, exclude=deny)
+        monkeypatch.undo()
+        assert blocks.schema == found.schema
+        columns = ["user_id", "item_id", "rank"]
+        assert blocks.select(columns) == found.select(columns)
+        assert blocks["score"].to_numpy() == pytest.approx(found["score"].to_numpy(), abs=1e-6)
+    ids, scores = model.recommend(history=several, k=6, frame="arrays")
+    assert (ids.shape, scores.shape) == ((6, 6), (6, 6))
+    assert ids[5].tolist() == [-1] * 6  # all was used
+    assert model.recommend(history={}).num_rows == 0
+    words = model.recommend(history={"a": NEW, "b": [500]}, k=2)  # the new ones may be called anything
+    assert words["user_id"].to_pylist() == ["a", "a", "b", "b"]
+
+
+def test_one_item_is_a_history_and_what_is_wrong_is_said(world: World) -> None:
+    model = Recommender(world.run, "arrow")
+    assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
+    assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
+    with pytest.raises(DataError, match="history: no item is called 501 in the log"):
+        model.recommend(history=[500, 501])
+    with pytest.raises(ConfigError, match="names its users itself"):
+        model.recommend(7, history={7: [500]})
+    with pytest.raises(ConfigError, match="one user's; for several give a mapping"):
+        model.recommend([7, 8], history=[500])
+    with pytest.raises(DataError, match="integers of 64 bits or text"):
+        model.recommend(history={7: [500], "new": [500]})
+
+
+def test_new_users_get_far_more_than_what_is_popular() -> None:
+    simulation = Simulation(users=300, items=200, events=12_000, tastes=10, popularity=0.4, noise=0.05)
+    log = simulation.draw(0).unique(["user_id", "item_id"], maintain_order=True).select("user_id", "item_id")
+    old, new = log.filter(pl.col("user_id") % 4 != 0), log.filter(pl.col("user_id") % 4 == 0)
+    words = ("training.epochs=13", "model.dimensions=16", "consensus.every=4", "consensus.window=2",
+             "training.learning_rate=0.03", "training.batch=512", "training.metric=recall@20",
+             "objectives=cross-entropy,multinomial")  # fmt: skip
+    data = prepare(old, protocol="random", valid=0.1, test=0.1)
+    model = Recommender(train(data, choose_settings(words=words)), "arrow")
+    parts = {user: group["item_id"].to_list() for (user,), group in new.group_by("user_id", maintain_order=True)}
+    asked = {user: items[::2] for user, items in parts.items() if len(items) > 5}
+    held_out = {user: set(items[1::2]) for user, items in parts.items()}
+    assert len(asked) > 50
+    assert not set(asked) & set(model.user_ids.values.tolist())
+
+    def recall(table: Any) -> float:
+        hits = dict.fromkeys(asked, 0)
+        for user, item in zip(table["user_id"].to_pylist(), table["item_id"].to_pylist(), strict=True):
+            hits[user] += item in held_out[user]
+        return float(np.mean([hits[user] / min(20, len(held_out[user])) for user in asked]))
+
+    popular = recall(model.recommend(list(asked), 20, unknown="popular", exclude=asked))
+    for by in ("consensus", "multinomial"):
+        assert recall(model.recommend(history=asked, k=20, by=by)) > 1.35 * popular

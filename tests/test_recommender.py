@@ -1,0 +1,399 @@
+"""What is recommended, and why: against sorting and adding in Python loops, from the rankings that training made."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from math import exp
+from statistics import pstdev
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from small_run import SMALL
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.deploy import ranking
+from concf.deploy.recommender import Recommender
+from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors
+from concf.learning.presets import choose_settings
+from concf.learning.run import Run
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+SILENT = "cml"
+LIVELY = (*SMALL, "model.spread=0.5", "consensus.kept=30", f'consensus.silent=["{SILENT}"]')  # whole rankings
+CONSENSUSES = ("consensus", "R-consensus")
+STEPS = 2**40
+Listed = list[tuple[Any, float]]  # items and scores, best first
+
+
+@dataclass
+class Trained:
+    """A run, and what its consensuses were made of, taken down while it ran, by epoch.
+
+    voted, window: of heads, of users, of item ids in order; vectors: head -> (user, item, bias)
+    """
+
+    run: Run
+    viewed: dict[Any, set[Any]]
+    voted: dict[int, list[list[list[Any]]]]
+    window: dict[int, list[list[list[list[Any]]]]]
+    vectors: dict[int, dict[str, Factors]]
+
+    def __post_init__(self) -> None:
+        ids = self.run.data.interactions
+        self.users, self.items = ids.user_ids.values.tolist(), ids.item_ids.values.tolist()
+        self.heads = list(self.run.model.names)
+        self.voters = [name for name in self.heads if name not in self.run.settings.consensus.silent]
+
+    def votes(self, user: Any, item: Any, by: str = "consensus") -> dict[str, tuple[int, float, float]]:
+        """Voter -> the rank of the item from 0, R and C (Eq. 10, 11); for those that name it in their first K."""
+        chosen, epoch, place = self.run.settings.consensus, self.run.best[by].epoch, self.users.index(user)
+        found = {}
+        for name in self.voters:
+            head = self.heads.index(name)
+            mine = self.voted[epoch][head][place][: chosen.places]
+            if item in mine:
+                past = [ranking[head][place] for ranking in self.window[epoch]]
+                ranks = [listed.index(item) if item in listed else chosen.kept for listed in past]
+                steady = exp(-pstdev(ranks) / chosen.steadiness) if by == "consensus" else 0.0
+                found[name] = mine.index(item), exp(-mine.index(item) / chosen.temperature), steady
+        return found
+
+    def importance(self, user: Any, item: Any, by: str = "consensus") -> float:
+        """Eq. 12."""
+        return sum(each[1] + each[2] for each in self.votes(user, item, by).values()) / len(self.voters)
+
+    def kept(self, user: Any, by: str = "consensus") -> list[Any]:
+        """The list that the run kept."""
+        lists = self.run.best[by].lists
+        assert lists is not None
+        return [self.items[place] for place in lists[self.users.index(user)].tolist() if place >= 0]
+
+    def score(self, factors: Factors, user: Any, item: Any) -> float:
+        u, i = self.users.index(user), self.items.index(item)
+        product = sum(x * y for x, y in zip(factors.user[u].tolist(), factors.item[i].tolist(), strict=True))
+        return product + (0.0 if factors.bias is None else float(factors.bias[i]))
+
+    def expected(
+        self, user: Any, k: int, by: str, allow: Any = None, deny: Any = (), filter_viewed: bool = True
+    ) -> Listed:
+        """What `recommend` should give, slowly."""
+        hidden = set(deny) | (self.viewed[user] if filter_viewed else set())
+        may = [item for item in self.items if item not in hidden and (allow is None or item in allow)]
+        if by not in CONSENSUSES:
+            factors = self.run.recommender(by)
+            assert isinstance(factors, Factors)
+            scores = {item: self.score(factors, user, item) for item in may}
+            return [(item, scores[item]) for item in sorted(may, key=lambda item: (-scores[item], item))][:k]
+        if allow is None:
+            return [(item, self.importance(user, item, by)) for item in self.kept(user, by) if item in may][:k]
+        orders = []
+        for name in self.voters:
+            factors = self.vectors[self.run.best["consensus"].epoch][name]
+            scores = {item: self.score(factors, user, item) for item in may}
+            orders.append(sorted(may, key=lambda item, scores=scores: (-scores[item], item)))
+        return agreed(orders, self.run.settings.consensus.temperature)[:k]
+
+
+def agreed(orders: list[list[Any]], temperature: float) -> Listed:
+    """R-consensus of the orders: by the mean of exp(-rank / T), then the best rank, then the item."""
+    total: dict[Any, int] = {}
+    best: dict[Any, int] = {}
+    for order in orders:
+        for rank, item in enumerate(order):
+            total[item] = total.get(item, 0) + round(exp(-rank / temperature) * STEPS)
+            best[item] = min(rank, best.get(item, rank))
+    order = sorted(total, key=lambda item: (-total[item], best[item], item))
+    return [(item, total[item] / STEPS / len(orders)) for item in order]
+
+
+def trained(log: pl.DataFrame, *words: str) -> Trained:
+    data = prepare(log, protocol="random")
+    names = data.interactions.item_ids.values
+    viewed: dict[Any, set[Any]] = {}
+    for user, item in log.iter_rows():
+        viewed.setdefault(user, set()).add(item)
+    voted: dict[int, Any] = {}
+    window: dict[int, Any] = {}
+    vectors: dict[int, Any] = {}
+
+    def lists(tensor: torch.Tensor) -> list[list[list[Any]]]:
+        return [[names[row[row >= 0]].tolist() for row in head] for head in tensor.numpy()]
+
+    def take_down(epoch: int, trainer: Trainer, _lists: dict[str, torch.Tensor]) -> None:
+        vectors[epoch] = copy.deepcopy(trainer.model.factors())
+        if trainer.queue:
+            voted[epoch], window[epoch] = lists(trainer.queue[-1]), [lists(each) for each in trainer.window]
+
+    run = train(data, choose_settings(words=(*LIVELY, *words)), watch_rankings=take_down)
+    return Trained(run, viewed, voted, window, vectors)
+
+
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
+
+
+@pytest.fixture(scope="module")
+def numbered() -> Trained:
+    """Integers that are no positions: from below 0, the items' in the opposite order."""
+    torch.set_num_threads(1)
+    return trained(LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))
+
+
+@pytest.fixture(scope="module")
+def named() -> Trained:
+    torch.set_num_threads(1)
+    words = {"user": [f"Zoë {n}" for n in LOG["user_id"]], "item": [f"{'長' * (n % 7)}/{n}🎈" for n in LOG["item_id"]]}
+    return trained(pl.DataFrame(words), "training.epochs=3", "objectives=bpr,cml,multinomial")
+
+
+@pytest.fixture(scope="module")
+def alone() -> Trained:
+    torch.set_num_threads(1)
+    log = LOG.select(user="user_id", item="item_id")
+    return trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr", "consensus.silent=[]")
+
+
+@pytest.fixture(params=["numbered", "named"])
+def either(request: pytest.FixtureRequest) -> Trained:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
+
+
+def by_user(table: pa.Table) -> dict[Any, Listed]:
+    found: dict[Any, Listed] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["user_id"], []).append((row["item_id"], row["score"]))
+        assert row["rank"] == len(found[row["user_id"]])
+    return found
+
+
+def assert_same(found: dict[Any, Listed], expected: dict[Any, Listed]) -> None:
+    assert found.keys() == {user for user, listed in expected.items() if listed}
+    for user, listed in found.items():
+        assert [item for item, _ in listed] == [item for item, _ in expected[user]], user
+        assert [score for _, score in listed] == pytest.approx([score for _, score in expected[user]], abs=1e-5)
+
+
+def test_everyones_lists_by_everyone_who_ranks(either: Trained) -> None:
+    model = Recommender(either.run, "arrow")
+    assert model.default == "consensus"
+    assert either.run.best["consensus"].epoch > 0  # there is a window to be steady over
+    for by in [*either.heads, *CONSENSUSES]:
+        for filter_viewed in (True, False):
+            found = by_user(model.recommend(k=6, by=by, filter_viewed=filter_viewed))
+            expected = {user: either.expected(user, 6, by, filter_viewed=filter_viewed) for user in either.users}
+            assert_same(found, expected)
+            again = {item for user, listed in found.items() for item, _ in listed if item in either.viewed[user]}
+            assert bool(again) is not filter_viewed
+    assert model.recommend(k=6) == model.recommend(k=6, by="consensus")
+
+
+def test_allow_and_deny_lists_for_everyone_and_by_user(either: Trained) -> None:
+    model, rng = Recommender(either.run, "arrow"), np.random.default_rng(0)
+
+    def some(share: float) -> list[Any]:
+        return [item for item in either.items if rng.random() < share]
+
+    for by in ("bpr", SILENT, *CONSENSUSES):
+        for kind in range(8):
+            allow: Any = [None, some(0.4), {user: some(0.4) for user in either.users[5:]}][kind % 3]
+            deny: Any = [some(0.2), {user: some(0.5) for user in either.users[:20]}, ()][kind // 3]
+            k, filter_viewed = int(rng.integers(1, 9)), kind != 4
+            options = {"items": allow, "exclude": deny, "filter_viewed": filter_viewed}
+            found = by_user(model.recommend(k=k, by=by, **options))
+            expected = {
+                user: either.expected(
+                    user, k, by, allow.get(user, ()) if isinstance(allow, dict) else allow,
+                    deny.get(user, ()) if isinstance(deny, dict) else deny, filter_viewed,
+                )
+                for user in either.users
+            }  # fmt: skip
+            assert_same(found, expected)
+
+
+def test_an_allow_list_is_ranked_beyond_the_places_that_are_kept(numbered: Trained) -> None:
+    model, user = Recommender(numbered.run, "arrow"), numbered.users[3]
+    listed = [item for item, _ in by_user(model.recommend(user, 12, filter_viewed=False))[user]]
+    others = [item for item in numbered.items if item not in listed]
+    assert len(others) == 18  # more than consensus.shown, and none of them in the kept list's first places
+    for by in CONSENSUSES:
+        assert len(by_user(model.recommend(user, 18, by=by, items=others, filter_viewed=False))[user]) == 18
+
+
+def test_equal_scores_go_by_the_items_position(numbered: Trained) -> None:
+    model, rng = Recommender(numbered.run, "arrow"), np.random.default_rng(1)
+    user, item = (torch.from_numpy(rng.integers(-1, 2, (n, 2)).astype(np.float32)) for n in (40, 30))
+    model.ranker._own["bpr"] = factors = Factors(user, item, torch.zeros(30))
+    for name in numbered.users:
+        scores = {each: numbered.score(factors, name, each) for each in numbered.items}
+        may = [each for each in numbered.items if each not in numbered.viewed[name]]
+        order = sorted(may, key=lambda each, scores=scores: (-scores[each], each))
+        assert len({scores[each] for each in may}) < len(may)
+        for k in (1, 3, 30):
+            found = by_user(model.recommend(name, k, by="bpr"))[name]
+            assert found == [(each, scores[each]) for each in order[:k]]
+
+
+def test_one_at_a_time_all_at_once_and_in_blocks(either: Trained, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, users = Recommender(either.run, "arrow"), either.users
+    mapped = {user: either.items[place % 7 :] for place, user in enumerate(users) if place % 3}
+    asks: list[dict[str, Any]] = [{"by": by, "k": 5} for by in ("bpr", *CONSENSUSES)]
+    asks += [{"items": mapped}, {"exclude": mapped, "by": "bpr"}, {"items": {users[7]: either.items[:9]}}]
+    asks += [{"exclude": {users[0]: either.items}}]  # a block with nothing to show
+    for ask in asks:
+        whole = model.recommend(users, **ask)
+        assert whole.schema.field("user_id").type == (pa.int64() if users[0] == -100 else pa.string())
+        singles = pa.concat_tables([model.recommend(user, **ask) for user in users])
+        assert pa.concat_tables(list(model.stream(users, **ask))) == whole == model.recommend(None, **ask)
+        monkeypatch.setattr(ranking, "CELLS", 1)
+        assert model.ranker.block() == 1
+        blocks = model.recommend(users, **ask)
+        assert sum(table.num_rows for table in model.stream(users, **ask)) == whole.num_rows
+        monkeypatch.undo()
+        assert blocks.schema == whole.schema == singles.schema
+        for found in (blocks, singles):
+            assert_same(by_user(found), by_user(whole))
+    backwards = by_user(model.recommend(np.array(users[::-1]), 4))
+    assert list(backwards) == users[::-1]
+    assert_same(backwards, by_user(model.recommend(users, 4)))
+
+
+def test_longer_lists_than_there_are_items(either: Trained) -> None:
+    model, text = Recommender(either.run), isinstance(either.users[0], str)
+    ids, scores = model.recommend(either.users[:5], 100, by="bpr", frame="arrays")
+    assert (ids.shape, scores.shape, scores.dtype) == ((5, 100), (5, 100), np.dtype(np.float32))
+    assert ids.dtype == (object if text else np.int64)
+    for place, user in enumerate(either.users[:5]):
+        there = 30 - len(either.viewed[user])
+        assert ids[place, :there].tolist() == [item for item, _ in either.expected(user, 100, "bpr")]
+        assert ids[place, there:].tolist() == [None if text else -1] * (100 - there)
+        assert (scores[place, there:] == -np.inf).all()
+        assert np.isfinite(scores[place, :there]).all()
+    one, figures = model.recommend(either.users[2], 100, by="bpr", frame="arrays")
+    assert (one.tolist(), figures.shape) == (ids[2].tolist(), (100,))
+
+
+def test_frames_of_every_library_hold_the_same(either: Trained) -> None:
+    kinds = {"polars": pl.DataFrame, "pandas": pd.DataFrame, "arrow": pa.Table}
+    for users in (either.users, either.users[4], []):
+        for options in ({}, {"items": either.items[:3]}, {"by": "bpr"}):
+            found = {name: Recommender(either.run, name).recommend(users, 3, **options) for name in kinds}  # type: ignore[arg-type]
+            assert all(isinstance(found[name], kind) for name, kind in kinds.items())
+            rows = [found["polars"].to_dicts(), found["pandas"].to_dict("records"), found["arrow"].to_pylist()]
+            assert rows[0] == rows[1] == rows[2]
+            assert list(found["polars"].columns) == ["user_id", "item_id", "score", "rank"]
+            text = isinstance(either.users[0], str)
+            assert found["polars"].dtypes == [*[pl.String if text else pl.Int64] * 2, pl.Float32, pl.Int32]
+    with pytest.raises(ConfigError, match="choose from polars, pandas, arrow, arrays"):
+        Recommender(either.run).recommend(either.users[0], frame="spark")  # type: ignore[arg-type]
+
+
+def test_strangers_are_named_or_get_what_is_used_most(numbered: Trained, named: Trained) -> None:
+    model = Recommender(numbered.run, "arrow")
+    for stranger in (7, "-100", 1.0, True, None, 2**70):
+        with pytest.raises(DataError, match=f"no user is called {stranger!r} in the log .*integers.*unknown='popular'"):
+            model.recommend([-100, stranger])
+    with pytest.raises(DataError, match=r"no user is called -100 in the log \(its ids are text"):
+        Recommender(named.run).recommend([-100])
+    for options in ({"items": ["500"]}, {"exclude": {-100: ["500"]}}, {"history": ["500"]}):
+        with pytest.raises(DataError, match=f"{next(iter(options))}: no item is called '500' in the log"):
+            model.recommend(None if "history" in options else -100, **options)
+    count = {item: sum(item in used for used in numbered.viewed.values()) for item in numbered.items}
+    order = sorted(numbered.items, key=lambda item: (-count[item], item))
+    found = by_user(model.recommend([7, -100, 8], 40, by="bpr", unknown="popular", exclude={8: order[:4]}))
+    assert found[7] == [(item, count[item]) for item in order]
+    assert found[8] == [(item, count[item]) for item in order[4:]]
+    assert_same({-100: found[-100]}, {-100: numbered.expected(-100, 40, "bpr")})
+    few = by_user(model.recommend([7], 4, unknown="popular", items=order[5:8]))
+    assert few[7] == [(item, count[item]) for item in order[5:8]]
+    for users in ([-100, "new"], [2**70]):  # no column holds both
+        with pytest.raises(DataError, match="integers of 64 bits or text"):
+            model.recommend(users, unknown="popular")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"k": 0}, "k = 0: lists have 1 place or more"),
+        ({"k": 0, "history": []}, "k = 0: lists have 1 place or more"),
+        ({"k": 13}, "k = 13: the consensus keeps 12 places. Train with consensus.shown = 13 or more"),
+        ({"by": "oracle"}, "nothing is called 'oracle' in this run; choose from bpr, cml, "),
+        ({"by": "oracle", "history": []}, "nothing is called 'oracle' in this run"),
+        ({"unknown": "guess"}, "unknown = 'guess': choose raise or popular"),
+    ],
+)
+def test_what_cannot_be_done_is_said(numbered: Trained, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Recommender(numbered.run).recommend(None if "history" in options else -100, **options)
+
+
+def test_one_head_alone(alone: Trained) -> None:
+    model = Recommender(alone.run, "arrow")
+    assert model.default == "bpr"
+    assert_same(by_user(model.recommend(k=25)), {user: alone.expected(user, 25, "bpr") for user in alone.users})
+    with pytest.raises(ConfigError, match="nothing is called 'consensus' in this run; choose from bpr"):
+        model.recommend(by="consensus")
+    with pytest.raises(ConfigError, match="one head has no consensus to explain"):
+        model.explain(0, 0)
+
+
+def test_votes_are_the_rankings_and_their_steadiness(either: Trained) -> None:
+    best, chosen = either.run.best["consensus"], either.run.settings.consensus
+    items, steadiness = best.votes["items"], best.votes["steadiness"]
+    assert items.shape == steadiness.shape == (len(either.heads), 40, chosen.places)
+    for head in range(len(either.heads)):
+        for user in range(40):
+            mine = either.voted[best.epoch][head][user][: chosen.places]
+            assert [either.items[place] for place in items[head, user].tolist() if place >= 0] == mine
+            past = [ranking[head][user] for ranking in either.window[best.epoch]]
+            ranks = [[listed.index(item) for listed in past] for item in mine]
+            expected = [exp(-pstdev(each) / chosen.steadiness) for each in ranks]
+            assert steadiness[head, user, : len(mine)].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+def test_an_explanation_adds_up(either: Trained) -> None:
+    model, epoch = Recommender(either.run, "arrow"), either.run.best["consensus"].epoch
+    train_part, seen = either.run.data.train.toarray() > 0, {True: 0, False: 0}
+    for place, user in list(enumerate(either.users))[::4]:
+        listed = dict(by_user(model.recommend(user, 12, filter_viewed=False))[user])
+        kept = either.kept(user)
+        for at, item in enumerate(either.items):
+            found, votes = model.explain(user, item), either.votes(user, item)
+            json.dumps(found, allow_nan=False, default=int)
+            assert [each["head"] for each in found["heads"]] == either.voters  # the silent one is not asked
+            total = sum(each["vote"] for each in found["heads"])
+            assert found["importance"] == pytest.approx(total / len(either.voters), abs=1e-12)
+            assert found["importance"] == pytest.approx(either.importance(user, item), abs=1e-6)
+            assert found["rank"] == (kept.index(item) + 1 if item in kept else None)
+            if item in listed:
+                assert found["importance"] == pytest.approx(listed[item], abs=1e-6)
+            assert found["used_in_training"] == train_part[place, at]
+            seen[bool(train_part[place, at])] += 1
+            for each in found["heads"]:
+                rank, importance, steady = votes.get(each["head"], (None, 0.0, 0.0))
+                order = either.voted[epoch][either.heads.index(each["head"])][place]
+                assert each["rank"] == (None if train_part[place, at] else order.index(item) + 1)
+                assert rank is None or each["rank"] == rank + 1
+                assert (each["R"], each["C"]) == pytest.approx((importance, steady), abs=1e-6)
+                assert each["vote"] == each["R"] + each["C"]
+                factors = either.vectors[epoch][each["head"]]
+                assert each["score"] == pytest.approx(either.score(factors, user, item), abs=1e-5)
+    assert min(seen.values()) > 10
+
+
+def test_what_cannot_be_explained_is_said(numbered: Trained) -> None:
+    model = Recommender(numbered.run)
+    with pytest.raises(DataError, match="no user is called 'x'"):
+        model.explain("x", 500)
+    with pytest.raises(DataError, match="no item is called 499"):
+        model.explain(-100, 499)
