@@ -275,8 +275,8 @@ class Trainer:
         return lists
 
     def _shown(self) -> int:
-        """Places of a consensus: to teach, to recommend from, and to validate by."""
-        shown = self.settings.consensus.shown + self.validation.longest
+        """Places of a consensus: to teach, to validate by, and to recommend from without either held-out part."""
+        shown = self.settings.consensus.shown + 2 * self.validation.longest
         return int(min(max(self.lesson.shape[1], shown, self.validation.depth), self.model.n_items))
 
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
