@@ -18,7 +18,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.experiments.plan import EXPERIMENTS, Cell, cells_of
-from concf.experiments.running import run_cells
+from concf.experiments.running import rounded, run_cells
 from concf.experiments.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.learning.presets import PRESETS, choose_settings
 
@@ -375,3 +375,8 @@ def test_render_is_handed_the_lines(concf: CLI, tmp_path: Path, monkeypatch: pyt
     code, out, err = concf("reproduce", "--render", "--results", tmp_path / "book", "--docs", tmp_path / "docs")
     assert (code, out, err) == (0, f"{tmp_path / 'docs' / 'reproduction.md'}\n", "")
     assert handed == [[line], tmp_path / "docs", tmp_path]
+
+
+def test_lines_have_six_digits() -> None:
+    line = {"rows": {"bpr": [0.12345678, None, 3, "0.12345678"]}, "on": True}
+    assert rounded(line) == {"rows": {"bpr": [0.123457, None, 3, "0.12345678"]}, "on": True}

@@ -53,7 +53,7 @@ class Book:
         cell = {"key": key, **cell}
         self.cells[self._name(key)] = cell
         if self.path is not None:
-            line = json.dumps({"provenance": provenance()} | cell)
+            line = json.dumps({"provenance": provenance()} | cell, separators=(",", ":"))
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 with self.path.open("a+b") as out:  # one write a line, after the end of any line cut short

@@ -15,6 +15,7 @@ from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.experiments.complementarity import (
+    Pairs,
     chr_of_each,
     hits_of,
     per_map,
@@ -33,6 +34,7 @@ from concf.learning.trainer import Trainer
 from concf.provenance import provenance
 
 AT_EPOCH = 50  # where the paper looks at steadiness
+OF_A_GROUP = ("users", "activity", "recall@50")  # what the paper tells of user groups
 CURVE_EVERY = 5  # epochs between two points of a curve
 
 
@@ -77,7 +79,9 @@ def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
     run = setup.train(setup.settings(), **options)
     found = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
     heads = [name for name in run.model.names if name in PAPERS_FIVE or "#" in name]
-    return _described(run, found) | _complementary({name: found[name] for name in heads}, setup.data)
+    known = {name: hits_of(found[name], setup.data) for name in heads}
+    more = {"user_chr": _user_chr(known, setup.data)} if setup.cell.variant == "SingleCF" else {}
+    return _described(run, found) | _complementary(known) | more
 
 
 def _described(run: Run, found: dict[str, Evaluation]) -> dict[str, Any]:
@@ -92,14 +96,18 @@ def _described(run: Run, found: dict[str, Evaluation]) -> dict[str, Any]:
 
 def _row(run: Run, name: str, found: Evaluation) -> dict[str, Any]:
     best = run.best[name]
-    return {"validation": best.validation, "epoch": best.epoch, "test": found.means(), "groups": found.by_activity()}
+    groups = [{figure: group[figure] for figure in OF_A_GROUP} for group in found.by_activity()]
+    return {"validation": best.validation, "epoch": best.epoch, "test": found.means(), "groups": groups}
 
 
-def _complementary(found: dict[str, Evaluation], data: Split) -> dict[str, Any]:
-    """PER, CHR and user-level CHR of each among all of them (Eq. 6, 7)."""
-    hits = {name: hits_of(each, data) for name, each in found.items()}
-    users = {name: quantiles(user_level(hits[name], hits.values(), data.train.shape[1])) for name in hits}
-    return {"per": per_map(hits), "chr": chr_of_each(hits), "user_chr": users}
+def _complementary(hits: dict[str, Pairs]) -> dict[str, Any]:
+    """PER and CHR of each among all of them (Eq. 6, 7)."""
+    return {"per": per_map(hits), "chr": chr_of_each(hits)}
+
+
+def _user_chr(hits: dict[str, Pairs], data: Split) -> dict[str, list[float]]:
+    """The CDF of user-level CHR: of the models that the paper draws it for, since it is long."""
+    return {name: quantiles(user_level(hits[name], hits.values(), data.train.shape[1])) for name in hits}
 
 
 def _statistics(setup: _Setup) -> dict[str, Any]:
@@ -120,7 +128,7 @@ def _model_sizes(setup: _Setup) -> dict[str, Any]:
         found[name] = setup.evaluate(run.recommender("bpr"))
         rows[name] = _row(run, "bpr", found[name])
     return {"rows": rows, "best_head": max(rows, key=lambda name: rows[name]["validation"])} | _complementary(
-        found, setup.data
+        {name: hits_of(each, setup.data) for name, each in found.items()}
     )
 
 

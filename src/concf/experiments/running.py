@@ -58,7 +58,7 @@ def run_cells(
             name = _name(cell)
             error = future.exception()
             if error is None:
-                book.add(cell.key(changes), future.result())
+                book.add(cell.key(changes), rounded(future.result()))
                 say(f"{name}: {_figure(future.result())}")
             else:  # whatever it was, the other cells are worth having
                 kind = "" if isinstance(error, ConcfError) else f"{type(error).__name__}: "
@@ -117,6 +117,15 @@ def _prepared(cell: Cell, data: Path) -> str | None:
 
 def _name(cell: Cell) -> str:
     return f"{cell.variant}, {cell.data} {cell.protocol}, split {cell.seed}, {cell.preset}"
+
+
+def rounded(value: Any) -> Any:
+    """The same with figures of six digits: lines are kept and read by people."""
+    if isinstance(value, dict):
+        return {name: rounded(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value
 
 
 def _devices(asked: str | None) -> list[str]:
