@@ -116,10 +116,10 @@ NOTES = {
     ),
     "selection": (
         "ConCF-S: a linear map of the pair's user and item embeddings gives the logits of a straight-through Gumbel-"
-        "softmax of temperature 1, trained with the model. So that no head is left without pairs, a "
-        "head's logits are standardised over the batch, and the choice is moved by each loss relative to its mean. A head "
-        "sees a sixth of the pairs in an epoch, and these runs have no early stop. AutoML is the same without consensus "
-        "loss and balancing; its ensemble is the RC-consensus of the heads."
+        "softmax of temperature 1, trained with the model. So that no head is left without pairs, a head's logits are "
+        "standardised over the batch, and the choice is moved by each loss relative to its mean. A head sees a sixth of "
+        "the pairs in an epoch, and these runs have no early stop. AutoML is the same without consensus loss and "
+        "balancing; its ensemble is the RC-consensus of the heads."
     ),
     "sharing": (
         "With nothing shared there is no embedding to balance on, and balancing is off. The embeddings' share counts "
