@@ -117,8 +117,8 @@ NOTES = {
     "selection": (
         "ConCF-S: a linear map of the pair's user and item embeddings gives the logits of a straight-through Gumbel-"
         "softmax of temperature 1, trained with the model. So that no head is left without pairs, a head's logits are "
-        "standardised over the batch, and the choice is moved by each loss relative to its mean. A head sees a sixth of "
-        "the pairs in an epoch, and these runs have no early stop. AutoML is the same without consensus loss and "
+        "standardised over the batch, and the choice is moved by each loss relative to its mean. A head sees a sixth "
+        "of the pairs in an epoch, and these runs have no early stop. AutoML is the same without consensus loss and "
         "balancing; its ensemble is the RC-consensus of the heads."
     ),
     "sharing": (
