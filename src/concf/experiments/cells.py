@@ -80,8 +80,14 @@ def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
     found = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
     heads = [name for name in run.model.names if name in PAPERS_FIVE or "#" in name]
     known = {name: hits_of(found[name], setup.data) for name in heads}
-    more = {"user_chr": _user_chr(known, setup.data)} if setup.cell.variant == "SingleCF" else {}
-    return _described(run, found) | _complementary(known) | more
+    drawn = setup.cell.variant == "SingleCF" and setup.cell.in_detail
+    more = {"user_chr": _user_chr(known, setup.data)} if drawn else {}
+    described = _described(run, found) | _complementary(known) | more
+    if not setup.cell.in_detail:
+        described["rows"] = {
+            name: {part: row[part] for part in row if part != "groups"} for name, row in described["rows"].items()
+        }
+    return described
 
 
 def _described(run: Run, found: dict[str, Evaluation]) -> dict[str, Any]:

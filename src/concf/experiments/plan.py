@@ -30,6 +30,11 @@ class Cell:
         return asdict(self) | ({"set": list(changes)} if changes else {})
 
     @property
+    def in_detail(self) -> bool:
+        """Whether groups of users and single users are measured too, which only `reference` is drawn for."""
+        return self.preset == "reference"
+
+    @property
     def folder(self) -> str:
         """The name of its prepared data."""
         return f"{self.data}-{self.protocol}-{self.seed}"
