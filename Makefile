@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export CONCF_DATA_HOME ?= $(abspath ../shared/data)
 endif
 
-.PHONY: setup demo test lint bench baselines reproduction dist clean
+.PHONY: setup demo test lint docs bench baselines reproduction dist clean
 
 setup: $(READY)
 
@@ -28,7 +28,12 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+docs: setup
+	$(BIN)/python -m concf.reference docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "Open site/index.html"
 
 bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt matplotlib
@@ -59,4 +64,4 @@ dist: setup
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist build site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -214,6 +214,43 @@ gathers and lists; what each adds depends on its kind: the multinomial ones (the
     return text + markdown(["against", "value", "epoch, s", "step, ms"], rows)
 
 
+def serving() -> str:
+    found = lines("service")
+    if not found:
+        return ""
+    line = found[-1]
+    text = f"""
+## Serving (`benchmarks/bench_service.py`)
+
+`GET /recommend/{{user}}`, k = {line["k"]}, of a run of {line["users"]:,} users and {line["items"]:,} items (preset
+`reference`, untrained), one process, {line["connections"]} kept connections, callers on the same two cores. Floor: a
+FastAPI route that sends {line["bytes"]} constant bytes, as many as a list has. Asked in turns; medians of
+{line["rounds"]} rounds. Nothing is cached. Goals: at least half the floor's requests, p99 below five times its.
+
+"""
+    rows = [
+        [name, f"{line[name]['per_second']:,.0f}", f"{line[name]['p50_ms']:.2f}", f"{line[name]['p99_ms']:.2f}",
+         *(f"{line[name][f'{figure}_over_floor']:.2f}" if name != "floor" else ""
+           for figure in ("per_second", "p50_ms", "p99_ms"))]
+        for name in ("floor", "consensus", "head")
+    ]  # fmt: skip
+    header = ["", "requests/s", "p50, ms", "p99, ms", "requests over floor", "p50 over floor", "p99 over floor"]
+    return text + markdown(header, rows) + _endurance(line)
+
+
+def _endurance(line: dict[str, Any]) -> str:
+    many, beside = line["many"], line["beside_enemies"]
+    answered = ", ".join(f"{count:,} x {status}" for status, count in sorted(beside["enemy"]["answered"].items()))
+    return (
+        f"\n{many['requests']:,} requests: {many['failed']} failed, {many['rss_mb_before']:,.0f} MB before and "
+        f"{many['rss_mb_after']:,.0f} MB after. Beside a hostile caller (garbage, huge and endless bodies, broken "
+        f"JSON, long paths and heads, {beside['enemy']['half_open']:,} connections left half open): "
+        f"{beside['requests']:,} right requests, {beside['failed']} failed, {beside['wrong']} answered otherwise than "
+        f"the library does, p99 at most {beside['p99_ms']:.0f} ms; the enemy was answered {answered}; "
+        f"{beside['rss_mb_after']:,.0f} MB after.\n"
+    )
+
+
 def draw_scaling() -> None:
     """docs/scaling.png: seconds of an epoch against each size."""
     found = lines("scaling")
@@ -234,7 +271,7 @@ def draw_scaling() -> None:
 def main() -> None:
     draw_scaling()
     (ROOT / "docs" / "benchmarks.md").write_text(
-        HEAD + training() + evaluation() + folding() + loading() + splitting(), encoding="utf-8"
+        HEAD + training() + evaluation() + folding() + serving() + loading() + splitting(), encoding="utf-8"
     )
 
 

@@ -19,7 +19,7 @@ from small_run import QUIET, SETS, SMALL, assert_same_end, checkpoint, contents,
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.learning.checkpoint import CHECKPOINT, HISTORY, RUN, RunFolder, load_run
+from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
 from concf.model import losses
@@ -150,7 +150,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     for folder in folders.values():
         assert concf("train", "--resume", "--out", folder)[0] == 0
         assert_same_end(folder, whole[preset])
-        assert sorted(contents(folder)) == [CHECKPOINT, HISTORY, RUN]  # nothing half-written is left
+        assert sorted(contents(folder)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]  # nothing half-written is left
 
 
 def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_a_folder_in_which_a_killed_process_began_to_write_is_free(data: Path, t
     stale = tmp_path / ".run.json.partial-999999999"
     stale.write_text("{")
     train(Split.load(data), choose_settings(words=[*SMALL, "training.epochs=1"]), out=tmp_path)
-    assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, RUN]
+    assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_by_name(concf: CLI, data: Path, tmp_path: Path) -> None:

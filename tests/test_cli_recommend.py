@@ -25,7 +25,7 @@ from concf.data.split import Split
 from concf.deploy import ranking
 from concf.deploy.recommender import Recommender
 from concf.errors import DataError
-from concf.learning.checkpoint import CHECKPOINT, HISTORY, RUN
+from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS
 from concf.learning.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -247,7 +247,7 @@ def test_killed_in_the_middle_it_leaves_no_half_file(concf: CLI, run: Path, tmp_
 
 
 def test_a_log_is_trained_on_as_it_is_and_its_data_moves_with_the_run(concf: CLI, run: Path, tmp_path: Path) -> None:
-    assert sorted(path.name for path in run.iterdir()) == sorted([RUN, HISTORY, CHECKPOINT, "data"])
+    assert sorted(path.name for path in run.iterdir()) == sorted([RUN, HISTORY, CHECKPOINT, ITEMS, USERS, "data"])
     own = Split.load(run / "data")
     assert (own.recipe.source["name"], own.recipe.protocol.name, own.recipe.filters[0].min_item) == (
         "log.csv", "random", 5,

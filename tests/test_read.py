@@ -61,7 +61,10 @@ def rows(separator: str) -> str:
         ("packed-without-suffix", gzip.compress(rows("\t").encode(), mtime=0)),
         ("a.inter", "user_id:token\titem_id:token\trating:float\n" + "".join(f"{u}\t{i}\t3\n" for u, i in PAIRS)),
         ("a.jsonl", "".join(json.dumps({"user_id": u, "item_id": i}) + "\n" for u, i in PAIRS)),
-        ("a.jsonl.gz", gzip.compress("".join(json.dumps({"item": i, "user": u}) + "\n" for u, i in PAIRS).encode(), mtime=0)),
+        (
+            "a.jsonl.gz",
+            gzip.compress("".join(json.dumps({"item": i, "user": u}) + "\n" for u, i in PAIRS).encode(), mtime=0),
+        ),
         ("train.txt", "1 20 10\n3 10 5\n22 20\n"),
     ],
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf import cli_export, cli_recommend, cli_reproduce, cli_train, cli_tune
+from concf import cli_export, cli_recommend, cli_report, cli_reproduce, cli_serve, cli_train, cli_tune
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError
 from concf.version import VERSION
@@ -128,8 +128,10 @@ def prepare(
 app.command()(cli_train.train)
 app.command()(cli_train.evaluate)
 app.command()(cli_recommend.recommend)
+app.command()(cli_serve.serve)
 app.command()(cli_export.export)
 app.command()(cli_tune.tune)
+app.command()(cli_report.report)
 app.command()(cli_reproduce.reproduce)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import isqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +23,7 @@ from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS, R_CONSENSUS
 
 Places = NDArray[np.int64]
+Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's items, best first, and their scores
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
 
 
@@ -100,16 +103,64 @@ class Ranker:
         self, users: Places, k: int, by: str, allowed: Allowed
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """The kept list of each user, without what may not be shown."""
-        kept = self.run.best[by].lists
-        assert kept is not None
-        shown = self.run.settings.consensus.shown
-        if k > shown:
-            raise ConfigError(f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = {k} or more")
-        lists = kept[torch.from_numpy(users)].cpu().long()
+        lists = self._kept(k, by)[torch.from_numpy(users)].cpu().long()
         hidden = (lists < 0) | torch.from_numpy(allowed.blocked).gather(1, lists.clamp(min=0))
         order = hidden.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
         items = lists.masked_fill(hidden, NOTHING).gather(1, order)
         return _filled(items, self._importance(users, items, by), k)
+
+    def _kept(self, k: int, by: str) -> Tensor:
+        """[users, shown] the lists of a consensus, which have k places."""
+        kept, shown = self.run.best[by].lists, self.run.settings.consensus.shown
+        assert kept is not None
+        if k > shown:
+            raise ConfigError(f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = {k} or more")
+        return kept
+
+    def short(self, users: Places, ks: Sequence[int], by: str, hidden: Sequence[Places]) -> list[Short]:
+        """What `lists` gives, for a few users with little to hide: no table of what may be shown, no empty places.
+
+        hidden: of each user the ascending positions of items that may not be shown
+        """
+        if self.known(by) in self.heads:
+            scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
+            return [_highest(row, k, few) for row, k, few in zip(scores, ks, hidden, strict=True)]
+        return [self._agreed(user, k, by, few) for user, k, few in zip(users.tolist(), ks, hidden, strict=True)]
+
+    def _agreed(self, user: int, k: int, by: str, hidden: Places) -> Short:
+        few = set(hidden.tolist())
+        kept = self._kept(k, by).cpu().numpy()[user, : k + len(few)].tolist()
+        items = np.array([item for item in kept if item >= 0 and item not in few][:k], np.int32)
+        return items, self._worth(user, items, by)
+
+    def _worth(self, user: int, items: NDArray[np.int32], by: str) -> NDArray[np.float32]:
+        """[k] the importance of items [k] to one user, as `_importance` has it."""
+        if by not in self._cast:
+            self._cast[by] = self._votes(by)
+        if self._cast[by] is None:
+            return np.zeros(len(items), np.float32)
+        named, earned, steadiness = self._cast[by]
+        named = named[:, user]  # [voters, K]
+        earned = earned + steadiness[:, user]
+        item, vote = np.divmod(np.flatnonzero(named == items[:, None, None]), named.size)
+        total = np.bincount(item, earned.ravel()[vote], minlength=len(items))
+        return np.asarray(total / len(named), np.float32)
+
+    @cached_property
+    def _cast(self) -> dict[str, Any]:
+        return {}
+
+    def _votes(self, by: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
+        """([voters, users, K] items, [K] R, [voters, users, K] C) of the kept votes; None where the run kept none."""
+        votes, chosen = self.run.best[by].votes, self.run.settings.consensus
+        if not votes:
+            return None
+        voting = [place for place, name in enumerate(self.heads) if name not in chosen.silent]
+        here = voting if len(voting) < len(self.heads) else slice(None)  # all of them: no copy
+        items = votes["items"][here].cpu()
+        steadiness = votes["steadiness"][here].cpu() if by == CONSENSUS else torch.zeros(1).expand(items.shape)
+        earned = rank_importance(torch.arange(items.shape[2]).double(), chosen.temperature)
+        return items.numpy(), earned.numpy(), steadiness.numpy()
 
     def _importance(self, users: Places, items: Tensor, by: str) -> Tensor:
         """[b, k] I (Eq. 12) of items [b, k] by the kept votes; 0 where the run kept none."""
@@ -215,6 +266,23 @@ def _filled(items: Tensor, scores: Tensor, k: int) -> tuple[NDArray[np.int32], N
     wide[:, : items.shape[1]] = items.to(torch.int32)
     figures[:, : items.shape[1]] = scores.float().masked_fill(items < 0, -torch.inf)
     return wide.numpy(), figures.numpy()
+
+
+def _highest(scores: NDArray[np.float32], k: int, hidden: Places) -> Short:
+    """The k highest of scores [items] that are not hidden, ties by the lower place. Overwrites the scores.
+
+    Items are dealt into groups. The k-th highest of the groups' maxima is at most the k-th highest score: what is
+    below it is not looked at.
+    """
+    scores[hidden] = -np.inf
+    k = min(k, len(scores))
+    size = isqrt(len(scores) // k)
+    groups = len(scores) // size
+    maxima = scores[: groups * size].reshape(size, groups).max(0)
+    places = np.flatnonzero(scores >= np.partition(maxima, groups - k)[groups - k])
+    best = places[np.argsort(-scores[places], kind="stable")[:k]]
+    best = best[np.isfinite(scores[best])]
+    return best, scores[best]
 
 
 def rows_of(matrix: csr_array, users: Places) -> NDArray[np.bool_]:

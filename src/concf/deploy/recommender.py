@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
 from concf.deploy.frames import Library, as_frame, kind_of, long_table
-from concf.deploy.ranking import Allowed, Places, Ranker, rows_of
+from concf.deploy.ranking import Allowed, Places, Ranker, Short, rows_of
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import top_k
 from concf.learning.checkpoint import load_run
@@ -91,6 +92,12 @@ class Recommender:
         kind = self._kind(asked)
         tables = [long_table(*block, self.item_ids, kind) for block in found]
         return as_frame(pa.concat_tables(tables), frame or self.frame)
+
+    def short(self, users: Places, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
+        """(items, scores) of a few users of the log at once: what `recommend` gives, as positions, without frames."""
+        begins, items = self.viewed.indptr, self.viewed.indices
+        end = begins[1:] if filter_viewed else begins
+        return self.ranker.short(users, ks, by, [items[begins[user] : end[user]] for user in users.tolist()])
 
     def stream(self, users: Any = None, k: int = 10, **options: Any) -> Iterator[pa.Table]:
         """The same as Arrow tables of some thousand users each, however many there are."""
@@ -336,6 +343,14 @@ def _positions(ids: Ids, asked: NDArray[Any]) -> Places:
         at = np.searchsorted(ids.values, wanted).clip(max=len(ids) - 1)
         places[known] = np.where(ids.values[at] == wanted, at, -1)
     return places
+
+
+def place_of(ids: Ids, asked: Any) -> int:
+    """Where one id stands, -1 if it does not."""
+    if not (_is_integer(asked) if ids.are_integers else isinstance(asked, str)):
+        return -1
+    at = bisect_left(ids.values, asked)
+    return at if at < len(ids) and ids.values[at] == asked else -1
 
 
 def _named(ids: Ids, places: NDArray[np.int32]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""A run as a folder: `run.json`, `history.jsonl` and `checkpoint.safetensors`, each whole or not there.
+"""A run as a folder: `run.json`, the ids, `history.jsonl` and `checkpoint.safetensors`, each whole or not there.
 
 The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
 epoch is their state. It is one file, renamed into place: a run that is killed at any moment goes on from the last one.
@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from concf.data.folders import is_partial, new_file
+from concf.data.ids import Ids
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.learning.run import Best, Run
@@ -30,6 +31,7 @@ from concf.version import VERSION
 
 FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
+USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 DATA = "data"  # the data set, where the run keeps it itself
 TO_GO_ON = ("trainer/", "ranking/")  # tensors that only a run that goes on needs
 KEPT = ("weights", "initial", "lesson")  # tensors of a trainer
@@ -48,6 +50,27 @@ class RunFolder:
         said = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        self._name_positions(run.data)
+
+    def _name_positions(self, data: Split) -> None:
+        """Whose each row of the vectors and lists is, for those who have the run alone.
+
+        After `run.json`, so that a table of another's in an empty folder is never taken for ours.
+        """
+        for name, ids in _ids(data).items():
+            if not (self.path / name).exists():
+                with new_file(self.path / name) as fresh:
+                    _write_ids(ids, fresh)
+
+    def _refuse_other_ids(self, data: Split) -> None:
+        """Runs of an older version have none."""
+        for name, ids in _ids(data).items():
+            path = self.path / name
+            if path.exists() and (rows := _rows(path)) != len(ids):
+                raise DataError(
+                    f"{path}: {'cut short or damaged' if rows is None else f'{rows} ids, not {len(ids)}'}. Remove it: "
+                    f"concf train --resume --out {self.path} writes it again"
+                )
 
     def refuse_occupied(self) -> None:
         """Refuse a folder that holds a run or something else than a run's own data set."""
@@ -112,10 +135,12 @@ class RunFolder:
     def resume(self, run: Run, trainer: Trainer) -> None:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
         _refuse_another(self.description(), run, self.path)
+        self._refuse_other_ids(run.data)
         if self.description().get("teacher") != trainer.teacher:
             raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
+        self._name_positions(run.data)
         path, run.history = self.path / HISTORY, self._history(run.epoch)
         kept = "".join(json.dumps(record) + "\n" for record in run.history)
         if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
@@ -125,6 +150,7 @@ class RunFolder:
     def load(self, run: Run) -> None:
         """Bring the run to where the checkpoint left it, for use, not to go on; nothing is written."""
         _refuse_another(self.description(), run, self.path)
+        self._refuse_other_ids(run.data)
         if not (self.path / CHECKPOINT).exists():
             raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume --out {self.path}")
         self._restore(run)
@@ -215,6 +241,31 @@ def load_run(
     run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
     home.load(run)
     return run
+
+
+def _ids(data: Split) -> dict[str, Ids]:
+    return {USERS: data.interactions.user_ids, ITEMS: data.interactions.item_ids}
+
+
+def _write_ids(ids: Ids, path: Path) -> None:
+    """position: int32, from 0; id: int64 or text, as in the log."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kind = pa.int64() if ids.are_integers else pa.string()
+    columns = {"position": pa.array(range(len(ids)), pa.int32()), "id": pa.array(ids.values, kind)}
+    pq.write_table(pa.table(columns), path)
+
+
+def _rows(path: Path) -> int | None:
+    """How many the table has, by its footer alone; None if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return None
 
 
 def _description(run: Run) -> dict[str, Any]:

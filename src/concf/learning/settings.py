@@ -13,14 +13,15 @@ from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, imported
 
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # what stands beside the heads' names in results
 EVERYTHING = "all"  # the heads and the consensuses
+Begins = Literal["full-window", "warm-up", "after-warm-up"]
 
 
 class ModelSettings(Settings):
     """What is learned."""
 
-    dimensions: int = Field(64, ge=4, multiple_of=4)
+    dimensions: int = Field(64, ge=4, multiple_of=4)  # of an embedding
     encoder: str = "mlp"  # mlp, mf, lightgcn, or module:name of an EncoderMaker of yours
-    layers: int = Field(3, ge=1)  # of LightGCN
+    layers: int = Field(3, ge=1)  # of LightGCN: steps over the training graph
     dropout: float = Field(0.1, ge=0, lt=1)  # of the MLP
     spread: float | None = Field(0.01, gt=0)  # standard deviation of the embeddings at the start; none: PyTorch's 1
     sharing: Sharing = "embedding"  # full (all but the heads), layer, embedding, none
@@ -52,14 +53,14 @@ class ConsensusSettings(Settings):
     shown: int = Field(200, ge=1)  # places of the consensus that are kept to recommend from
     by: Literal["ranks", "softmax"] = "ranks"  # softmax (PCL): the mean of the heads' logits, taught as a distribution
     warm_up: int | None = Field(None, ge=1)  # rankings before the first lesson; none: |Q|
-    begins: Literal["full-window", "warm-up", "after-warm-up"] = "full-window"  # the first lesson: see `first_lesson`
+    begins: Begins = "full-window"  # the first lesson: right after the |Q|-th ranking, at epoch |Q| p, or one later
     window_moves: bool = True  # false: steadiness is measured once, over the rankings up to epoch |Q| p
     newest_votes: bool = True  # false: the ranking before the newest votes
     silent: tuple[str, ...] = ()  # heads that do not vote
     untaught: tuple[str, ...] = ("multinomial-users",)  # heads that are not taught
     weight_range: tuple[float, float] | None = (0.5, 2.0)  # lambda_x is clipped to it before it weighs the lesson
-    clip: float | None = Field(None, gt=0)  # scores are clipped to +-this in the lesson ...
-    clipped: tuple[str, ...] = ("bpr", "multinomial")  # ... of these heads
+    clip: float | None = Field(None, gt=0)  # scores are clipped to +-this in the lesson of the heads in `clipped`
+    clipped: tuple[str, ...] = ("bpr", "multinomial")  # see `clip`
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ConsensusSettings:
@@ -80,26 +81,26 @@ class ConsensusSettings(Settings):
 class BalanceSettings(Settings):
     """How the heads' gradients are kept alike."""
 
-    on: bool = True
+    on: bool = True  # false: every weight stays 1
     ratio_of: Literal["own", "whole"] = "own"  # training ratio of lambda_x L_CF-x, or of L_x with its lesson (Eq. 15)
     exponent: float = Field(0.15, ge=0)  # of the training ratio
     settle: int = Field(10, ge=0)  # epochs in which every batch overwrites L^0; 0: it is the first batch's
     total: float | None = Field(None, gt=0)  # what the weights sum to; none: the number of heads
     floor: float = Field(0.01, gt=0)  # no weight falls below, before they are scaled to the total
-    optimiser: Literal["adam", "descent"] = "adam"
+    optimiser: Literal["adam", "descent"] = "adam"  # of the weights; descent: plain gradient descent
     learning_rate: float = Field(0.01, gt=0)  # of the weights
     update: Literal["batch", "epoch"] = "batch"  # when the weights move; with epoch, by the mean of the batches
     norm: Literal["sides", "joint"] = "sides"  # gradient scale: norm(users) + item_share norm(items), or of both as one
-    item_share: float = Field(0.5, gt=0)
+    item_share: float = Field(0.5, gt=0)  # with norm = sides: how much the items' gradients count
 
 
 class TrainingSettings(Settings):
     """The loop."""
 
-    epochs: int = Field(200, ge=1)
+    epochs: int = Field(200, ge=1)  # at most; each goes over all observed pairs once
     batch: int = Field(1024, ge=1)  # observed pairs, one negative each
-    learning_rate: float = Field(0.01, gt=0)
-    weight_decay: float = Field(1e-5, ge=0)
+    learning_rate: float = Field(0.01, gt=0)  # of the model, by Adam
+    weight_decay: float = Field(1e-5, ge=0)  # how strongly parameters are drawn to 0
     patience: int | None = Field(20, ge=1)  # epochs without a rise, counted from the first lesson on; none: never stop
     metric: str = "recall@50"  # on validation, every p epochs
     watch: str = CONSENSUS  # whose validation stops the run: the consensus, a head by name, or all of them
@@ -110,7 +111,7 @@ class TrainingSettings(Settings):
 class ConCFSettings(Settings):
     """Everything that a run depends on, but for the data and the seed."""
 
-    objectives: tuple[str, ...] = FIVE
+    objectives: tuple[str, ...] = FIVE  # a head each: names of OBJECTIVES, or module:name of an Objective of yours
     losses: LossSettings = LossSettings()
     model: ModelSettings = ModelSettings()
     consensus: ConsensusSettings = ConsensusSettings()

@@ -123,6 +123,7 @@ def _epoch(
         begin = time.perf_counter()
         lists = trainer.agree()
         record["validation"] = trainer.validate(lists)
+        record["agreement"] = trainer.agreement(lists)
         run.notice(epoch, record["validation"], lists, trainer.votes)
         record["ranking_seconds"] = time.perf_counter() - begin
         if watch_rankings is not None:

@@ -22,7 +22,7 @@ from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus, consistencies
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
-from concf.learning.validation import Validation
+from concf.learning.validation import Validation, shared_places
 from concf.learning.world import ALONE, World
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.kernels import added_groups, sums_of_groups
@@ -319,6 +319,13 @@ class Trainer:
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
         return {name: self.validation(each) for name, each in lists.items()}
+
+    def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
+        """The share of the consensus that each head names too, in as many places as validation looks at; {} for one."""
+        if CONSENSUS not in lists:
+            return {}
+        heads = {name: lists[name] for name in self.names}
+        return shared_places(heads, lists[CONSENSUS], self.validation.n, self.model.n_items)
 
 
 def _mean(heads: list[Factors]) -> Factors:

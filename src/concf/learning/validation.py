@@ -1,6 +1,8 @@
-"""Validation of ranked lists that are there anyway, without ranking again."""
+"""Figures of ranked lists that are there anyway, without ranking again: validation, and how much heads agree."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -11,6 +13,8 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.metrics import ACCURACY
+
+CELLS = 1 << 24  # of a table [users, items] that is held at a time
 
 
 class Validation:
@@ -46,6 +50,24 @@ class Validation:
         if hit.shape[1] < self.n:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
         return float(self.metric(hit.cpu().numpy(), self.total).mean())
+
+
+def shared_places(lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int) -> dict[str, float]:
+    """name -> the share of the first n items of `agreed` that its own first n hold too, of all users together.
+
+    lists: of [users, n or more], agreed: [users, n or more]; -1 at an empty place. Whole numbers are added, so that the
+    order of a GPU's sums does not show.
+    """
+    both, there = torch.zeros(len(lists), dtype=torch.int64, device=agreed.device), (agreed[:, :n] >= 0).sum()
+    size = max(1, CELLS // (n_items + 1))
+    for begin in range(0, len(agreed), size):
+        asked = [each[begin : begin + size, :n].long() for each in (agreed, *lists.values())]
+        asked = [each.where(each >= 0, n_items) for each in asked]
+        named = torch.zeros(len(asked[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
+        named.scatter_(1, asked[0], True)
+        named[:, n_items] = False  # empty places
+        both += torch.stack([named.gather(1, each).sum() for each in asked[1:]])
+    return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
 
 
 def _keys(part: csr_array, device: torch.device) -> Tensor:

@@ -1,0 +1,170 @@
+"""How fast `concf serve` answers beside a route that says a constant, whether it grows, and what enemies can do to it.
+
+python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER]
+
+In one run, on loopback: the service in a process, a FastAPI application that sends constant bytes of the same size in
+another, callers on 16 kept connections in a third. They are asked in turns; the ratios are medians over the rounds.
+Then many requests, with the service's memory before and after; then right requests, every answer compared with the
+library's, beside a caller who sends garbage, huge and endless bodies, and leaves connections half open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import service_run
+from measuring import write
+
+HERE = Path(__file__).parent
+HEAD = "bpr"
+QUESTIONS = {"consensus": "/recommend/{}", "head": f"/recommend/{{}}?by={HEAD}"}
+ASKED = 2000  # different users
+FIGURES = ("per_second", "p50_ms", "p99_ms")
+
+
+@contextmanager
+def process(*words: object) -> Iterator[tuple[int, int]]:
+    """(process, port) of a program that says on its first line where it listens."""
+    quiet = os.environ | {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "1000"}
+    running = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True, env=quiet)
+    try:
+        assert running.stdout is not None
+        found = re.search(r":(\d+)$", running.stdout.readline())
+        assert found, "it did not start"
+        yield running.pid, int(found[1])
+    finally:
+        running.terminate()
+        assert running.wait(60) in (0, -15)
+
+
+def floor(body: Path) -> None:
+    """The rival: constant bytes by FastAPI and uvicorn."""
+    import socket
+
+    import uvicorn
+    from fastapi import FastAPI, Response
+
+    constant, app = body.read_bytes(), FastAPI()
+
+    @app.get("/constant/{user}")
+    async def constant_list(user: str) -> Response:  # noqa: ARG001
+        return Response(constant, media_type="application/json")
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    print(f"floor at :{listener.getsockname()[1]}", flush=True)
+    config = uvicorn.Config(app, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def call(port: int, **wanted: Any) -> dict[str, Any]:
+    """What the callers of http_load.py say."""
+    words = [sys.executable, HERE / "http_load.py", str(port), "-"]
+    done = subprocess.run(words, input=json.dumps(wanted), capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def memory(pid: int) -> float:
+    """Resident MB of a process."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
+
+
+def in_rounds(service: int, rival: int, users: list[Any], rounds: int, requests: int) -> dict[str, Any]:
+    """Medians of each, and of the ratios to the rival within a round."""
+    paths = {name: [form.format(user) for user in users] for name, form in QUESTIONS.items()}
+    targets = {"floor": (rival, [f"/constant/{user}" for user in users])}
+    targets |= {name: (service, asked) for name, asked in paths.items()}
+    taken: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
+    for turn in range(rounds + 1):  # the first warms up
+        for name, (port, asked) in targets.items():
+            found = call(port, paths=asked, requests=requests)
+            assert not found["failed"], (name, found)
+            if turn:
+                taken[name].append(found)
+    line: dict[str, Any] = {
+        name: {figure: median(each[figure] for each in found) for figure in FIGURES} for name, found in taken.items()
+    }
+    for name in QUESTIONS:
+        pairs = list(zip(taken[name], taken["floor"], strict=True))
+        for figure in FIGURES:
+            line[name][f"{figure}_over_floor"] = median(mine[figure] / theirs[figure] for mine, theirs in pairs)
+    return line
+
+
+def beside_enemies(port: int, users: list[Any], seconds: float, right: dict[str, list[Any]]) -> dict[str, Any]:
+    """Right questions, with every answer compared, while others attack."""
+    words = [sys.executable, HERE / "http_load.py", str(port), json.dumps({"hostile_seconds": seconds})]
+    enemy = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = {"requests": 0, "failed": 0, "wrong": 0, "p99_ms": 0.0}
+    while enemy.poll() is None:
+        for name, form in QUESTIONS.items():
+            paths = [form.format(user) for user in users]
+            told = call(port, paths=paths, requests=2000, expected=right[name])
+            found = {figure: found[figure] + told[figure] for figure in ("requests", "failed", "wrong")} | {
+                "p99_ms": max(found["p99_ms"], told["p99_ms"])
+            }
+    assert enemy.stdout is not None
+    return found | {"enemy": json.loads(enemy.stdout.read())}
+
+
+def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    from concf.deploy.recommender import Recommender
+    from concf.service.answers import user_list
+    from concf.service.engine import Served
+
+    model = Recommender.load(folder, frame="arrays")
+    ids = model.user_ids.values
+    users = ids[:: max(1, len(ids) // ASKED)][:ASKED].tolist()
+    places = model._places(model._asked(users[:1]), "raise")
+    body = folder.parent / "constant.json"
+    body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(places, [10], "consensus")[0]))
+    few = users[:200]
+    by = {"consensus": "consensus", "head": HEAD}
+    right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}
+    line: dict[str, Any] = {"users": len(ids), "items": len(model.item_ids), "k": 10, "bytes": body.stat().st_size}
+    with (
+        process("-m", "concf", "serve", folder, "--port", 0) as (pid, port),
+        process(__file__, "--floor", body) as rival,
+    ):
+        line |= {"connections": 16, "rounds": chosen.rounds}
+        line |= in_rounds(port, rival[1], users, chosen.rounds, chosen.requests)
+        before = memory(pid)
+        everything = [form.format(user) for form in QUESTIONS.values() for user in users]
+        many = call(port, paths=everything, requests=chosen.many)
+        line["many"] = {**many, "rss_mb_before": before, "rss_mb_after": memory(pid)}
+        line["beside_enemies"] = beside_enemies(port, few, chosen.hostile, right) | {"rss_mb_after": memory(pid)}
+    return line
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--users", type=int, default=20_000)
+    parser.add_argument("--items", type=int, default=30_000)
+    parser.add_argument("--run", type=Path, help="serve this one instead of making one")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--requests", type=int, default=8000, help="of a round")
+    parser.add_argument("--many", type=int, default=100_000, help="for the memory")
+    parser.add_argument("--hostile", type=float, default=30.0, help="seconds beside enemies")
+    parser.add_argument("--floor", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.floor is not None:
+        floor(chosen.floor)
+        return
+    with tempfile.TemporaryDirectory() as room:
+        folder = chosen.run or service_run.make(Path(room) / "run", chosen.users, chosen.items)
+        write("service", measure(chosen, folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Files of the repository that a page links to become part of the site: `../src/concf/x.py` is right in both."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files, InclusionLevel
+
+ROOT = Path(__file__).parents[1]
+OUTSIDE = re.compile(r"\]\(\.\./([\w./-]+)\)")
+SOURCE = "---\nsearch: {{exclude: true}}\nhide: [toc]\n---\n\n# {path}\n\n```python\n{text}```\n"
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add every file outside of docs/ that is linked to: documents and source as pages, the rest as it is."""
+    pages = [each.content_string for each in files.documentation_pages()]
+    for path in sorted({found for text in pages for found in OUTSIDE.findall(text)}):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        content = SOURCE.format(path=path, text=text) if path.endswith(".py") else text
+        files.append(File.generated(config, _place(path), content=content, inclusion=InclusionLevel.NOT_IN_NAV))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Point such links to what was added."""
+    return OUTSIDE.sub(lambda link: f"]({_place(link[1])})", markdown)
+
+
+def _place(path: str) -> str:
+    return f"source/{path.removesuffix('.py') + '.md' if path.endswith('.py') else path}"

@@ -1,0 +1,1 @@
+"""A run as one page: `gather` takes its figures, `page` shows them."""

@@ -1,0 +1,94 @@
+// The service's own description of itself, /openapi.json, to be read.
+
+import { ask } from "./api.js";
+import { at, make } from "./dom.js";
+
+const DEEPEST = 6;
+let document_ = null, known = {}; // the description; ids of this run
+
+const resolved = (schema) => (schema?.$ref ? document_.components.schemas[schema.$ref.split("/").at(-1)] : schema) ?? {};
+
+/** A schema in a few words, an object line by line. */
+function typed(schema, depth = 0) {
+  const one = resolved(schema), indent = "  ".repeat(depth + 1);
+  const any = one.anyOf ?? one.oneOf;
+  if (any) return [...new Set(any.map((each) => typed(each, depth)))].join(" | ");
+  if (one.enum ?? one.const) return [one.enum ?? one.const].flat().map((each) => JSON.stringify(each)).join(" | ");
+  if (one.type === "array") return `[${typed(one.items, depth)}, ...]`;
+  if (one.properties && depth < DEEPEST) {
+    const needed = new Set(one.required ?? []);
+    const lines = Object.entries(one.properties).map(([name, each]) => `${indent}"${name}"${needed.has(name) ? "" : "?"}: ${typed(each, depth + 1)}${bounds(each)}`);
+    return `{\n${lines.join(",\n")}\n${"  ".repeat(depth)}}`;
+  }
+  if (one.type === "object") return `{name: ${typed(one.additionalProperties === true ? {} : one.additionalProperties, depth)}, ...}`;
+  return one.type ?? "anything";
+}
+
+function bounds(schema) {
+  const said = [["minimum", "from"], ["maximum", "to"], ["maxLength", "characters: at most"], ["maxItems", "at most"]]
+    .filter(([name]) => schema?.[name] !== undefined).map(([name, word]) => `${word} ${schema[name]}`);
+  if (schema?.default !== undefined && schema.default !== null && schema.default !== "") said.push(`if not said ${JSON.stringify(schema.default)}`);
+  return said.length ? ` (${said.join(", ")})` : "";
+}
+
+/** Something that fits: what is required of it, with ids of this run where they are known. */
+function sample(schema, name = "") {
+  const one = resolved(schema), any = one.anyOf ?? one.oneOf;
+  if (["user", "users"].includes(name) && one.type !== "array") return known.user ?? "USER";
+  if (["item", "items", "history", "histories"].includes(name) && !["array", "object"].includes(one.type)) return known.item ?? "ITEM";
+  if (any) return sample(any[0], name);
+  if (one.type === "array") return [sample(one.items, name)];
+  if (one.properties) return Object.fromEntries((one.required ?? []).map((each) => [each, sample(one.properties[each], each)]));
+  if (one.type === "object") return { someone: sample(one.additionalProperties, name) };
+  return one.default ?? (one.type === "integer" ? one.minimum ?? 1 : one.type === "boolean" ? false : one.type === "string" ? "text" : null);
+}
+
+function curl(method, path, operation) {
+  const where = path.replace(/\{(\w+)(?::\w+)?\}/g, (_, name) => encodeURIComponent(known[name] ?? name.toUpperCase()));
+  const open = operation.security?.length === 0 || !document_.components.securitySchemes;
+  const words = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.href.replace(/\/docs.*/, "")}${where}`];
+  if (!open) words.push(`-H "Authorization: Bearer $TOKEN"`);
+  const body = operation.requestBody?.content?.["application/json"]?.schema;
+  if (body) words.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(sample(body)).replaceAll("'", "'\\''")}'`);
+  return words.join(" \\\n  ");
+}
+
+function shown(method, path, operation) {
+  const parameters = (operation.parameters ?? []).map((each) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, each.name)),
+    make("td", {}, `${typed(each.schema)}${bounds(each.schema)}`), make("td", { class: "muted" }, each.description ?? (each.in === "path" ? "in the path" : ""))));
+  const body = operation.requestBody?.content?.["application/json"]?.schema;
+  const [good] = Object.keys(operation.responses), errors = Object.entries(operation.responses).slice(1);
+  const answer = operation.responses[good].content?.["application/json"]?.schema;
+  return make("details", {},
+    make("summary", {}, make("b", {}, method.toUpperCase()), make("code", {}, path), make("span", { class: "muted" }, operation.summary ?? "")),
+    make("div", { class: "inside" }, operation.description ? make("p", {}, operation.description) : null,
+      parameters.length ? [make("h3", {}, "Parameters"), make("table", {}, make("tbody", {}, parameters))] : [],
+      body ? [make("h3", {}, "Body"), make("pre", { tabindex: 0 }, typed(body))] : [],
+      make("h3", {}, "Try it"), make("pre", { tabindex: 0 }, curl(method, path, operation)),
+      answer ? [make("h3", {}, `Answer (${good})`), make("pre", { tabindex: 0 }, typed(answer))] : [],
+      errors.length ? [make("h3", {}, "Errors"), make("table", {}, make("tbody", {}, errors.map(([code, each]) =>
+        make("tr", {}, make("th", { scope: "row" }, code), make("td", {}, each.description)))))] : []));
+}
+
+async function ids() {
+  try {
+    const [{ users }, { items }] = await Promise.all([ask("users?limit=1"), ask("items?limit=1")]);
+    known = { user: users[0]?.user, item: items[0]?.item };
+  } catch { /* the examples say USER and ITEM then */ }
+}
+
+try {
+  [document_] = await Promise.all([ask("openapi.json"), ids()]);
+  at("about").textContent = `${document_.info.version} · ${document_.info.summary ?? document_.info.description ?? ""}`;
+  const groups = new Map();
+  for (const [path, operations] of Object.entries(document_.paths)) {
+    for (const [method, operation] of Object.entries(operations)) {
+      const name = operation.tags?.[0] ?? "other";
+      groups.set(name, [...(groups.get(name) ?? []), shown(method, path, operation)]);
+    }
+  }
+  at("operations").replaceChildren(...[...groups].map(([name, each]) => make("section", {}, make("h2", {}, name), each)));
+} catch (error) {
+  at("message").hidden = false;
+  at("message").querySelector("p").textContent = error.message;
+}

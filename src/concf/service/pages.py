@@ -1,0 +1,61 @@
+"""The explorer's page and its assets: files of the package, no others."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from concf.service.problems import Problem
+
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+mimetypes.add_type("text/javascript", ".js")  # some systems say otherwise
+
+
+def router() -> APIRouter:
+    """/, /docs and /explorer/{file}."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def explorer(request: Request) -> Response:
+        return page("index.html", request)
+
+    @routes.get("/docs")
+    async def documents(request: Request) -> Response:
+        return page("docs.html", request)
+
+    @routes.get("/explorer/{file}")
+    async def asset(file: str, request: Request) -> Response:
+        return page(file, request)
+
+    return routes
+
+
+def page(name: str, request: Request) -> Response:
+    """A file of the explorer; not again, if the caller has it."""
+    found = _contents().get(name)
+    if found is None:
+        raise Problem(404, "not_found", f"the explorer has no file {name!r}")
+    body, kind, tag = found
+    headers = HEADERS | {"ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type=kind)
+
+
+@cache
+def _contents() -> dict[str, tuple[bytes, str, str]]:
+    """File -> its bytes, its type, its tag."""
+    folder = files("concf.service") / "explorer"
+    found = {}
+    for each in folder.iterdir() if folder.is_dir() else ():
+        if each.is_file():
+            body = each.read_bytes()
+            kind = mimetypes.guess_type(each.name)[0] or "application/octet-stream"
+            found[each.name] = body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    return found

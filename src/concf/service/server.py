@@ -1,0 +1,123 @@
+"""The process: a socket, signals, a run that is loaded while it listens, and the line that says where."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import torch
+import typer
+import uvicorn
+
+from concf.errors import ConcfError, ConfigError
+from concf.service.app import create_app
+from concf.service.engine import Service
+from concf.service.protocol import careful
+
+BACKLOG = 2048  # connections that wait to be accepted
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where and how. idle_seconds: an unused connection is kept; closing_seconds: for requests under way at the end"""
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    connections: int = 800
+    head_seconds: float = 10.0
+    idle_seconds: int = 30
+    closing_seconds: int = 30
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which loads the run when it listens, loads it again at SIGHUP, and ends well by a signal."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, when_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.service, self.when_ready = service, when_ready
+        self.failure: ConcfError | None = None
+        self._tasks: set[asyncio.Task[object]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then load."""
+        await super().startup(sockets)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._do, self._load_again)
+        self._do(self._load_first)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Say at once that no more should come."""
+        self.service.closing = True
+        super().handle_exit(sig, frame)
+
+    def _do(self, work: Callable[[], object]) -> None:
+        task = asyncio.create_task(asyncio.to_thread(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _load_first(self) -> None:
+        try:
+            self.service.reload()
+        except ConcfError as error:
+            self.failure, self.should_exit = error, True
+        else:
+            if not self.should_exit:
+                self.when_ready()
+
+    def _load_again(self) -> None:
+        try:
+            served = self.service.reload()
+            typer.echo(f"concf: serving {served.folder}, version {served.version}", err=True)
+        except ConcfError as error:
+            typer.echo(f"concf: refused, and goes on with the run it has: {error}", err=True)
+
+
+def serve(service: Service, listening: Listening, token: str | None = None) -> None:
+    """Answer until SIGTERM or SIGINT; an error if the first run cannot be loaded."""
+    torch.set_num_threads(1)  # one list is too little work to share; several requests share the cores
+    listener = _listen(listening.host, listening.port)
+    if token is None and listening.host not in LOOPBACK:
+        typer.echo(
+            f"concf: warning: listening at {listening.host} without a token: whoever reaches it may ask for anyone's "
+            "lists and reload. Say --token-file, or stand a proxy before it",
+            err=True,
+        )
+    config = uvicorn.Config(
+        create_app(service, token), http=careful(listening.head_seconds, listening.connections), ws="none",
+        log_level="error", access_log=False, proxy_headers=False, server_header=False,
+        timeout_keep_alive=listening.idle_seconds, timeout_graceful_shutdown=listening.closing_seconds,
+    )  # fmt: skip
+    host = f"[{listening.host}]" if ":" in listening.host else listening.host
+    url = f"http://{host}:{listener.getsockname()[1]}"
+    server = Server(config, service, lambda: typer.echo(f"concf: serving {service.folder} at {url}"))
+    with _calm():
+        server.run(sockets=[listener])
+    if server.failure is not None:
+        raise server.failure
+
+
+@contextmanager
+def _calm() -> Iterator[None]:
+    """uvicorn raises the signal that ended it once more; here that was a good end."""
+    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A socket at the first address of the host."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server(address, family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"cannot listen at {host}:{port} ({error.strerror}). Choose another --host, --port") from None
+    listener.setblocking(False)
+    return listener

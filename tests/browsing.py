@@ -1,0 +1,159 @@
+"""A browser without a window, the explorer in it, and the service behind it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import absent
+from selenium import webdriver
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from small_run import QUIET
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+)  # fmt: skip
+PATIENCE = 10.0  # seconds until something must be there
+
+
+@contextmanager
+def browser(profile: Path) -> Iterator[WebDriver]:
+    """Chromium, with what its console says."""
+    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or chromedriver is None:
+        absent("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(chromium)
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    found = webdriver.Chrome(options, webdriver.ChromeService(str(chromedriver)))
+    try:
+        yield found
+    finally:
+        found.quit()
+
+
+class Serving:
+    """`concf serve` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def where(self) -> str:
+        """Its address, once it has said so."""
+        assert self.process.stdout is not None
+        said = ""
+        for line in self.process.stdout:
+            said += line
+            if address := re.search(r"http://[\w.:]+", line):
+                return address[0]
+        pytest.fail(f"the service ended: {said}")
+
+
+@contextmanager
+def serving(words: list[str], **variables: str) -> Iterator[Serving]:
+    """A service until it is not needed any more."""
+    command = [sys.executable, "-m", "concf", "serve", "--port", "0", *words]
+    environment = {name: value for name, value in QUIET.items() if name != "CONCF_TOKEN"} | variables
+    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, **piped, text=True, env=environment) as process:  # type: ignore[call-overload]
+        try:
+            yield Serving(process)
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+class Page:
+    """The page, and the service behind it."""
+
+    def __init__(self, driver: WebDriver, service: str) -> None:
+        self.driver, self.service = driver, service
+
+    def ask(self, path: str, body: str | None = None, token: str | None = None) -> Any:
+        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+        request = urllib.request.Request(f"{self.service}{path}", body and body.encode(), headers)
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+    def run(self, script: str, *words: Any) -> Any:
+        return self.driver.execute_script(script, *words)  # type: ignore[no-untyped-call]
+
+    def open(self, address: str = "", *, fresh: bool = True) -> None:
+        if fresh:
+            self.driver.get("about:blank")
+        self.driver.get(f"{self.service}/{address}")
+        self.settle()
+
+    def until(self, script: str, *words: Any) -> Any:
+        end = time.monotonic() + PATIENCE
+        while not (found := self.run(f"return {script}", *words)):
+            assert time.monotonic() < end, (script, words, self.run("return document.body.innerText"))
+            time.sleep(0.02)
+        return found
+
+    def settle(self) -> None:
+        self.until("document.getElementById('lists')?.getAttribute('aria-busy') === 'false'")
+
+    def press(self, *keys: str) -> None:
+        ActionChains(self.driver, duration=0).send_keys(*keys).perform()
+
+    def write_over(self, text: str) -> None:
+        """In place of what the field has."""
+        ActionChains(self.driver, duration=0).key_down(Keys.CONTROL).send_keys("a").key_up(Keys.CONTROL).perform()
+        self.press(text)
+
+    def tab_to(self, selector: str) -> None:
+        for _ in range(40):
+            if self.run("return document.activeElement.matches(arguments[0])", selector):
+                return
+            self.press(Keys.TAB)
+        pytest.fail(f"{selector} is not reached by the tab key")
+
+    def click(self, selector: str) -> None:
+        self.driver.find_element("css selector", selector).click()
+
+    def lists(self) -> dict[str, list[str]]:
+        """Head, or agreed -> item ids as they are shown."""
+        return dict(
+            self.run(
+                "return [...document.querySelectorAll('.list')].map((list) => [list.dataset.by, "
+                "[...list.querySelectorAll('.row')].map((row) => row.dataset.item)])"
+            )
+        )
+
+    def history(self) -> list[str]:
+        return list(
+            self.run("return [...document.querySelectorAll('#history li > span')].map((each) => each.textContent)")
+        )
+
+    def text(self, selector: str) -> str:
+        return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
+
+    def hash(self) -> str:
+        return str(self.run("return location.hash"))
+
+    def complaints(self) -> list[str]:
+        """What the console has said since it was last asked, if it is an error."""
+        said = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [each["message"] for each in said if each["level"] == "SEVERE"]
+
+
+def told(view: dict[str, Any]) -> dict[str, list[str]]:
+    """What the page's lists should be by what the service says."""
+    agreed = {"agreed": view["consensus"]["items"]} if view["consensus"] else {}
+    named = agreed | {each["by"]: each["items"] for each in view["lists"]}
+    return {by: [str(item["item"]) for item in items] for by, items in named.items()}

@@ -1,0 +1,234 @@
+"""Runs what a document says: shell lines and Python blocks of a page, in order, in one folder of their own.
+
+The words are the document's; the numbers are small. Presets train for a few epochs, grids of baselines have one point,
+and the catalogue's data sets are small simulated files of the same names. What is changed beyond that stands in
+SUBSTITUTIONS, what a page takes for granted in PRELUDES, and what is not run at all in EXCEPTIONS, with the reason.
+
+A fenced block without a language (or `sh`, `bash`) is commands and nothing else; output is marked `text`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import httpx
+import polars as pl
+import pytest
+from small_run import QUIET
+
+from concf.baselines.table import BASELINES
+from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
+from concf.data.read import read
+from concf.data.simulate import Simulation
+from concf.learning.presets import PRESETS, choose_settings
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SHELL = ("", "sh", "bash")
+
+SMALL = (
+    "training.epochs=2", "training.batch=1024", "model.dimensions=8", "consensus.every=1", "consensus.window=2",
+)  # fmt: skip
+SUBSTITUTIONS = {
+    r"--trials \d+": "--trials 2",
+    r"trials=\d+": "trials=2",
+    r"--seeds \d+": "--seeds 1",
+    r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
+}
+EXCEPTIONS = {
+    r"make \w+": "sets up an environment of its own; that there is such a target is a test",
+    r"pip install [^;&|]+": "needs a network; that there is such an extra is a test",
+    r"concf demo": "takes most of a minute, and is run by test_cli.py",
+}
+PRELUDES = {  # page: commands, then Python
+    "README.md": ("", "frame = letters()"),
+    "data.md": ("concf prepare log.csv --protocol random --out data/mine", ""),
+    "evaluation.md": (
+        "concf prepare log.csv --protocol random --out data/mine",
+        "import concf; model = concf.BASELINES['ease'].make().fit(concf.Split.load('data/mine').train)",
+    ),
+    "export.md": ("concf train log.csv --out runs/first", ""),
+    "recommending.md": ("", "frame = letters()"),
+    "tuning.md": (
+        "concf prepare citeulike --out data/citeulike",
+        "import concf; data = concf.Split.load('data/citeulike')",
+    ),
+}
+STARTING = 30.0  # seconds that a server may take
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. line: where it begins in its page."""
+
+    line: int
+    language: str
+    text: str
+
+    def commands(self) -> Iterator[str]:
+        """The commands of a shell block, without their comments."""
+        if self.language in SHELL:
+            for line in re.sub(r"\\\n\s*", "", self.text).splitlines():
+                for command in re.sub(r"(^|\s+)#\s.*", "", line).split(" && "):
+                    if command.strip():
+                        yield command.strip()
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """The fenced blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    found = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(text[: each.start()].count("\n") + 1, each[1], each[2]) for each in found]
+
+
+def reason_not_to_run(command: str) -> str | None:
+    """Why a command is an exception, if it is one."""
+    return next((reason for pattern, reason in EXCEPTIONS.items() if re.fullmatch(pattern, command)), None)
+
+
+@dataclass
+class Page:
+    """A page under way. concf: runs the command line in this process, as the fixture of that name does."""
+
+    concf: Callable[..., tuple[int, str, str]]
+    patch: pytest.MonkeyPatch
+    names: dict[str, Any] = field(default_factory=lambda: {"letters": letters})
+    server: subprocess.Popen[str] | None = None
+    port: int = 0
+
+    def run(self, page: Path) -> None:
+        """The prelude, then every block."""
+        shell, python = PRELUDES.get(page.name, ("", ""))
+        blocks = [Block(0, "", shell), Block(0, "python", python), *blocks_of(page)]
+        try:
+            for block in blocks:
+                for command in block.commands():
+                    if reason_not_to_run(command) is None:
+                        self.shell(command, f"{page.name}:{block.line}: {command}")
+                if block.language == "python":
+                    self.python(block, f"{page.name}:{block.line}")
+        finally:
+            self.stop()
+
+    def python(self, block: Block, where: str) -> None:
+        """In the namespace of the page; a traceback shows the line of the page."""
+        code = compile("\n" * block.line + self.here(block.text), where, "exec")
+        with redirect_stdout(StringIO()):
+            exec(code, self.names)
+
+    def shell(self, command: str, where: str) -> None:
+        """One command; whatever is not known fails."""
+        name, *words = shlex.split(self.here(command))
+        if name == "concf" and words[0] == "serve":
+            self.serve([word for word in words if word != "&"])
+        elif name == "concf":
+            code, said, err = self.concf(*words)
+            assert code == 0, f"{where}\n{said}{err}"
+        elif name == "curl":
+            answer = curl(words)
+            assert answer.is_success, f"{where}\n{answer.status_code} {answer.text}"
+        elif name == "python":
+            subprocess.run([sys.executable, *words], env=QUIET, check=True, capture_output=True)
+        else:
+            pytest.fail(f"{where}\nneither runs here nor is an exception; see {Path(__file__).name}")
+
+    def here(self, text: str) -> str:
+        """The same with small numbers, and with the server's port in place of the usual one."""
+        for pattern, numbers in SUBSTITUTIONS.items():
+            text = re.sub(pattern, numbers, text)
+        return re.sub(r":8000\b", f":{self.port}", text)
+
+    def serve(self, words: list[str]) -> None:
+        """Start the server in place of the one before, and wait until it is ready."""
+        self.stop()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        with Path("server.log").open("w", encoding="utf-8") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", "concf", *words, "--port", str(self.port)],
+                env=QUIET, stdout=log, stderr=subprocess.STDOUT, text=True,
+            )  # fmt: skip
+        end = time.monotonic() + STARTING
+        while not is_ready(self.port):
+            alive = self.server.poll() is None and time.monotonic() < end
+            assert alive, f"concf {' '.join(words)}\n{Path('server.log').read_text()}"
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End the server, if there is one."""
+        if self.server is not None:
+            self.server.send_signal(signal.SIGTERM)
+            self.server.wait(STARTING)
+            self.server = None
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def curl(words: list[str]) -> httpx.Response:
+    """The request that curl would make of the few options that documents use."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("url")
+    parser.add_argument("-X", "--request")
+    parser.add_argument("-H", "--header", action="append", default=[])
+    parser.add_argument("-d", "--data", "--json")
+    parser.add_argument("-s", action="store_true")
+    asked = parser.parse_args(words)
+    headers = dict(header.split(": ", 1) for header in asked.header)
+    if "--json" in words:
+        headers["Content-Type"] = "application/json"
+    url = asked.url if "://" in asked.url else f"http://{asked.url}"
+    method = asked.request or ("GET" if asked.data is None else "POST")
+    return httpx.request(method, url, headers=headers, content=asked.data, timeout=STARTING)
+
+
+def letters() -> pl.DataFrame:
+    """A log in which alice and bob used some of the items a to z."""
+    log = Simulation(users=60, items=26, events=1500, tastes=4, popularity=0.3).draw(0)
+    users = pl.col("user_id").replace_strict({0: "alice", 1: "bob"}, default=pl.format("user {}", "user_id"))
+    return log.select(users, item_id=(pl.col("item_id") + ord("a")).map_elements(chr, pl.String), timestamp="timestamp")
+
+
+def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make `folder` the place where a reader of the documents would sit, and all numbers small."""
+    patch.chdir(folder)
+    log = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3).draw(1)
+    log.write_csv("log.csv")
+    log.with_columns(rating=pl.col("item_id") % 5 + 1).write_csv("ratings.csv")
+    log.select(item_id=pl.col("item_id").unique()).with_columns(title=pl.format("Item {}", "item_id")).write_csv(
+        "items.csv"
+    )
+    Path("token.txt").write_text("a-token-of-some-length\n")
+    Path("users.csv").write_text("user_id\n3\n8\n777\n")
+    Path("sold-out.txt").write_text("5\n6\n")
+    for name, chosen in PRESETS.items():
+        patch.setitem(PRESETS, name, choose_settings(chosen, words=SMALL))
+    for name, baseline in BASELINES.items():
+        first = {setting: values[:1] for setting, values in baseline.grid.items()}
+        patch.setitem(BASELINES, name, replace(baseline, grid=first))
+    patch.setenv(HOME_VARIABLE, str(folder / "home"))
+    for name in CATALOGUE:
+        place = folder / "home" / name / "log.csv"
+        place.parent.mkdir(parents=True)
+        log.write_csv(place)
+        file = File(f"{name}/log.csv", sha256(place.read_bytes()).hexdigest())
+        patch.setitem(CATALOGUE, name, Entry(name, name, variants=(((file,), lambda paths: read(paths[0])),)))

@@ -1,0 +1,138 @@
+"""Services so small that they load at once: of integers, and of text ids with every character that paths mind."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import shutil
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import polars as pl
+import torch
+from small_run import SMALL
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.evaluation.ranking import rank
+from concf.learning.checkpoint import RunFolder
+from concf.learning.consensus import consensus
+from concf.learning.presets import choose_settings
+from concf.learning.run import Run
+from concf.learning.settings import CONSENSUS, R_CONSENSUS
+from concf.learning.start import make_model
+from concf.service.app import create_app
+from concf.service.engine import Limits, Service
+from concf.service.loading import Loader
+
+ODD = (
+    "a/b",
+    "/",
+    "a b",
+    "100%",
+    "%2F",
+    "ü",
+    "名前",
+    "🎻",
+    "?k=1",
+    "a&b=c",
+    "#1",
+    "+1",
+    '"',
+    "\\",
+    "'",
+    "<b>",
+    "a:b;c,d",
+    "5",
+    "-",
+)
+SHOWN = 12  # places of the consensus in a small run
+
+
+@cache
+def run_folder(ids: str = "integers", seed: int = 0) -> Path:
+    """A run with its data inside, made once a process: as training leaves one behind, but for the training."""
+    log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
+    if ids == "text":
+        names = pl.Series([*ODD, *(f"n{number}" for number in range(40))])
+        log = log.with_columns(pl.col("user_id", "item_id").map_batches(lambda each: names.gather(each)))
+    data = prepare(log, protocol="random")
+    settings = choose_settings(words=(*SMALL, "model.spread=0.5"))
+    run, places = Run(data, settings, seed, make_model(data, settings, seed=seed)), settings.consensus.places
+    heads, everyone = run.model.factors(), np.arange(data.interactions.n_users)
+    rankings = [torch.from_numpy(rank(each, everyone, SHOWN, seen=data.train)) for each in heads.values()]
+    newest = torch.stack(rankings)[:, :, :places]
+    steadiness = torch.rand(newest.shape, generator=torch.Generator().manual_seed(seed))
+    agreed = consensus(newest, [], data.interactions.n_items, SHOWN, places=places)
+    validation = {name: 0.1 + place / 100 for place, name in enumerate([*heads, R_CONSENSUS, CONSENSUS])}
+    lists = dict(zip((CONSENSUS, R_CONSENSUS), agreed, strict=True))
+    run.notice(0, validation, lists, lambda: {"items": newest.clone(), "steadiness": steadiness})
+    run.epoch, run.finished = 1, True
+    room = Path(mkdtemp(prefix="concf-service-"))
+    atexit.register(shutil.rmtree, room, ignore_errors=True)
+    home = RunFolder(room / f"{ids}-{seed}")
+    home.begin(run)
+    home.keep(data)
+    home.save(run)
+    return home.path
+
+
+def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = None) -> Service:
+    """A service that is ready."""
+    service = Service(loader or Loader(), folder, limits)
+    service.reload()
+    return service
+
+
+class Client:
+    """Asks an application in this process, without a socket."""
+
+    def __init__(self, service: Service, token: str | None = None) -> None:
+        self.service, self.app = service, create_app(service, token)
+        self._runner = asyncio.Runner()
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://here")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._runner.run(self._http.aclose())
+        self._runner.close()
+
+    def __call__(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return self._runner.run(self._http.request(method, path, **options))
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self("GET", path, **options)
+
+    def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
+        return self("POST", path, json=body, **options)
+
+    def together(self, paths: list[str]) -> list[httpx.Response]:
+        """All at the same moment."""
+
+        async def ask() -> list[httpx.Response]:
+            return list(await asyncio.gather(*(self._http.get(path) for path in paths)))
+
+        return self._runner.run(ask())
+
+
+def segment(identity: Any) -> str:
+    """An id as a segment of a path."""
+    return quote(str(identity), safe="")
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    """(status, kind) of an error, whose shape is checked."""
+    said = answer.json()
+    assert answer.headers["content-type"] == "application/json"
+    assert set(said) == {"error"}
+    assert set(said["error"]) == {"kind", "message", "where"}
+    assert said["error"]["message"]
+    return answer.status_code, said["error"]["kind"]

@@ -1,0 +1,226 @@
+"""What README and documents say is so: commands run, names exist, generated pages are up to date, the site is whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from pkgutil import resolve_name
+from shutil import which
+from typing import Any
+
+import pytest
+from conftest import absent
+from document_runner import PAGES, ROOT, Page, blocks_of, reason_not_to_run, small_world
+from selenium import webdriver
+from selenium.webdriver.support.ui import WebDriverWait
+from typer.main import get_command
+
+from concf import reference
+from concf.cli import app
+from concf.learning.presets import PRESETS, choose_settings
+from concf.learning.settings import ConCFSettings
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+COMMANDS: Any = get_command(app)
+CLI = Callable[..., tuple[int, str, str]]
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+LOADS = {
+    "script": "src",
+    "img": "src",
+    "link": "href",
+    "iframe": "src",
+    "source": "src",
+    "use": "href",
+    "object": "data",
+}
+
+
+@each_page
+def test_every_command_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, concf: CLI) -> None:
+    small_world(tmp_path, monkeypatch)
+    Page(concf, monkeypatch).run(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```\nconcf train log.csv --out run --set training.epoch=1\n```\n", "unknown setting 'training.epoch'"),
+        ("```\nconcf evaluate nowhere\n```\n", "nowhere"),
+        ("```sh\ndocker run concf\n```\n", "neither runs here nor is an exception"),
+        ("```\n    rank  item\n```\n", "neither runs here nor is an exception"),  # output is marked as such
+        ("```python\nimport concf\n\nconcf.recommend()\n```\n", "has no attribute 'recommend'"),
+    ],
+)
+def test_a_page_that_is_untrue_fails(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, concf: CLI
+) -> None:
+    small_world(tmp_path, monkeypatch)
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises((AssertionError, AttributeError, pytest.fail.Exception), match=message):
+        Page(concf, monkeypatch).run(page)
+
+
+def spans(page: Path) -> Iterator[str]:
+    """Code within sentences and tables, on one line each."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    return (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose))
+
+
+def said(page: Path) -> list[str]:
+    """The spans, and the commands of the blocks."""
+    return [*spans(page), *(command for block in blocks_of(page) for command in block.commands())]
+
+
+@each_page
+def test_commands_in_sentences_exist_with_their_options(page: Path) -> None:
+    for span in spans(page):
+        if not span.startswith("concf ") or (words := span.partition(" |")[0].split()[1:])[0].isupper():
+            continue
+        command = COMMANDS
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+        assert not hasattr(command, "commands") or not words or words[0].startswith("-"), f"no such command: {span}"
+        assert {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)} <= options, span
+
+
+@each_page
+def test_settings_that_are_set_exist(page: Path) -> None:
+    for span in said(page):
+        words = [quoted or plain for quoted, plain in re.findall(r"--set (?:'([^']+)'|(\S+))", span)]
+        choose_settings(words=[word for word in words if "my_" not in word])  # a module of the reader's own
+
+
+@each_page
+def test_targets_extras_names_and_files_exist(page: Path) -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for span in said(page):
+        assert set(re.findall(r"^make (\w+)", span)) <= targets, span
+        for named in re.findall(r"^pip install .*\[([\w,]+)\]", span):
+            assert set(named.split(",")) <= extras.keys(), span
+        for dotted in re.findall(r"^concf(?:\.\w+)+", span):
+            resolve_name(dotted)
+        for path in re.findall(r"^(?:src|tests|docs|benchmarks|examples)/[\w/.-]+(?= |$)", span):
+            assert (ROOT / path).exists(), span
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", PAGES[0].read_text(encoding="utf-8"))
+    assert len(links) > 20
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_an_exception_is_for_commands_that_documents_have() -> None:
+    commands = {command for page in PAGES for command in said(page)}
+    assert {reason_not_to_run(command) for command in commands} > {None}
+    assert reason_not_to_run("make demo && rm -r x") is None
+
+
+def test_generated_pages_are_those_of_the_code() -> None:
+    for name, text in (("settings.md", reference.settings_page()), ("commands.md", reference.commands_page())):
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old; run: make docs"
+
+
+def settings_rows() -> dict[str, list[str]]:
+    """Setting -> its further cells in the page of settings."""
+    lines = [
+        re.split(r"(?<!\\)\|", line)[1:-1] for line in reference.settings_page().splitlines() if line.startswith("| `")
+    ]
+    return {name.strip(" `"): [cell.strip() for cell in cells] for name, *cells in lines}
+
+
+def test_the_page_of_settings_has_all_of_them_with_values_that_can_be_set() -> None:
+    rows = settings_rows()
+    expected = [
+        name if not hasattr(field.annotation, "model_fields") else f"{name}.{below}"
+        for name, field in ConCFSettings.model_fields.items()
+        for below in getattr(field.annotation, "model_fields", [""])
+    ]
+    assert list(rows) == expected
+    base = choose_settings(words=["consensus.kept=none", "training.watch=consensus"])
+    for name, (kind, *values, meaning) in rows.items():
+        assert kind, name
+        assert meaning, f"{name}: say what it means, at the end of its line"
+        for preset, shown in zip(("reference", "paper", "released"), values, strict=True):
+            group, _, setting = name.rpartition(".")
+            chosen, wanted = choose_settings(base, words=[f"{name}={shown.strip('*`')}"]), PRESETS[preset]
+            found = [getattr(getattr(each, group) if group else each, setting) for each in (chosen, wanted)]
+            assert found[0] == found[1], (name, preset)
+            assert shown.startswith("**") == (shown.strip("*") != values[0]), (name, preset)
+
+
+def test_the_page_of_commands_has_every_option() -> None:
+    text = reference.commands_page()
+
+    def check(command: Any, path: str) -> None:
+        section = text.partition(f"# {path}\n")[2].partition("\n#")[0]
+        for each in command.params:
+            assert f"| `{each.opts[0]}`" in section or f"| `{each.metavar or each.name.upper()}` |" in section, path
+        for name, below in getattr(command, "commands", {}).items():
+            check(below, f"{path} {name}")
+
+    for name, command in COMMANDS.commands.items():
+        check(command, f"concf {name}")
+
+
+class Loaded(HTMLParser):
+    """What a page makes a browser fetch."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        if named.get("rel") not in ("canonical", "prev", "next"):
+            self.found.append(named.get(LOADS.get(tag, "")) or "")
+        self.found += re.findall(r"url\(['\"]?([^'\")]+)", named.get("style") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built without a warning."""
+    folder = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
+    pages = list(site.rglob("*.html"))
+    assert {page.stem for page in PAGES[1:]} <= {page.stem for page in pages}
+    for page in pages:
+        for link in filter(None, Loaded(page).found):
+            assert not re.match(r"(\w+:)?//", link), (page.name, link)
+            root = site if link.startswith("/") else page.parent  # 404.html may be shown anywhere
+            file = root / re.sub("[?#].*", "", link.lstrip("/"))
+            assert file.exists() or link.startswith("data:"), (page.name, link)
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text(encoding="utf-8")), style.name
+
+
+def test_the_search_works_from_a_folder(site: Path) -> None:
+    driver, browser = which("chromedriver"), which("chromium") or which("google-chrome")
+    if driver is None or browser is None:
+        absent("no chromium with chromedriver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(browser)
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1300,900"):
+        options.add_argument(word)
+    with webdriver.Chrome(options=options, service=webdriver.ChromeService(str(driver))) as chrome:
+        chrome.get((site / "index.html").as_uri())
+        box = chrome.find_element("css selector", "input.md-search__input")
+        chrome.execute_script("arguments[0].focus()", box)
+        box.send_keys("consensus.steadiness")
+        found = WebDriverWait(chrome, 30).until(lambda it: it.find_elements("css selector", ".md-search-result__link"))
+        assert any("settings.html" in str(link.get_attribute("href")) for link in found)

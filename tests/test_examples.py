@@ -1,0 +1,57 @@
+"""The examples run as they are, and do what they say."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+FOLDER = Path(__file__).parents[1] / "examples"
+LINES = 30
+Run = Callable[..., list[str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What an example prints, line by line."""
+
+    def run(name: str, *words: str) -> list[str]:
+        monkeypatch.setattr("sys.argv", [name, *words])
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_a_log_becomes_lists_reasons_and_a_newcomers_list(run: Run) -> None:
+    said = run("recommend_from_csv.py")
+    ranks = [found[1] for line in said if (found := re.search(r"┆ (\d+) +│$", line))]
+    assert ranks == ["1", "2", "3"] * 3  # two users and the newcomer
+    assert any("'squared-error': " in line for line in said)
+
+
+def test_the_objective_of_ones_own_learns_alone_and_together(run: Run) -> None:
+    said = [line.split() for line in run("own_objective.py")]
+    names = [(line[0], line[4]) for line in said]
+    heads = ["bpr", "multinomial", "smooth-hinge", "R-consensus", "consensus"]
+    assert names == [("alone:", "smooth-hinge"), *(("together:", head) for head in heads)]
+    assert all(float(line[5]) > 0.2 for line in said)  # a list of 20 of 200 items by chance: 0.1
+
+
+def test_numpy_gives_the_list_of_the_library(run: Run) -> None:
+    ours, theirs = (line.partition(": ")[2] for line in run("serve_vectors.py"))
+    assert ours == theirs
+    assert len(ours.strip("[]").split()) == 5
+
+
+def test_examples_are_short_and_all_of_them_are_tested() -> None:
+    tested = Path(__file__).read_text(encoding="utf-8")
+    for path in FOLDER.iterdir():
+        if path.suffix == ".py":
+            assert f'run("{path.name}"' in tested
+            assert len(path.read_text(encoding="utf-8").splitlines()) <= LINES

@@ -1,0 +1,124 @@
+"""Id maps in the folder of a run: whose each row of its vectors and lists is, without the data set."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from small_run import SMALL, contents
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.deploy.estimator import ConCF
+from concf.errors import DataError
+from concf.learning.checkpoint import ITEMS, RUN, USERS, RunFolder, load_run
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+MAPS = (USERS, ITEMS)
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
+LOGS = {
+    "integers": LOG.with_columns(user_id=pl.col("user_id") * 2**40 - 7),
+    "text": LOG.select(user_id=pl.format('Zoë, "{}"\n\'', "user_id"), item_id=pl.format("長🎈\\\x01‮/{} ", "item_id")),
+}
+FEW = choose_settings(words=[*SMALL, "training.epochs=2"])
+
+
+def trained(log: pl.DataFrame, folder: Path) -> tuple[Split, Path]:
+    data = prepare(log, protocol="random", out=folder / "data")
+    train(data, FEW, out=folder / "run", data_folder=folder / "data")
+    return data, folder / "run"
+
+
+@pytest.fixture(scope="module", params=LOGS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Split, Path]:
+    return trained(LOGS[request.param], tmp_path_factory.mktemp(request.param))
+
+
+def assert_names(data: Split, folder: Path) -> None:
+    for name, ids in zip(MAPS, (data.interactions.user_ids, data.interactions.item_ids), strict=True):
+        table = pl.read_parquet(folder / name)
+        assert table.schema == {"position": pl.Int32, "id": pl.Int64 if ids.are_integers else pl.String}
+        assert table["position"].to_list() == list(range(len(ids)))
+        assert table["id"].to_list() == ids.values.tolist()
+
+
+def test_every_position_has_its_id(run: tuple[Split, Path]) -> None:
+    assert_names(*run)
+
+
+def test_the_bytes_do_not_depend_on_the_order_of_the_log(run: tuple[Split, Path], tmp_path: Path) -> None:
+    data, folder = run
+    kind = "integers" if data.interactions.user_ids.are_integers else "text"
+    _, other = trained(LOGS[kind].sample(fraction=1, shuffle=True, seed=3), tmp_path)
+    for name in MAPS:
+        assert (other / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_a_saved_model_has_them_too(tmp_path: Path) -> None:
+    model = ConCF(**FEW.model_dump()).fit(LOGS["text"])
+    model.save(tmp_path / "saved")
+    assert_names(model.run.data, tmp_path / "saved")
+
+
+def test_resuming_leaves_them_and_writes_those_that_are_missing(
+    concf: CLI, run: tuple[Split, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(run[1], tmp_path / "copy")
+    before = contents(folder)
+    stamps = [(folder / name).stat().st_mtime_ns for name in MAPS]
+    assert concf("train", "--resume", "--out", folder)[0] == 0
+    assert [(folder / name).stat().st_mtime_ns for name in MAPS] == stamps
+    (folder / USERS).unlink()
+    assert load_run(folder).finished  # a run of an older version
+    assert not (folder / USERS).exists()  # who only looks writes nothing
+    assert concf("train", "--resume", "--out", folder)[0] == 0
+    assert contents(folder) == before
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+def shorten(path: Path) -> None:
+    pl.read_parquet(path)[1:].write_parquet(path)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize(("damage", "found"), [(cut, "cut short or damaged"), (shorten, r"\d+ ids, not \d+")])
+def test_maps_that_do_not_fit_are_refused(
+    concf: CLI, run: tuple[Split, Path], tmp_path: Path, name: str, damage: Callable[[Path], Any], found: str
+) -> None:
+    folder = shutil.copytree(run[1], tmp_path / "copy")
+    damage(folder / name)
+    before = contents(folder)
+    with pytest.raises(DataError, match=f"{name}: {found}. Remove it: concf train --resume"):
+        load_run(folder)
+    assert concf("train", "--resume", "--out", folder)[0] == 2
+    assert contents(folder) == before
+    (folder / name).unlink()
+    assert concf("train", "--resume", "--out", folder)[0] == 0
+    assert_names(run[0], folder)
+
+
+def test_a_table_of_someone_else_is_left_alone(run: tuple[Split, Path], tmp_path: Path) -> None:
+    (tmp_path / USERS).write_bytes(b"mine")
+    with pytest.raises(Exception, match="neither empty nor a run"):
+        RunFolder(tmp_path).begin(load_run(run[1]))
+    assert contents(tmp_path) == {USERS: b"mine"}
+
+
+def test_a_run_that_died_before_they_were_written_goes_on(run: tuple[Split, Path], tmp_path: Path) -> None:
+    shutil.copy(run[1] / RUN, tmp_path / RUN)
+    (tmp_path / f".{ITEMS}.partial-999999999").write_bytes(b"half")
+    train(run[0], out=tmp_path, resume=True)
+    assert sorted(contents(tmp_path)) == sorted(contents(run[1]))
+    assert_names(run[0], tmp_path)

@@ -1,0 +1,318 @@
+"""A real server: its line, its signals, its connections, and what it is told on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from small_service import loaded, run_folder
+
+CLI = Callable[..., tuple[int, str, str]]
+SOON = 60.0  # on a loaded machine
+
+
+class Process:
+    """`concf serve`, when it says that it is ready."""
+
+    def __init__(self, *words: object, **environment: str) -> None:
+        self.said: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "concf", "serve", *map(str, words), "--port", "0"], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        )  # fmt: skip
+        threading.Thread(target=self._listen, daemon=True).start()
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
+        assert found, self.said
+        self.folder, self.url, self.port = found[1], found[2], int(found[3])
+
+    def _listen(self) -> None:
+        assert self.process.stderr is not None
+        self.said.extend(iter(self.process.stderr.readline, ""))
+
+    def until_said(self, words: str) -> None:
+        wait_until(lambda: any(words in line for line in self.said))
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
+
+    def end(self, by: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(by)
+        return self.process.wait(SOON)
+
+
+@contextmanager
+def serving(*words: object, **environment: str) -> Iterator[Process]:
+    process = Process(*words, **environment)
+    try:
+        yield process
+    finally:
+        process.process.kill()
+        process.process.communicate()
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + SOON
+    while not true():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def received(connection: socket.socket) -> tuple[int, Any]:
+    """(status, body) of all that comes until the server closes."""
+    data = b""
+    while part := connection.recv(1 << 16):
+        data += part
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(run_folder(), tmp_path_factory.mktemp("served") / "run"))
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[Process]:
+    limits = ("--head-seconds", 0.3, "--body-seconds", 1, "--max-connections", 40, "--idle-seconds", 1, "--max-k", 12)
+    with serving(home, "--host", "0.0.0.0", *limits) as server:
+        yield server
+
+
+def test_it_says_where_it_listens_and_warns_of_no_token(server: Process, home: Path) -> None:
+    assert server.folder == str(home)
+    assert server.port > 0
+    assert "0.0.0.0 without a token" in server.said[0]
+    answer = httpx.get(f"http://127.0.0.1:{server.port}/recommend/3?k=4").json()
+    wanted = loaded(home).model.recommender.recommend(3, 4, frame="polars")
+    assert [each["item"] for each in answer["items"]] == wanted["item_id"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "kind"),
+    [
+        (b"garbage\r\n\r\n", 400, "bad_request"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "bad_request"),
+        (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400, "bad_request"),
+        (b"GET /" + b"a" * (1 << 20), 431, "too_large"),
+        (b"GET / HTTP/1.1\r\n" + b"X-Head: er\r\n" * (1 << 16), 431, "too_large"),
+        (b"", 408, "too_slow"),
+        (b"GET /health HT", 408, "too_slow"),
+        (b"GET /health HTTP/1.1\r\nHost: x\r\n", 408, "too_slow"),
+        (b"\r\n", 408, "too_slow"),
+        (b"POST /recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", 408, "too_slow"),
+        (b"POST /recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", 408, "too_slow"),
+    ],
+)
+def test_what_is_no_request_is_told_so_and_the_connection_closed(
+    server: Process, sent: bytes, status: int, kind: str
+) -> None:
+    with server.connect() as connection:
+        try:
+            connection.sendall(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            assert status == 431  # it was closed while more came
+        try:
+            found, said = received(connection)
+        except ConnectionResetError:
+            assert status == 431
+            return
+    assert (found, said["error"]["kind"]) == (status, kind)
+
+
+def test_a_connection_that_is_not_used_is_closed(server: Process) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert received(connection) == (200, {"status": "alive"})  # and then the end
+
+
+def test_a_body_of_many_pieces_is_refused_when_it_is_too_large(server: Process) -> None:
+    with server.connect() as connection:
+        connection.sendall(b"POST /recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        piece = b"10000\r\n" + b" " * (1 << 16) + b"\r\n"
+        for _ in range(20):
+            connection.sendall(piece)
+        status, said = received(connection)
+    assert (status, said["error"]["kind"]) == (413, "too_large")
+
+
+def test_more_connections_than_there_may_be_are_sent_away(server: Process) -> None:
+    open_ones = [server.connect() for _ in range(60)]
+    try:
+        refused = []
+        for each in open_ones:
+            each.settimeout(0.02)
+            try:
+                refused.append(received(each))
+            except TimeoutError:
+                continue
+            except ConnectionResetError:
+                refused.append((503, {"error": {"kind": "busy"}}))
+    finally:
+        for each in open_ones:
+            each.close()
+    assert len(refused) >= 15
+    assert any((status, said["error"]["kind"]) == (503, "busy") for status, said in refused)
+    wait_until(lambda: _status(server) == 200)
+
+
+def _status(server: Process) -> int:
+    try:
+        return httpx.get(f"http://127.0.0.1:{server.port}/health").status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_runs_change_under_load_and_no_request_is_lost(server: Process, home: Path) -> None:
+    runs = [home, run_folder(seed=1)]
+    right = []
+    for folder in runs:
+        model = loaded(folder).model.recommender
+        frames = [model.recommend(user, 12, by=by, frame="polars") for user in range(5) for by in ("consensus", "bpr")]
+        right.append([frame["item_id"].to_list() for frame in frames])
+    url, wrong, answered, done = f"http://127.0.0.1:{server.port}", [], [0, 0], threading.Event()
+
+    def ask() -> None:
+        with httpx.Client(base_url=url, timeout=SOON) as client:
+            turn = 0
+            while not done.is_set():
+                place = turn % 10
+                answer = client.get(f"/recommend/{place // 2}?k=12&by={('consensus', 'bpr')[place % 2]}")
+                found = [each["item"] for each in answer.json()["items"]] if answer.status_code == 200 else answer.text
+                which = [found == each[place] for each in right]
+                if True not in which:
+                    wrong.append(found)
+                for run, same in enumerate(which):
+                    answered[run] += same
+                turn += 1
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    versions = []
+    for turn in range(4):
+        reply = httpx.post(f"{url}/reload", json={"run": str(runs[(turn + 1) % 2])}, timeout=SOON).json()
+        versions.append(reply["version"])
+        refused = httpx.post(f"{url}/reload", json={"run": "nothing"}, timeout=SOON)
+        assert refused.status_code == 409
+        time.sleep(0.1)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert versions == list(range(versions[0], versions[0] + 4))
+    assert min(answered) > 20
+
+
+def test_sighup_reads_the_folder_again_or_refuses(server: Process, home: Path) -> None:
+    url = f"http://127.0.0.1:{server.port}"
+    httpx.post(f"{url}/reload", json={"run": str(home)}, timeout=SOON)
+    before = httpx.get(f"{url}/recommend/3").json()
+    described = (home / "run.json").read_text()
+    (home / "run.json").write_text("{")
+    server.process.send_signal(signal.SIGHUP)
+    server.until_said("refused, and goes on with the run it has")
+    assert httpx.get(f"{url}/recommend/3").json() == before
+    (home / "run.json").write_text(described)
+    server.process.send_signal(signal.SIGHUP)
+    server.until_said(f"concf: serving {home}, version")
+    assert httpx.get(f"{url}/recommend/3").json() == before
+
+
+def test_a_request_under_way_is_answered_before_the_end(server: Process) -> None:
+    """The last test of this server."""
+    head = b"POST /recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
+    with server.connect() as connection, server.connect() as idle:
+        idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert idle.recv(1 << 16)
+        connection.sendall(head + b'{"users"')
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        connection.sendall(b": [3]}")
+        status, said = received(connection)
+        assert status == 200
+        assert said["lists"][0]["user"] == 3
+        assert idle.recv(1) == b""
+    assert server.process.wait(SOON) == 0
+
+
+def test_with_a_token_from_the_environment_and_ctrl_c(home: Path) -> None:
+    with serving(home, CONCF_TOKEN="s3cret\n") as server:
+        assert server.url.startswith("http://127.0.0.1:")
+        assert not [line for line in server.said if "warning" in line]
+        assert httpx.get(f"{server.url}/recommend/3").status_code == 401
+        assert httpx.get(f"{server.url}/recommend/3", headers={"authorization": "Bearer s3cret"}).status_code == 200
+        assert server.end(signal.SIGINT) == 0
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> dict[str, Path]:
+    for name, text in {"empty": "\n", "two": "a b", "odd": "ü"}.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "items.csv").write_text("a,b\n1,2\n")
+    return {"run": run_folder(), "tmp": tmp_path}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{tmp}/nothing --port 0", "not a run"),
+        ("{run} --port 99999", "--port"),
+        ("{run} --port 0 --host no.such.host.invalid", "cannot listen at no.such.host.invalid:0"),
+        ("{run} --port 0 --max-k 0", "max-k"),
+        ("{run} --port 0 --token-file {tmp}/none", "No such file"),
+        ("{run} --port 0 --token-file {tmp}/empty", "expected a token"),
+        ("{run} --port 0 --token-file {tmp}/two", "expected a token"),
+        ("{run} --port 0 --token-file {tmp}/odd", "expected a token"),
+        ("{run} --port 0 --catalogue {tmp}/none.csv", "no such file"),
+        ("{run} --port 0 --catalogue {tmp}/items.csv", "no column for the item"),
+        ("{run} --port 0 --catalogue-item x", "say --catalogue too"),
+        ("{run} --port 0 --data {tmp}", "not a prepared data set"),
+    ],
+)
+def test_a_mistake_on_the_command_line_ends_in_words(concf: CLI, words: dict[str, Path], line: str, said: str) -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    code, _, err = concf("serve", *line.format(**words).split())
+    assert code == 2
+    assert said in err
+    assert "Traceback" not in err
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_port_that_is_taken(concf: CLI) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, _, err = concf("serve", run_folder(), "--port", taken.getsockname()[1])
+    assert code == 2
+    assert "cannot listen" in err
+
+
+def test_help_names_every_limit(concf: CLI) -> None:
+    code, out, _ = concf("serve", "--help")
+    assert code == 0
+    for word in ("max-k", "max-users", "max-history", "max-body", "max-requests", "max-connections", "head-seconds",
+                 "body-seconds", "idle-seconds", "closing-seconds", "token-file", "catalogue-title"):  # fmt: skip
+        assert f"--{word}" in out
+
+
+def test_without_the_extra_it_says_which(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concf.cli_serve.find_spec", lambda name: None if name == "uvicorn" else object())
+    code, _, err = concf("serve", run_folder())
+    assert code == 2
+    assert "pip install 'concf[serve]'" in err
