@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
 from concf.service.answers import K
 from concf.service.engine import Service
 from concf.service.explored import Explorer
-from concf.service.schemas import Id
+from concf.service.schemas import Id, Whole
 
 FOUND, MOST_FOUND = 20, 100  # of a search
 Words = Annotated[str, Query(max_length=1000, description="nothing: those that are used most")]
@@ -142,7 +142,7 @@ class AskedHistory(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     history: list[Id]
-    k: StrictInt = Field(K, ge=1)
+    k: Whole = Field(K, ge=1)
 
 
 def router(service: Service) -> APIRouter:
