@@ -74,6 +74,8 @@ class Branch:
 
     def __init__(self, model: Model, name: str, train: csr_array, settings: ConCFSettings) -> None:
         self.name, self.head, self.settings = name, model.head(name), settings
+        self.kind, _, value = name.split("#")[0].partition("@")
+        self.value = float(value) if value else None
         self.dense = train.toarray() > 0
         place = model.names.index(name)
         both = tables(model, place, train, settings.model.layers)
@@ -92,6 +94,11 @@ class Branch:
             return head.table(user)
         if self.name == "multinomial-users":
             return head.table(item).log_softmax(1).T
+        if self.kind == "weighted-squares":
+            return user @ item.T
+        if self.kind == "cosine-softmax":
+            lengths = user.norm(dim=1)[:, None] * item.norm(dim=1)
+            return user @ item.T / lengths / self.value
         return head.map(user[:, None] * item)[:, :, 0]
 
     def at(self, pairs: list[tuple[int, int]], table: Tensor | None = None) -> list[Tensor]:
@@ -119,14 +126,30 @@ class Branch:
             elif self.name == "squared-error-everywhere":
                 everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
                 total = total + scale * ((1 - s) ** 2 + self.settings.losses.unobserved * (everything - s**2))
-            else:
+            elif self.kind == "cosine-softmax":
+                total = total - torch.log(s.exp() / self.scores[u].exp().sum())
+            elif self.kind != "weighted-squares":
                 total = total + PAIRWISE[self.name](s, t)
+        if self.kind == "weighted-squares":
+            total = sum(self.squares(u, i) for u, i in zip(users, positives, strict=True))
         return total
+
+    def squares(self, u: int, i: int) -> Tensor:
+        """An observed pair's squared error and penalty, and its share of those of the user's unobserved pairs."""
+        held = self.value * ((self.user[u] ** 2).sum() + (self.item**2).sum(1))
+        unobserved = torch.from_numpy(~self.dense[u])
+        others = ((self.scores[u] ** 2 + held)[unobserved]).sum() / int(self.dense[u].sum())
+        corrected = sum((self.scores[u, j] ** 2 + held[j]) for j in range(len(held)) if self.dense[u, j])
+        mine = self.scores[u, i] ** 2 + held[i]  # sums over the user's pairs to `corrected`
+        weight = self.settings.losses.unobserved
+        share = corrected / int(self.dense[u].sum())
+        return (1 - self.scores[u, i]) ** 2 + held[i] + weight * (others + share - mine)
 
     def lesson_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
         chosen = self.settings.consensus
-        said = self.scores * self.settings.losses.distance_lesson if self.name == "cml" else self.scores
+        louder = {"cml": self.settings.losses.distance_lesson, "weighted-squares": self.settings.losses.squares_lesson}
+        said = self.scores * louder.get(self.kind, 1.0)
         if chosen.clip is not None and self.name in chosen.clipped:
             said = said.clamp(-chosen.clip, chosen.clip)
         total = torch.zeros(())
@@ -151,8 +174,12 @@ def adam(parameter: Tensor, gradient: Tensor, state: dict, rate: float, decay: f
 class LiteralConCF:
     """Algorithm 1 on a model of its own."""
 
-    def __init__(self, model: Model, settings: ConCFSettings, train: csr_array) -> None:
+    def __init__(
+        self, model: Model, settings: ConCFSettings, train: csr_array, guests: list[Lists] | None = None,
+        held: tuple[csr_array, csr_array] | None = None,
+    ) -> None:  # fmt: skip
         self.model, self.settings, self.train = model, settings, train
+        self.guests, self.held = guests or [], held  # rankings of guests; validation and test part, for voices
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
@@ -254,7 +281,13 @@ class LiteralConCF:
             self.rankings[epoch].append(
                 [sorted(unseen[u], key=lambda i, u=u: (-scores[u][i], i)) for u in range(n_users)]
             )
+        self.rankings[epoch] += self.guests
         times = list(self.rankings)
+        self.voices = [1.0] * len(self.rankings[epoch])
+        if chosen.trust is not None:
+            found = [self.recall(lists) for lists in self.rankings[epoch]]
+            loudest = max(v for v, name in zip(found, self.electorate(), strict=True) if name not in chosen.silent)
+            self.voices = [exp(-(1 - v / loudest) / chosen.trust) for v in found]
         if chosen.window_moves:
             window = times[-chosen.window :]
         else:  # refreshed at epoch |Q| p, too late for that epoch's consensus, then frozen
@@ -268,21 +301,35 @@ class LiteralConCF:
         self.lesson = [items[:end] for items in agreed]
         return {"consensus": agreed, "R-consensus": by_rank}
 
+    def electorate(self) -> list[str]:
+        return [*self.model.names, *self.settings.consensus.guests]
+
+    def recall(self, lists: Lists) -> float:
+        """Of the validation items among the first n that are not test items, the mean over users who have both."""
+        valid, test = (part.toarray() > 0 for part in self.held)
+        n, shares = int(self.settings.training.metric.partition("@")[2]), []
+        for u, items in enumerate(lists):
+            if valid[u].any() and test[u].any():
+                shown = [item for item in items if not test[u, item]][:n]
+                shares.append(sum(valid[u, item] for item in shown) / valid[u].sum())
+        return sum(shares) / len(shares)
+
     def consensus_of(self, u: int, voting: int, window: list[int]) -> list[int]:
         """One user's, by the ranking of the epoch `voting`, steadiness over those of the epochs `window`."""
         chosen, n_items = self.settings.consensus, self.train.shape[1]
         kept = min(chosen.kept or n_items, n_items)
         votes: dict[int, int] = {}
         best: dict[int, int] = {}
-        for head, name in enumerate(self.model.names):
+        for head, name in enumerate(self.electorate()):
             if name in chosen.silent:
                 continue
+            voice = self.voices[head]
             for rank, item in enumerate(self.rankings[voting][head][u][: chosen.places or n_items]):
-                earned = round(exp(-rank / chosen.temperature) * STEPS)
+                earned = round(voice * exp(-rank / chosen.temperature) * STEPS)
                 if window and chosen.steadiness is not None:
                     past = [self.rankings[time][head][u][:kept] for time in window]
                     ranks = tuple(items.index(item) if item in items else kept for items in past)
-                    earned += round(exp(-spread(ranks) / chosen.steadiness) * STEPS)
+                    earned += round(voice * exp(-spread(ranks) / chosen.steadiness) * STEPS)
                 votes[item] = votes.get(item, 0) + earned
                 best[item] = min(best.get(item, rank), rank)
         return sorted(votes, key=lambda item: (-votes[item], best[item], item))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from itertools import permutations
 from math import exp, log
+from random import Random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.learning.branches import distinct
+from concf.learning.branches import distinct, most_users
 from concf.model import losses
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
@@ -41,20 +43,24 @@ def test_pairwise_and_pointwise_losses_equal_their_formulas(ours: list[float], t
     )
 
 
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
 @pytest.mark.parametrize("weight", [1.0, 0.05, 0.0])
-def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float) -> None:
+def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float, penalty: float) -> None:
     torch.manual_seed(0)
     user, item = (torch.randn(n, 3, dtype=double, requires_grad=True) for n in (7, 11))
     observed = torch.rand(7, 11) < 0.3
     observed[:, 0] = True
     table = user @ item.T
+    held = penalty * (user.square().sum(1)[:, None] + item.square().sum(1))
     literal = sum(
-        (1 - table[u, i]) ** 2 if observed[u, i] else weight * table[u, i] ** 2 for u in range(7) for i in range(11)
+        (1 - table[u, i]) ** 2 + held[u, i] if observed[u, i] else weight * (table[u, i] ** 2 + held[u, i])
+        for u in range(7)
+        for i in range(11)
     )
     pairs = observed.nonzero()[torch.randperm(int(observed.sum()))]
     found = sum(
         losses.squared_error_everywhere(
-            table[u, i], user[u], item, 1 / observed.sum(1)[u], unobserved=weight, scale=0.5
+            user[u], item[i], item, 1 / observed.sum(1)[u], unobserved=weight, scale=0.5, penalty=penalty
         )
         for u, i in (batch.T for batch in pairs.split(5))
     )
@@ -76,6 +82,24 @@ def test_multinomial_is_the_negative_log_likelihood_of_the_distinct_users() -> N
         weight=torch.tensor([1 / 3, 1, 1 / 3, 1 / 3, 1], dtype=double),
     )
     assert found.item() == pytest.approx(literal, rel=1e-12)
+
+
+def test_softmax_is_the_negative_log_likelihood_of_every_pair() -> None:
+    torch.manual_seed(3)
+    table, pairs = torch.randn(4, 6, dtype=double), [(2, 0), (0, 5), (2, 3), (2, 1)]
+    literal = -sum(log(exp(table[u, i]) / sum(exp(s) for s in table[u].tolist())) for u, i in pairs)
+    positive = torch.stack([table[u, i] for u, i in pairs])
+    found = losses.softmax(positive, table[[0, 2]].logsumexp(1), torch.tensor([1.0, 3.0], dtype=double))
+    assert found.item() == pytest.approx(literal, rel=1e-12)
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 40), st.randoms())
+def test_no_batch_by_user_has_more_users_than_it_says(degrees: list[int], pairs: int, random: Random) -> None:
+    order = [user for user, degree in enumerate(degrees) if degree]
+    random.shuffle(order)
+    users = [user for user in order for _ in range(degrees[user])]
+    most = max((len(set(users[begin : begin + pairs])) for begin in range(len(users))), default=0)
+    assert most <= most_users(np.array(degrees), pairs) <= len(order)
 
 
 def test_each_distinct_place_counts_once() -> None:

@@ -72,12 +72,14 @@ def follow(chosen: ConCFSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
-    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train)
+    guests = [listed(each) for each in trainer.guests]
+    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, guests, (data.valid, data.test))
     lessons, kept = [], chosen.consensus.kept or 12
     for epoch in range(chosen.training.epochs):
         record = trainer.epoch(epoch)
         lessons += [epoch] if any(record["lesson"].values()) else []
-        batches = Sampler(data.train).epoch(SEED, epoch).split(chosen.training.batch)
+        by_user = chosen.training.order == "users"
+        batches = Sampler(data.train).epoch(SEED, epoch, by_user).split(chosen.training.batch)
         triples = [(each.user.tolist(), each.positive.tolist(), each.negative.tolist()) for each in batches]
         for name, values in literal.epoch(epoch, triples).items():
             assert list(record[name].values()) == pytest.approx(values, rel=1e-9, abs=1e-9), (epoch, name)
@@ -136,6 +138,17 @@ ALONE: dict[str, dict[str, Any]] = {
         "losses": {"unobserved": 0.3, "error_scale": 0.5},
     },
     "two heads": {"objectives": ("multinomial-users", "cml")},
+    "weighted squares": {
+        "objectives": ("weighted-squares@0.3", "bpr", "weighted-squares@0.05#2"),
+        "losses": {"unobserved": 0.2, "squares_lesson": 3.0},
+    },
+    "cosines": {"objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "squared-error")},
+    "batches by user": {"objectives": ("cosine-softmax@0.4", "multinomial", "cml"), "training": {"order": "users"}},
+    "guests vote": {"consensus": {"guests": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
+    "voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
+    "silent ones do not set the tone": {
+        "consensus": {"guests": ("rp3beta",), "silent": ("rp3beta", "bpr"), "trust": 0.2, "steadiness": None}
+    },
 }
 
 

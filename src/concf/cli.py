@@ -138,7 +138,7 @@ app.command()(cli_reproduce.reproduce)
 @app.command()
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
-    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr.")] = "popularity,itemknn,ease,rp3beta",
+    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
     seeds: Annotated[int, typer.Option(min=1, help="Splits: the data set's own seed and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",

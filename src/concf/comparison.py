@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concf.baselines.table import Baseline, Candidate, candidate
+from concf.baselines.table import Baseline, Candidate
 from concf.book import Book
+from concf.contenders import Trained, contenders
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate, known_metrics
@@ -117,11 +118,11 @@ def compare(
     """Tune every model on the first split's validation part, hold the settings, test on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
-    models: names of `BASELINES`, or your own candidates by name
+    models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     log:    JSON lines of what was measured; what stands there already is not run again
     """
-    entrants = models if isinstance(models, Mapping) else {name: candidate(name) for name in models}
+    entrants = models if isinstance(models, Mapping) else contenders(list(models))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
     if tune_on not in names or tune_on.partition("@")[0] not in ACCURACY or not entrants:
@@ -204,5 +205,8 @@ def _tested(
 
 def _fit(settings: Baseline, split: Split) -> tuple[Any, float]:
     begin = time.perf_counter()
-    fitted = settings.fit(split.train, seed=split.recipe.seed)
+    if isinstance(settings, Trained):
+        fitted = settings.fit_split(split)
+    else:
+        fitted = settings.fit(split.train, seed=split.recipe.seed)
     return fitted, time.perf_counter() - begin

@@ -50,13 +50,16 @@ class Sampler:
     """Draws epochs on the CPU, so that a seed gives the same pairs on every device."""
 
     def __init__(self, train: csr_array) -> None:
-        self.n_items = train.shape[1]
+        self.n_users, self.n_items = train.shape
         user, item = (np.asarray(places, np.int64) for places in train.tocoo().coords)
         self.observed = np.sort(user * self.n_items + item)
         self.user, self.positive = np.divmod(self.observed, self.n_items)
 
-    def epoch(self, seed: int, epoch: int) -> Batch:
-        """Every observed pair once, in an order that seed and epoch alone decide: no state to keep."""
+    def epoch(self, seed: int, epoch: int, by_user: bool = False) -> Batch:
+        """Every observed pair once, in an order that seed and epoch alone decide: no state to keep.
+
+        by_user: a user's pairs come one after the other, so that a batch has few users
+        """
         random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
         negative = random.integers(self.n_items, size=len(self.observed))
         again = np.arange(len(self.observed))
@@ -66,6 +69,8 @@ class Sampler:
                 break
             negative[again] = random.integers(self.n_items, size=len(again))
         order = random.permutation(len(self.observed))
+        if by_user:
+            order = order[np.argsort(random.permutation(self.n_users)[self.user[order]], kind="stable")]
         drawn = (self.user[order], self.positive[order], negative[order])
         return Batch(*(torch.from_numpy(column) for column in drawn))
 

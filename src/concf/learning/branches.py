@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from concf.learning.batches import Batch
 from concf.learning.capture import Lanes
 from concf.model import losses
 from concf.model.heads import TableHead
-from concf.model.kernels import Sparse, listed_scores, take_from, take_rows
+from concf.model.kernels import Sparse, listed_scores, log_partition, take_from, take_rows
 from concf.model.model import Model
 from concf.model.objectives import Objective
 
@@ -20,19 +21,24 @@ from concf.model.objectives import Objective
 class Branches:
     """The losses of all branches on embedding tables with a copy for each head.
 
+    batch_by_user: pairs of a batch, where a user's pairs come one after the other; None: in any order
     The copies are what the gradient of each head is read from: a head's loss depends on its own copy alone.
     """
 
-    def __init__(self, model: Model, objectives: dict[str, Objective], train: csr_array) -> None:
+    def __init__(
+        self, model: Model, objectives: dict[str, Objective], train: csr_array, batch_by_user: int | None = None
+    ) -> None:
         self.model, self.objectives = model, objectives
-        whole = [name for name, objective in objectives.items() if objective.needs == "everything"]
+        degree = np.diff(train.indptr).astype(np.int64)
+        self.most_users = None if batch_by_user is None else most_users(degree, batch_by_user)
+        whole = [name for name, objective in objectives.items() if objective.needs in ("everything", "catalogue")]
         if model.selector is not None and whole:
             raise ConfigError(f"training.selection = 'one': {whole[0]!r} is no sum over observed pairs; leave it out")
         device, kind = model.user.device, model.user.dtype
         self.lanes, self.lesson_lanes = (Lanes(device, len(objectives)) for _ in range(2))
         self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
         self.users_of = self.items_of.T
-        self.user_degree = torch.from_numpy(np.diff(train.indptr)).to(device, kind)
+        self.user_degree = torch.from_numpy(degree).to(device, kind)
         item_degree = np.bincount(train.indices, minlength=train.shape[1])
         self.item_degree = torch.from_numpy(item_degree).to(device, kind)
 
@@ -69,10 +75,22 @@ class Branches:
             return self._rows(name, h_item, both, self.users_of, self.item_degree)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
-        positive = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
         h_all = self.model.encode(item, noise)[self.model.names.index(name)]
+        if objective.needs == "catalogue":
+            (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
+            return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all))
         vectors = self._whole_vectors(name, h_user, batch.user, h_all)
-        return objective.loss(*positive, *vectors, 1 / self.user_degree[batch.user])
+        _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
+        return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
+
+    def _partitions(self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor) -> tuple[Tensor, Tensor]:
+        """([b], [b]) the log-partition over all items of the batch's users, and how often each of them comes."""
+        rows, weight = distinct(user, self.model.n_users, h_user.dtype, self.most_users)
+        head, users = self.model.head(name), user[rows]
+        vectors, offset = head.user(h_user[rows], users)
+        items, bias = head.item(h_item)
+        times = torch.zeros_like(self.user_degree).index_add_(0, user, torch.ones_like(h_user[:, 0]))[users]
+        return offset + log_partition(vectors, items, bias), times * weight
 
     def _chosen(self, batch: Batch, noise: torch.Generator | None) -> tuple[Tensor, ...]:
         """For each head [B] the pairs that train it, 1 or 0, where a pair trains one head alone; else nothing."""
@@ -115,10 +133,14 @@ class Branches:
         scores = listed_scores(vectors[None], offset[None], items[None], bias[None], pairs)[0]
         return list(self.objectives[name].score(scores).unbind(1))
 
-    def _whole_vectors(self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor) -> tuple[Tensor, Tensor]:
-        """([B, size + 2], [items, size + 2]) vectors that hold offset and bias too: their product is the score."""
+    def _whole_vectors(
+        self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, item: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """([B, size + 2], [n, size + 2]) vectors that hold offset and bias too, if any: their product is the score."""
         vectors, offset = self.model.head(name).user(h_user, user)
-        item_vectors, bias = self.model.head(name).item(h_item)
+        item_vectors, bias = self.model.head(name).item(h_item, item)
+        if not self.model.head(name).offsets:
+            return vectors, item_vectors
         ones, more_ones = torch.ones_like(offset), torch.ones_like(bias)
         whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
         return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
@@ -170,7 +192,7 @@ class Branches:
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.spread(user, item)
-        rows, weight = distinct(users, self.model.n_users, user.dtype)
+        rows, weight = distinct(users, self.model.n_users, user.dtype, self.most_users)
         users = users[rows]
         of_users, of_items = self.lesson_heads(names)
         h_user = self._encoded(take_rows(user, users), noise, of_users)
@@ -220,15 +242,27 @@ def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
     return parts
 
 
-def distinct(places: Tensor, n: int, kind: torch.dtype) -> tuple[Tensor | slice, Tensor]:
+def distinct(places: Tensor, n: int, kind: torch.dtype, most: int | None = None) -> tuple[Tensor | slice, Tensor]:
     """(rows, weights) that count each distinct one of the places [B] (of 0 .. n-1) once.
 
-    On a GPU, where shapes must stay the same, all rows with weight 1 / multiplicity; elsewhere fewer rows.
+    most: no more than so many are distinct; None: not known. On a GPU, where shapes must stay the same, so many rows,
+    those to spare with weight 0, or all rows with weight 1 / multiplicity; elsewhere as many as there are.
     """
-    if places.is_cuda:
+    if places.is_cuda and (most is None or most >= len(places)):
         one = torch.ones(len(places), dtype=kind, device=places.device)
         times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, places, one)
         return slice(None), 1 / times[places]
-    last = torch.full((n,), -1).scatter_reduce_(0, places, torch.arange(len(places)), "amax")
+    row = torch.arange(len(places), device=places.device)
+    last = torch.full((n,), -1, device=places.device).scatter_reduce_(0, places, row, "amax")
+    if places.is_cuda and most is not None:
+        rows = torch.nonzero_static(last[places] == row, size=most, fill_value=-1)[:, 0]
+        return rows.clamp(min=0), (rows >= 0).to(kind)
     rows = last[last >= 0]
     return rows, torch.ones(len(rows), dtype=kind)
+
+
+def most_users(degree: NDArray[np.int64], pairs: int) -> int:
+    """How many users so many pairs can belong to at most, where a user's pairs come one after the other."""
+    fewest = np.sort(degree[degree > 0])
+    whole = int(np.searchsorted(np.cumsum(fewest), pairs, side="right"))  # users that fit in whole ...
+    return min(whole + 2, len(fewest))  # ... and two at the ends of which only a part does

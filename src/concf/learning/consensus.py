@@ -38,6 +38,7 @@ def consensus(
     length: int,
     *,
     voters: Sequence[int] | None = None,
+    voices: Sequence[float] | None = None,
     places: int = 100,
     temperature: float = 10.0,
     steadiness: float | None = 10.0,
@@ -47,7 +48,8 @@ def consensus(
     Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
     best rank, then to the lower item.
     newest: the ranking that votes; window: the rankings over which steadiness is measured, may be empty;
-    voters: the heads that vote, None: all; places: K; temperature: T; steadiness: T_c, or None for R in both
+    voters: the heads that vote, None: all; voices: how much the vote of each of them counts, None: 1;
+    places: K; temperature: T; steadiness: T_c, or None for R in both
     """
     n_users = newest.shape[1]
     size = _block(newest.device, n_items)
@@ -56,7 +58,7 @@ def consensus(
         users = slice(begin, begin + size)
         asked = _of(newest[:, users, :places], voters)
         lists = [_of(ranking[:, users], voters) for ranking in window] if steadiness is not None else []
-        agreed.append(_agree(asked, lists, n_items, length, temperature, steadiness))
+        agreed.append(_agree(asked, lists, voices, n_items, length, temperature, steadiness))
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
 
@@ -101,19 +103,22 @@ def ranks_over_time(asked: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
 
 
 def _agree(
-    asked: Tensor, window: Sequence[Tensor], n_items: int, length: int, temperature: float, steadiness: float | None
-) -> tuple[Tensor, Tensor]:
+    asked: Tensor, window: Sequence[Tensor], voices: Sequence[float] | None, n_items: int, length: int,
+    temperature: float, steadiness: float | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The consensus of a block of users. asked: [heads, b, K]; window: of [heads, b, M]."""
     heads, users, places = asked.shape
     rank = torch.arange(places, device=asked.device)
-    earned = _steps(rank_importance(rank.double(), temperature)).expand(users, heads, places)
+    voice = torch.ones(heads, 1) if voices is None else torch.tensor(voices)[:, None]
+    voice = voice.to(asked.device, torch.float64)
+    earned = _steps(voice * rank_importance(rank.double(), temperature)).expand(users, heads, places)
     votes = [earned]
     if window and steadiness is not None:
         steady = [
             consistency(ranks_over_time(asked[head], [ranking[head] for ranking in window], n_items), steadiness)
             for head in range(heads)
         ]
-        votes.insert(0, earned + _steps(torch.stack(steady, 1)))
+        votes.insert(0, earned + _steps(voice * torch.stack(steady, 1)))
     items = asked.transpose(0, 1).reshape(users, -1)  # [b, heads K]
     items = items.where(items != NOTHING, n_items)
     order = (rank * heads + torch.arange(heads, device=asked.device)[:, None]).to(torch.int32)

@@ -52,7 +52,32 @@ RELEASED = ConCFSettings(
     training=TrainingSettings(patience=None),
 )
 
-PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE}
+VOTERS = ("weighted-squares@0.02", "weighted-squares@0.04", "cosine-softmax@0.15", "cosine-softmax@0.2")
+PUPILS = ("weighted-squares@0.03#pupil", "weighted-squares@0.05#pupil")  # one of them is what is deployed
+
+STRONG = ConCFSettings(
+    objectives=(*VOTERS, *PUPILS),
+    losses=LossSettings(unobserved=1 / 160),
+    model=ModelSettings(encoder="mf", dimensions=256, sharing="none", spread=0.1),
+    consensus=ConsensusSettings(
+        weight=0.01,
+        every=5,
+        warm_up=4,
+        temperature=20.0,
+        steadiness=None,  # measured: it does not help heads that are as strong and as different as these
+        places=200,
+        guests=("rp3beta(alpha=0.5, beta=0.2)", "rp3beta(alpha=0.5, beta=-0.2)"),
+        trust=0.04,
+        untaught=VOTERS,
+        weight_range=None,
+    ),
+    balance=BalanceSettings(on=False),
+    training=TrainingSettings(
+        epochs=70, steps=12, order="users", learning_rate=0.003, weight_decay=0.0, patience=20, watch="all"
+    ),
+)
+
+PRESETS = {"strong": STRONG, "paper": PAPER, "released": RELEASED, "reference": REFERENCE}
 
 
 def preset(name: str) -> ConCFSettings:

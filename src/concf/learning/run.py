@@ -64,7 +64,7 @@ class Run:
                     best.state = _state(self.model) if name == CONSENSUS else {}
                     best.lists = lists[name].clone()
                     made_of = votes()
-                    best.votes = {part: made_of[part] for part in made_of if name == CONSENSUS or part == "items"}
+                    best.votes = {part: made_of[part] for part in made_of if name == CONSENSUS or part != "steadiness"}
 
     def best_head(self) -> str:
         """The head with the best validation, the first of equals: the one to deploy."""

@@ -57,6 +57,8 @@ class ConsensusSettings(Settings):
     window_moves: bool = True  # false: steadiness is measured once, over the rankings up to epoch |Q| p
     newest_votes: bool = True  # false: the ranking before the newest votes
     silent: tuple[str, ...] = ()  # heads that do not vote
+    guests: tuple[str, ...] = ()  # baselines that vote without learning, such as rp3beta(beta=0.2)
+    trust: float | None = Field(None, gt=0)  # a voter whose validation is this share below the best counts 1/e; none: 1
     untaught: tuple[str, ...] = ("multinomial-users",)  # heads that are not taught
     weight_range: tuple[float, float] | None = (0.5, 2.0)  # lambda_x is clipped to it before it weighs the lesson
     clip: float | None = Field(None, gt=0)  # scores are clipped to +-this in the lesson of the heads in `clipped`
@@ -99,6 +101,8 @@ class TrainingSettings(Settings):
 
     epochs: int = Field(200, ge=1)  # at most; each goes over all observed pairs once
     batch: int = Field(1024, ge=1)  # observed pairs, one negative each
+    steps: int | None = Field(None, ge=1)  # batches of an epoch, of 1024 to 65536 pairs; none: `batch` says their size
+    order: Literal["pairs", "users"] = "pairs"  # what is shuffled; users: a batch has all pairs of few users
     learning_rate: float = Field(0.01, gt=0)  # of the model, by Adam
     weight_decay: float = Field(1e-5, ge=0)  # how strongly parameters are drawn to 0
     patience: int | None = Field(20, ge=1)  # epochs without a rise, counted from the first lesson on; none: never stop
@@ -106,6 +110,10 @@ class TrainingSettings(Settings):
     watch: str = CONSENSUS  # whose validation stops the run: the consensus, a head by name, or all of them
     selection: Literal["all", "one"] = "all"  # one: a pair trains a single head, drawn by Gumbel-softmax (ConCF-S)
     tf32: bool = True  # on a GPU: products with 10 bits of mantissa
+
+    def pairs_of_batch(self, pairs: int) -> int:
+        """How many of so many observed pairs make a batch."""
+        return self.batch if self.steps is None else min(max(-(-pairs // self.steps), 1024), 65536)
 
 
 class ConCFSettings(Settings):
@@ -131,7 +139,7 @@ class ConCFSettings(Settings):
         if taken:
             raise ValueError(f"an objective cannot be called {taken.pop()!r}: results have that name")
         named = {*self.consensus.silent, *self.consensus.untaught, *self.consensus.clipped}
-        strange = sorted(named - {*self.objectives, *OBJECTIVES})
+        strange = sorted(named - {*self.objectives, *OBJECTIVES, *self.consensus.guests})
         if strange:
             raise ValueError(f"consensus names heads that do not exist: {', '.join(strange)}")
         if self.balances and self.model.sharing == "none":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
+from math import exp
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from concf.learning.batches import Batch, Sampler, stream
 from concf.learning.branches import Branches
 from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus, consistencies
+from concf.learning.guests import guest
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.validation import Validation, shared_places
@@ -56,7 +58,9 @@ class Trainer:
         self.names = self.model.names
         embeddings = {id(self.model.user), id(self.model.item)}
         self.others = [part for part in self.model.parameters() if id(part) not in embeddings]
-        self.branches = Branches(self.model, self.objectives, data.train)
+        self.batch = settings.training.pairs_of_batch(data.train.nnz)
+        by_user = self.batch if settings.training.order == "users" else None
+        self.branches = Branches(self.model, self.objectives, data.train, by_user)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
         self.validation = Validation(data, settings.training.metric, self.device)
@@ -66,6 +70,8 @@ class Trainer:
         self.settling = torch.ones((), dtype=torch.bool, device=self.device)  # whether L^0 is overwritten
         self.pull = torch.zeros_like(self.weights)  # the sum of Eq. 16's gradients in this epoch
         self._make_optimisers()
+        self.guests = self._invited()
+        self.voices: list[float] = []
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # of the newest consensus: the ranking, and its window
@@ -102,6 +108,14 @@ class Trainer:
         self.lesson[:, :length] = teacher[:, :length].to(self.lesson)
         return sha256(self.lesson.cpu().numpy().tobytes()).hexdigest()
 
+    def _invited(self) -> Tensor:
+        """[guests, users, M] the rankings of those who vote without learning."""
+        kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
+        asked = self.settings.consensus.guests if self.settings.several else ()
+        lists = [guest(name).ranking(self.data.train, kept, self.seed) for name in asked]
+        empty = torch.empty(0, self.model.n_users, kept, dtype=torch.int32)
+        return (torch.stack(lists) if lists else empty).to(self.device)
+
     def _lesson_length(self) -> int:
         chosen = self.settings.consensus
         if chosen.tail is not None:
@@ -112,8 +126,20 @@ class Trainer:
         return min(self.settings.consensus.places or self.model.n_items, self.model.n_items)
 
     def _voters(self) -> list[int]:
-        silent = self.settings.consensus.silent
-        return [place for place, name in enumerate(self.names) if name not in silent]
+        """The places of the heads and guests that vote."""
+        return [place for place, name in enumerate(self._electorate()) if name not in self.settings.consensus.silent]
+
+    def _electorate(self) -> list[str]:
+        return [*self.names, *self.settings.consensus.guests]
+
+    def _voices(self, newest: Tensor) -> list[float]:
+        """How loud each voter is: exp(-(1 - v / the best v) / trust), v the validation of its newest ranking."""
+        voters, trust = self._voters(), self.settings.consensus.trust
+        if trust is None:
+            return [1.0] * len(voters)
+        found = [self.validation(newest[voter]) for voter in voters]
+        best = max(found)
+        return [exp((each / best - 1) / trust) if best else 1.0 for each in found]
 
     def teaches(self, epoch: int) -> bool:
         """Whether the heads are taught in that epoch."""
@@ -138,7 +164,9 @@ class Trainer:
                 taught = taught.detach()
         self.lanes.join()
         if teaching:
-            of_tables, of_others = of_tables + lesson[0], list(torch._foreach_add(of_others, lesson[1]))
+            of_tables += lesson[0]
+            if of_others:
+                of_others = list(torch._foreach_add(of_others, lesson[1]))
         scale, slope = self._share_gradients(of_tables)
         for parameter, gradient in zip(self.others, of_others, strict=True):
             parameter.grad = gradient
@@ -223,7 +251,7 @@ class Trainer:
         self.noise.manual_seed(stream(self.seed, epoch, 1))
         teaching, reports = self.teaches(epoch), []
         with self._precision():
-            for number, batch in enumerate(drawn.split(self.settings.training.batch)):
+            for number, batch in enumerate(drawn.split(self.batch)):
                 if number < 2:
                     self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
                 reports.append(self._captured(batch, teaching).clone())
@@ -238,7 +266,8 @@ class Trainer:
         return {"epoch": epoch, "loss": own, "lesson": taught, "gradient": scale, "weight": weights, "seconds": seconds}
 
     def _draw(self, epoch: int) -> Batch:
-        return self.sampler.epoch(self.seed, epoch).to(self.device)
+        by_user = self.settings.training.order == "users"
+        return self.sampler.epoch(self.seed, epoch, by_user).to(self.device)
 
     def _refuse_infinite(self, steps: Tensor, epoch: int) -> None:
         bad = (~steps.isfinite()).nonzero()
@@ -271,7 +300,7 @@ class Trainer:
                 CONSENSUS, _mean([factors[self.names[x]] for x in self._voters()]), self._shown()
             )
         elif self.settings.several:
-            lists |= self._agreed(torch.stack([each[:, :kept] for each in lists.values()]))
+            lists |= self._agreed(torch.cat([torch.stack([each[:, :kept] for each in lists.values()]), self.guests]))
         return lists
 
     def _shown(self) -> int:
@@ -285,17 +314,18 @@ class Trainer:
         return rank_everyone(factors, k, self.seen)
 
     def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
-        """Eq. 10-12 on the newest ranking [heads, users, M]; the lesson is taken from it."""
+        """Eq. 10-12 on the newest ranking [heads and guests, users, M]; the lesson is taken from it."""
         chosen = self.settings.consensus
         self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
         self.n_rankings += 1
+        self.voices = self._voices(newest)
         if chosen.window_moves:
             self.window = self.queue[-chosen.window :]
         votes = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
         self._voted = votes, list(self.window)
         both, by_rank = consensus(
-            votes, self.window, self.model.n_items, self._shown(), voters=self._voters(), places=self._places(),
-            temperature=chosen.temperature, steadiness=chosen.steadiness,
+            votes, self.window, self.model.n_items, self._shown(), voters=self._voters(), voices=self.voices,
+            places=self._places(), temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
         if not self.teacher:
             self.lesson.copy_(both[:, : self.lesson.shape[1]])
@@ -306,15 +336,20 @@ class Trainer:
     def votes(self) -> dict[str, Tensor]:
         """What the newest consensus was made of: each head's first K items and how steady it is about them.
 
-        items: [heads, users, K] int32, -1 at an empty place; steadiness: [heads, users, K] C (Eq. 11), 0 without it
+        items: [heads and guests, users, K] int32, -1 at an empty place; steadiness: the same shape, C (Eq. 11), 0
+        without it; voices: [heads and guests] how loud each is, 0 for one that does not vote
         """
         if self._voted is None:
             return {}
         ranking, window = self._voted
         items, temperature = ranking[:, :, : self._places()], self.settings.consensus.steadiness
+        voices = torch.zeros(len(items), dtype=torch.float64)
+        voices[self._voters()] = torch.tensor(self.voices, dtype=torch.float64)
         if temperature is None or not window:
-            return {"items": items.clone(), "steadiness": torch.zeros(items.shape, device=items.device)}
-        return {"items": items.clone(), "steadiness": consistencies(items, window, self.model.n_items, temperature)}
+            steady = torch.zeros(items.shape, device=items.device)
+        else:
+            steady = consistencies(items, window, self.model.n_items, temperature)
+        return {"items": items.clone(), "steadiness": steady, "voices": voices}
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""

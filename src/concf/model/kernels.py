@@ -24,7 +24,8 @@ BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
 KEPT = 1 << 23  # ... unless all of them are no more than that
 FEW = 4  # places of a list up to which its vectors are simply gathered
 CHUNK = 32  # cells of a sparse row that go together on a GPU
-NARROW = 64  # columns up to which a sparse product has a kernel of its own
+NARROW = 64  # columns up to which a sparse product, and a softmax, have kernels of their own
+GPU_BLOCK = 1 << 27  # logits that are held at a time on a GPU, of vectors that are wider
 
 
 def take_rows(table: Tensor, places: Tensor) -> Tensor:
@@ -260,14 +261,14 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        if has_kernel(rows):
+        if has_kernel(rows) and rows.shape[1] <= NARROW:
             from concf.model import triton_kernels
 
             partition = triton_kernels.log_partition(rows, table, bias)
             ctx.save_for_backward(rows, table, bias, partition)
             return partition
         ctx.kept = len(rows) * len(table) <= KEPT
-        blocks, partitions = _logits(rows, table, bias, KEPT if ctx.kept else BLOCK), []
+        blocks, partitions = _logits(rows, table, bias, KEPT if ctx.kept else _block(rows)), []
         for _, logits in blocks:
             greatest = logits.amax(1, keepdim=True)
             partitions.append(logits.sub_(greatest).exp_().sum(1).log_().add_(greatest[:, 0]))
@@ -279,7 +280,7 @@ class _LogPartition(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rows, table, bias, partition, *masses = ctx.saved_tensors
-        if has_kernel(rows):
+        if has_kernel(rows) and rows.shape[1] <= NARROW:
             from concf.model import triton_kernels
 
             return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
@@ -287,13 +288,17 @@ class _LogPartition(torch.autograd.Function):
             upstream = upstream * torch.exp(masses[1] - partition)
             blocks = iter([(slice(None), masses[0])])
         else:
-            blocks = ((part, logits.exp_()) for part, logits in _logits(rows, table, bias, BLOCK, partition))
+            blocks = ((part, logits.exp_()) for part, logits in _logits(rows, table, bias, _block(rows), partition))
         d_rows, d_table = torch.empty_like(rows), table.new_zeros(len(table), table.shape[1] + 1)
         pulled = torch.cat([rows, torch.ones_like(partition)[:, None]], 1) * upstream[:, None]
         for part, softmax in blocks:
             torch.mm(softmax, table, out=d_rows[part])
             d_table.addmm_(softmax.T, pulled[part])
         return d_rows * upstream[:, None], d_table[:, :-1].contiguous(), d_table[:, -1].contiguous()
+
+
+def _block(rows: Tensor) -> int:
+    return GPU_BLOCK if rows.is_cuda else BLOCK
 
 
 def _logits(

@@ -36,18 +36,35 @@ def squared_error(positive: Tensor, negative: Tensor, scale: float = 1.0) -> Ten
 
 
 def squared_error_everywhere(
-    positive: Tensor, user: Tensor, item: Tensor, share: Tensor, unobserved: float = 1.0, scale: float = 1.0
-) -> Tensor:
+    user: Tensor, used: Tensor, item: Tensor, share: Tensor, unobserved: float = 1.0, scale: float = 1.0,
+    penalty: float = 0.0,
+) -> Tensor:  # fmt: skip
     """Squared error, CF-D (Eq. 4) over *all* pairs, the unobserved ones with a weight.
 
-        L = scale (sum_observed (1 - s_ui)^2 + unobserved sum_unobserved s_uj^2)
+        L = scale sum_ui c_ui ((r_ui - s_ui)^2 + penalty (|u|^2 + |i|^2)),  c = 1 and r = 1 where observed,
+                                                                            c = unobserved and r = 0 elsewhere
 
-    positive: [B] scores of the batch's observed pairs; user: [B, d] and item: [n, d] with s_ui = <user_u, item_i>;
-    share: [B] 1 / |I_u|. A user with |I_u| pairs comes so often in an epoch, so the batches of an epoch sum to L.
+    So a vector is held back in proportion to the pairs that it takes part in (Rendle et al., RecSys 2022).
+    user, used: [B, d] of the batch's observed pairs; item: [n, d] of all; s_ui = <user_u, item_i>; share: [B]
+    1 / |I_u|. A user with |I_u| pairs comes so often in an epoch, so the batches of an epoch sum to L.
     The sum over all pairs is <U' diag(share) U, I'I>, two Gram matrices of d x d: O((B + n) d^2).
     """
+    positive = (user * used).sum(1)
+    observed = ((1 - positive).square() - unobserved * positive.square()).sum()
     everywhere = ((user.T @ (share[:, None] * user)) * (item.T @ item)).sum()
-    return scale * ((1 - positive).square() - unobserved * positive.square()).sum() + scale * unobserved * everywhere
+    if penalty:
+        lengths, theirs = user.square().sum(1), used.square().sum(1)
+        observed = observed + penalty * (1 - unobserved) * (lengths + theirs).sum()
+        everywhere = everywhere + penalty * (len(item) * (share * lengths).sum() + share.sum() * item.square().sum())
+    return scale * (observed + unobserved * everywhere)
+
+
+def softmax(positive: Tensor, partition: Tensor, times: Tensor) -> Tensor:
+    """A softmax over all items for every observed pair: -sum log softmax(s_u)_i.
+
+    positive: [B] scores s_ui; partition: [b] log sum_j exp s_uj of the batch's users; times: [b] how often each comes
+    """
+    return (times * partition).sum() - positive.sum()
 
 
 def multinomial(partition: Tensor, observed: Tensor, degree: Tensor, weight: Tensor) -> Tensor:

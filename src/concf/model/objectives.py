@@ -8,15 +8,24 @@ from functools import partial
 from importlib import import_module
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from torch import Tensor
 
 from concf.config import Settings
 from concf.errors import ConfigError
 from concf.model import losses
-from concf.model.heads import DotHead, Head, ItemTableHead, MetricHead, ProductHead, UserTableHead
+from concf.model.heads import (
+    CosineHead,
+    DotHead,
+    Head,
+    InnerHead,
+    ItemTableHead,
+    MetricHead,
+    ProductHead,
+    UserTableHead,
+)  # fmt: skip
 
-Needs = Literal["pairs", "everything", "items", "users"]
+Needs = Literal["pairs", "everything", "catalogue", "items", "users"]
 
 
 def _unchanged(scores: Tensor) -> Tensor:
@@ -28,8 +37,9 @@ class Objective:
     """One way to learn from who used what.
 
     loss:   with needs "pairs" of (positive, negative) scores [B];
-            with "everything" of (positive [B], user [B, d], item [items, d], share [B]), where <user, item> is the
-            score and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
+            with "everything" of (user [B, d], used [B, d], item [items, d], share [B]), where <user, used> and
+            <user, item> are scores and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
+            with "catalogue" of (positive [B], partition [b], times [b]), see `losses.softmax`;
             with "items" or "users" of (partition, observed, degree, weight), see `losses.multinomial`, over all items
             for each user or over all users for each item, by a `TableHead`
     head:   made from (size of an encoding, number of users, number of items)
@@ -52,6 +62,9 @@ class LossSettings(Settings):
     distance_lesson: float = Field(10.0, gt=0)  # CF-B's lesson is minus the distance, times this
     error_scale: float = Field(1.0, gt=0)  # of CF-D; Eq. 4 has 1/2
     unobserved: float = Field(0.05, gt=0)  # weight of an unobserved pair in CF-D over all pairs
+    penalty: float = Field(0.03, ge=0)  # of weighted-squares: how much a pair holds its vectors back
+    squares_lesson: float = Field(10.0, gt=0)  # weighted-squares' lesson is the score, times this
+    temperature: float = Field(0.15, gt=0)  # of cosine-softmax: the cosine is divided by it
 
 
 def minus_distance(scores: Tensor) -> Tensor:
@@ -95,6 +108,23 @@ def _squared_error_everywhere(chosen: LossSettings) -> Objective:
     return Objective(loss, _product, needs="everything")
 
 
+def _inner(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+    return InnerHead()
+
+
+def _weighted_squares(chosen: LossSettings) -> Objective:
+    loss, times = partial(losses.squared_error_everywhere, unobserved=chosen.unobserved), chosen.squares_lesson
+    penalised = partial(loss, penalty=chosen.penalty)
+    return Objective(penalised, _inner, needs="everything", lesson=lambda scores: times * scores)
+
+
+def _cosine_softmax(chosen: LossSettings) -> Objective:
+    def cosine(size: int, users: int, items: int) -> Head:  # noqa: ARG001
+        return CosineHead(chosen.temperature)
+
+    return Objective(losses.softmax, cosine, needs="catalogue")
+
+
 OBJECTIVES: dict[str, Callable[[LossSettings], Objective]] = {
     "bpr": lambda chosen: Objective(losses.bpr, _dot),  # noqa: ARG005
     "cml": _cml,
@@ -103,7 +133,10 @@ OBJECTIVES: dict[str, Callable[[LossSettings], Objective]] = {
     "multinomial": lambda chosen: Objective(losses.multinomial, _item_table, needs="items"),  # noqa: ARG005
     "multinomial-users": lambda chosen: Objective(losses.multinomial, _user_table, needs="users"),  # noqa: ARG005
     "squared-error-everywhere": _squared_error_everywhere,
+    "weighted-squares": _weighted_squares,
+    "cosine-softmax": _cosine_softmax,
 }
+OWN_SETTING = {"weighted-squares": "penalty", "cosine-softmax": "temperature"}  # what `name@value` sets
 FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinomial-users")  # of the paper, E both ways
 
 
@@ -113,18 +146,25 @@ def choose(
     """The objectives of those names: the user's own, of the table, or `module:name` of an `Objective` to import.
 
     `multinomial#1`, `multinomial#2`: the same objective several times, each with a start of its own.
+    `cosine-softmax@0.1`, `weighted-squares@0.03`: with a temperature or a penalty of its own.
     """
     own, found = own or {}, {}
     for name in names:
-        kind = name.partition("#")[0]
+        kind = kind_of(name)
         found[name] = own.get(name) or own.get(kind) or _objective(name, chosen or LossSettings())
     return found
 
 
+def kind_of(name: str) -> str:
+    """The objective without its value and its number: `cosine-softmax` of `cosine-softmax@0.1#2`."""
+    return name.partition("#")[0].partition("@")[0]
+
+
 def _objective(name: str, chosen: LossSettings) -> Objective:
-    kind, again, start = name.partition("#")
+    valued, again, start = name.partition("#")
+    kind, at, value = valued.partition("@")
     if kind in OBJECTIVES and bool(again) == bool(start):
-        return OBJECTIVES[kind](chosen)
+        return OBJECTIVES[kind](_with_value(name, kind, value, chosen) if at else chosen)
     found = imported(name) if ":" in name else None
     if isinstance(found, Objective):
         return found
@@ -132,6 +172,16 @@ def _objective(name: str, chosen: LossSettings) -> Objective:
     raise ConfigError(
         f"unknown objective {name!r}{where}; choose from {', '.join(OBJECTIVES)}, or name one of yours as module:name"
     )
+
+
+def _with_value(name: str, kind: str, value: str, chosen: LossSettings) -> LossSettings:
+    if kind not in OWN_SETTING:
+        raise ConfigError(f"objective {name!r}: only {', '.join(OWN_SETTING)} take a value after @")
+    try:
+        return LossSettings.model_validate(chosen.model_dump() | {OWN_SETTING[kind]: value})
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise ConfigError(f"objective {name!r}: {OWN_SETTING[kind]} = {value!r}: {problem}") from None
 
 
 def imported(name: str) -> object:

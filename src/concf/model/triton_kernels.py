@@ -159,13 +159,18 @@ def _listed_gradient_kernel(
     tl.atomic_add(d_bias + listed, pull, entry < length)
 
 
+def _warps(size: int, length: int) -> int:
+    """So many that a program's tile of vectors stays in registers."""
+    return 4 if size * length <= 1 << 13 else 16
+
+
 def listed_scores(user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
     """See `kernels.listed_scores`."""
     user, offset, item, bias, lists = (part.contiguous() for part in (user, offset, item, bias, lists))
     groups, n_rows, size = user.shape
     scores = user.new_empty(groups, *lists.shape)
     shape = (n_rows, item.shape[1], lists.shape[1], size, _padded(size), triton.next_power_of_2(lists.shape[1]))
-    _listed_kernel[(n_rows, groups)](user, offset, item, bias, lists, scores, *shape)
+    _listed_kernel[(n_rows, groups)](user, offset, item, bias, lists, scores, *shape, num_warps=_warps(*shape[-2:]))
     return scores
 
 
@@ -177,7 +182,7 @@ def listed_scores_gradient(user: Tensor, item: Tensor, lists: Tensor, upstream: 
     d_offset, d_bias = user.new_empty(groups, n_rows), item.new_zeros(item.shape[:2])
     shape = (n_rows, item.shape[1], lists.shape[1], size, _padded(size), triton.next_power_of_2(lists.shape[1]))
     _listed_gradient_kernel[(n_rows, groups)](
-        user, item, lists, upstream, d_user, d_offset, d_item, d_bias, *shape
+        user, item, lists, upstream, d_user, d_offset, d_item, d_bias, *shape, num_warps=_warps(*shape[-2:])
     )  # fmt: skip
     return d_user, d_offset, d_item, d_bias
 

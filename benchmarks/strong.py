@@ -1,0 +1,161 @@
+"""Preset `strong` beside tuned baselines, and without each of its parts: the lines of docs/strong.md.
+
+    python benchmarks/strong.py baselines         # with the settings that docs/baselines.md chose on seed 0
+    python benchmarks/strong.py test              # strong, and the same voters trained apart: seeds 5 to 9
+    python benchmarks/strong.py ablations         # strong without each part: seeds 0 and 1, judged by validation
+    python benchmarks/render_strong.py
+
+--data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What stands in the results is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from concf.baselines.table import BASELINES
+from concf.book import Book
+from concf.data.split import Split
+from concf.evaluation.evaluate import evaluate
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-released")  # the slowest first
+TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(2)
+AT, METRICS = (20, 50), ("recall", "ndcg")
+ABLATIONS = {
+    "strong": [],
+    "no lesson": ["consensus.weight=0"],
+    "half the lesson": ["consensus.weight=0.005"],
+    "twice the lesson": ["consensus.weight=0.02"],
+    "no guests": ["consensus.guests=[]"],
+    "all voices alike": ["consensus.trust=none"],
+    "with steadiness": ["consensus.steadiness=100"],
+    "everyone is taught": ["consensus.untaught=[]"],
+    "64 dimensions": ["model.dimensions=64"],
+    "128 dimensions": ["model.dimensions=128"],
+}
+Job = tuple[str, int, str, tuple[str, ...]]  # data, seed, variant, changes
+
+
+def split_of(name: str, seed: int, folder: Path) -> Split:
+    """The prepared folder, made if it is not there."""
+    path = folder / f"{name}-{seed}"
+    if not path.exists():
+        from concf.data.prepare import prepare
+
+        source, _, protocol = name.partition("-")
+        prepare(source, protocol=protocol, seed=seed, out=path)
+    return Split.load(path)
+
+
+def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
+    """Every head and consensus at its best, on validation and test."""
+    name, seed, _, changes = job
+    data = split_of(name, seed, folder)
+    begin = time.perf_counter()
+    run = train(data, choose_settings("strong", words=changes), seed=seed, device=device)
+    seconds = time.perf_counter() - begin
+    rows = {
+        each: {
+            "validation": round(run.best[each].validation, 6),
+            "epoch": run.best[each].epoch,
+            "test": {figure: round(value, 6) for figure, value in found.means().items()},
+        }
+        for each, found in run.evaluate(at=AT, metrics=METRICS).items()
+    }
+    curve = [record["validation"] for record in run.history if "validation" in record]
+    return {
+        "changes": list(changes),
+        "settings": run.settings.model_dump(mode="json"),
+        "split": data.hash,
+        "best_head": run.best_head(),
+        "rows": rows,
+        "curves": {each: [round(point[each], 4) for point in curve] for each in rows},
+        "epochs": run.epoch,
+        "seconds": round(seconds, 2),
+        "device": str(run.model.user.device),
+    }
+
+
+def measure(jobs: list[Job], book: Book, folder: Path, device: str | None, workers: int) -> None:
+    """Those that the book does not have, several at a time."""
+    missing = [job for job in jobs if book.find(_key(job)) is None]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        pending = {pool.submit(trained, job, folder, device): job for job in missing}
+        for future in as_completed(pending):
+            job = pending[future]
+            if error := future.exception():
+                book.add(_key(job) | {"failed": True}, {"error": str(error)})
+                continue
+            found = book.add(_key(job), future.result() | {"workers": workers})
+            best = found["rows"][found["best_head"]], found["rows"]["consensus"]
+            print(*job[:3], *(row["test"]["recall@50"] for row in best), f"{found['seconds']} s", flush=True)
+
+
+def _key(job: Job) -> dict[str, Any]:
+    return {"data": job[0], "seed": job[1], "variant": job[2]}
+
+
+def chosen_settings(name: str, model: str) -> dict[str, Any]:
+    """What had the best validation on seed 0, over the whole grid, in the committed lines."""
+    lines = [json.loads(line) for line in (RESULTS / f"baselines-{name}.jsonl").read_text("utf-8").splitlines()]
+    tried = [line for line in lines if line["key"]["on"] == "valid" and line["key"]["model"] == model]
+    best = max(tried, key=lambda line: line["mean"].get("recall@50", 0))
+    return dict(best["key"]["settings"])
+
+
+def baselines(book: Book, folder: Path) -> None:
+    for name in DATA:
+        for model, candidate in BASELINES.items():
+            settings = candidate.make(**chosen_settings(name, model))
+            for seed in TEST_SEEDS:
+                key = {"data": name, "seed": seed, "variant": model}
+                if book.find(key) is None:
+                    data, begin = split_of(name, seed, folder), time.perf_counter()
+                    fitted = settings.fit(data.train, seed=seed)
+                    seconds = time.perf_counter() - begin
+                    means = evaluate(fitted, data, on="test", at=AT, metrics=METRICS).means()
+                    test = {figure: round(value, 6) for figure, value in means.items()}
+                    line = {"settings": settings.model_dump(), "split": data.hash, "seconds": round(seconds, 2)}
+                    book.add(key, line | {"rows": {model: {"test": test}}})
+            print(name, model, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["baselines", "test", "ablations"])
+    parser.add_argument("--data", type=Path, default=ROOT / "data")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--device")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=DATA, help="data sets")
+    parser.add_argument("--seeds", type=int, nargs="*")
+    parser.add_argument("--variants", nargs="*")
+    options = parser.parse_args()
+    if options.what == "baselines":
+        baselines(Book(options.results / "strong-baselines.jsonl"), options.data)
+        return
+    test = options.what == "test"
+    variants = {"strong": [], "apart": ["consensus.weight=0"]} if test else ABLATIONS
+    jobs = [
+        (name, seed, variant, tuple(changes))
+        for variant, changes in variants.items()
+        for name in DATA
+        for seed in options.seeds or (TEST_SEEDS if test else CHOICE_SEEDS)
+        if name in options.only and variant in (options.variants or variants)
+    ]
+    book = Book(options.results / ("strong.jsonl" if test else "strong-ablations.jsonl"))
+    measure(jobs, book, options.data, options.device, options.workers)
+
+
+if __name__ == "__main__":
+    main()
