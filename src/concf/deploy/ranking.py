@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.deploy.ballots import Ballots
 from concf.deploy.folding import RIDGE, Folding
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import NOTHING, top_k
@@ -107,7 +108,9 @@ class Ranker:
         hidden = (lists < 0) | torch.from_numpy(allowed.blocked).gather(1, lists.clamp(min=0))
         order = hidden.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
         items = lists.masked_fill(hidden, NOTHING).gather(1, order)
-        return _filled(items, self._importance(users, items, by), k)
+        ballots = self.ballots(by)
+        worth = torch.zeros(items.shape) if ballots is None else ballots.worths(users, items, self.n_items)
+        return _filled(items, worth, k)
 
     def _kept(self, k: int, by: str) -> Tensor:
         """[users, shown] the lists of a consensus, which have k places."""
@@ -131,51 +134,28 @@ class Ranker:
         few = set(hidden.tolist())
         kept = self._kept(k, by).cpu().numpy()[user, : k + len(few)].tolist()
         items = np.array([item for item in kept if item >= 0 and item not in few][:k], np.int32)
-        return items, self._worth(user, items, by)
-
-    def _worth(self, user: int, items: NDArray[np.int32], by: str) -> NDArray[np.float32]:
-        """[k] the importance of items [k] to one user, as `_importance` has it."""
-        if by not in self._cast:
-            self._cast[by] = self._votes(by)
-        if self._cast[by] is None:
-            return np.zeros(len(items), np.float32)
-        named, earned, steadiness = self._cast[by]
-        named = named[:, user]  # [voters, K]
-        earned = earned + steadiness[:, user]
-        item, vote = np.divmod(np.flatnonzero(named == items[:, None, None]), named.size)
-        total = np.bincount(item, earned.ravel()[vote], minlength=len(items))
-        return np.asarray(total / len(named), np.float32)
+        ballots = self.ballots(by)
+        return items, np.zeros(len(items), np.float32) if ballots is None else ballots.worth(user, items)
 
     @cached_property
-    def _cast(self) -> dict[str, Any]:
+    def voices(self) -> list[float]:
+        """How much the vote of each of `voters` counts, 1 on average; guests are not among them."""
+        ballots = self.ballots(CONSENSUS)
+        if ballots is None:
+            return [1.0] * len(self.voters)
+        known = dict(zip(ballots.names, ballots.voices, strict=True))
+        voices = np.array([known[name] for name in self.voters])
+        return list((voices / voices.mean()).tolist())
+
+    def ballots(self, by: str) -> Ballots | None:
+        """The votes that made a consensus; None where the run kept none."""
+        if by not in self._ballots:
+            self._ballots[by] = Ballots(self.run, by) if self.run.best[by].votes else None
+        return self._ballots[by]
+
+    @cached_property
+    def _ballots(self) -> dict[str, Ballots | None]:
         return {}
-
-    def _votes(self, by: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-        """([voters, users, K] items, [K] R, [voters, users, K] C) of the kept votes; None where the run kept none."""
-        votes, chosen = self.run.best[by].votes, self.run.settings.consensus
-        if not votes:
-            return None
-        voting = [place for place, name in enumerate(self.heads) if name not in chosen.silent]
-        here = voting if len(voting) < len(self.heads) else slice(None)  # all of them: no copy
-        items = votes["items"][here].cpu()
-        steadiness = votes["steadiness"][here].cpu() if by == CONSENSUS else torch.zeros(1).expand(items.shape)
-        earned = rank_importance(torch.arange(items.shape[2]).double(), chosen.temperature)
-        return items.numpy(), earned.numpy(), steadiness.numpy()
-
-    def _importance(self, users: Places, items: Tensor, by: str) -> Tensor:
-        """[b, k] I (Eq. 12) of items [b, k] by the kept votes; 0 where the run kept none."""
-        votes, chosen = self.run.best[by].votes, self.run.settings.consensus
-        if not votes:
-            return torch.zeros(items.shape)
-        here = [place for place, name in enumerate(self.heads) if name not in chosen.silent]
-        named = votes["items"][here][:, torch.from_numpy(users)].cpu().long()  # [voters, b, K]
-        earned = rank_importance(torch.arange(named.shape[2]).double(), chosen.temperature).expand(named.shape)
-        if by == CONSENSUS:
-            earned = earned + votes["steadiness"][here][:, torch.from_numpy(users)].cpu().double()
-        table = torch.zeros(len(users), self.n_items + 1, dtype=torch.float64)
-        for head in range(len(here)):
-            table.scatter_add_(1, named[head].where(named[head] >= 0, self.n_items), earned[head])
-        return table.gather(1, items.clamp(min=0)) / len(here)
 
     def _among_candidates(
         self, users: Places, k: int, allowed: Allowed
@@ -216,7 +196,10 @@ class Ranker:
     def _by_rank(
         self, voters: list[tuple[Factors, Tensor]], k: int, allowed: Allowed
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """R-consensus of heads ranking for user vectors [b, d]: of all candidates, or of their first K of all items."""
+        """R-consensus of heads ranking for user vectors [b, d]: of all candidates, or of their first K of all items.
+
+        Guests do not take part: what they would say of these is not kept.
+        """
         if not len(allowed.blocked):
             return _filled(torch.empty(0, 0, dtype=torch.int64), torch.empty(0, 0), k)
         columns = torch.arange(self.n_items) if allowed.candidates is None else torch.from_numpy(allowed.candidates)
@@ -230,13 +213,13 @@ class Ranker:
             rankings.append(columns[order].masked_fill(values == -torch.inf, NOTHING)[:, :kept])
         newest = torch.stack(rankings).to(torch.int32)
         _, items = consensus(
-            newest, [], self.n_items, min(k, len(columns)), places=newest.shape[2], temperature=chosen.temperature,
-            steadiness=None,
+            newest, [], self.n_items, min(k, len(columns)), voices=self.voices, places=newest.shape[2],
+            temperature=chosen.temperature, steadiness=None,
         )  # fmt: skip
         table = torch.zeros(newest.shape[1], self.n_items + 1, dtype=torch.float64)
         earned = rank_importance(torch.arange(newest.shape[2]).double(), chosen.temperature).expand(newest.shape[1:])
-        for ranking in newest.long():
-            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), earned)
+        for voice, ranking in zip(self.voices, newest.long(), strict=True):
+            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), voice * earned)
         return _filled(items.long(), table.gather(1, items.long().clamp(min=0)) / len(newest), k)
 
     def block(self) -> int:

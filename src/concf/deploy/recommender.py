@@ -20,7 +20,6 @@ from concf.deploy.ranking import Allowed, Places, Ranker, Short, rows_of
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import top_k
 from concf.learning.checkpoint import load_run
-from concf.learning.consensus import rank_importance
 from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS
 
@@ -282,29 +281,28 @@ class Recommender:
     def explain(self, user: Any, item: Any) -> dict[str, Any]:
         """Why an item stands where it stands for a user, at the epoch of the consensus' best.
 
-        heads: of each voting head its rank of the item (from 1, training items left out), R (Eq. 10), its steadiness C
-        (Eq. 11), and its vote, their sum; 0 outside its first K places. importance: the mean of the votes (Eq. 12).
+        heads: of each head and guest that votes its rank of the item (from 1, training items left out; of a guest
+        only among its first K), R (Eq. 10), its steadiness C (Eq. 11), and its vote, their sum times its voice; 0
+        outside its first K places. importance: the mean of the votes (Eq. 12).
         """
-        chosen, best = self.run.settings.consensus, self.run.best.get(CONSENSUS)
+        best = self.run.best.get(CONSENSUS)
         if best is None:
             raise ConfigError("a run of one head has no consensus to explain")
-        if not best.votes:
+        ballots = self.ranker.ballots(CONSENSUS)
+        if ballots is None:
             raise DataError("this run kept no votes; train it again with this version to explain its consensus")
         (place,), (wanted,) = self._places(self._asked(user), "raise"), self._items([item])
         seen = rows_of(self.run.data.train, np.array([place]))[0]
-        heads: list[dict[str, Any]] = []
-        for name, factors in self.ranker.voters.items():
-            own = factors.scores(torch.tensor([place]))[0]
-            scores = own.masked_fill(torch.from_numpy(seen), -torch.inf)
-            head = self.ranker.heads.index(name)
-            named = best.votes["items"][head, place].cpu()
-            at = (named == wanted).nonzero().flatten().tolist()
-            ahead = (scores > scores[wanted]) | ((scores == scores[wanted]) & (torch.arange(len(scores)) < wanted))
-            rank = at[0] if at else int(ahead.sum())
-            importance = float(rank_importance(torch.tensor(float(rank)), chosen.temperature)) if at else 0.0
-            steady = float(best.votes["steadiness"][head, place, at[0]]) if at else 0.0
-            heads.append({"head": name, "rank": None if seen[wanted] else rank + 1, "score": float(own[wanted]),
-                          "R": importance, "C": steady, "vote": importance + steady})  # fmt: skip
+        heads = ballots.cast(int(place), int(wanted))
+        for each in heads:
+            factors = self.ranker.voters.get(each["head"])
+            own = None if factors is None else factors.scores(torch.tensor([place]))[0]
+            each["score"] = None if own is None else float(own[wanted])
+            if own is not None and each["rank"] is None:
+                scores = own.masked_fill(torch.from_numpy(seen), -torch.inf)
+                ahead = (scores > scores[wanted]) | ((scores == scores[wanted]) & (torch.arange(len(scores)) < wanted))
+                each["rank"] = int(ahead.sum())
+            each["rank"] = None if seen[wanted] or each["rank"] is None else each["rank"] + 1
         listed = [] if best.lists is None else best.lists[int(place)].tolist()
         return {
             "user": user,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from concf.deploy.ballots import Ballots
 from concf.evaluation.scorers import Factors
 from concf.learning.consensus import rank_importance
 from concf.learning.settings import CONSENSUS, R_CONSENSUS
@@ -74,6 +75,7 @@ class Explorer:
             "item_ids": "integers" if data.item_ids.are_integers else "text",
             "titles": bool(self.served.titles),
             "heads": heads,
+            "guests": list(self.settings.guests) if self.has_consensus else [],
             "voters": self._voters if self.has_consensus else [],
             "best_head": run.best_head(),
             "default": self.recommender.default,
@@ -88,7 +90,8 @@ class Explorer:
 
     @property
     def _voters(self) -> list[str]:
-        return [name for name in self.ranker.heads if name not in self.settings.silent]
+        everyone = (*self.ranker.heads, *self.settings.guests)
+        return [name for name in everyone if name not in self.settings.silent]
 
     def of_user(self, place: int, k: int, held_out: bool = False) -> dict[str, Any]:
         """Of a user of the log. held_out: whether items that were held out may be listed, to see which head finds them.
@@ -109,9 +112,10 @@ class Explorer:
         if not self.has_consensus:
             return _told(view, None, {})
         agreed = listed(CONSENSUS, min(k, self.settings.shown))
-        if not self.learned.best[CONSENSUS].votes:
+        ballots = self.ranker.ballots(CONSENSUS)
+        if ballots is None:
             return _told(view | {"note": NO_VOTES}, agreed, {})
-        return _told(view, agreed, self._votes(place, _listed([*lists, agreed])))
+        return _told(view, agreed, self._votes(ballots, place, _listed([*lists, agreed])))
 
     def of_history(self, history: Places, k: int) -> dict[str, Any]:
         """Of someone who has used these items; the consensus is by rank alone."""
@@ -155,21 +159,27 @@ class Explorer:
             items = items[np.argsort(-data.timestamp[mine], kind="stable")]
         return list(items.tolist())
 
-    def _votes(self, place: int, items: list[int]) -> Votes:
+    def _votes(self, ballots: Ballots, place: int, items: list[int]) -> Votes:
         """As `Recommender.explain` has them, for many items at once."""
-        kept, rows = self.learned.best[CONSENSUS].votes, self.learned.data.train
-        seen = rows[[place]].indices
-        columns = []
-        for name, factors in self.ranker.voters.items():
-            head = self.ranker.heads.index(name)
-            named, steady = kept["items"][head, place].tolist(), kept["steadiness"][head, place].tolist()
+        seen, columns = self.learned.data.train[[place]].indices, []
+        for voter, name in enumerate(ballots.names):
+            named, steady = ballots.items[voter, place].tolist(), ballots.steadiness[voter, place].tolist()
             mine = {item: (rank, c) for rank, (item, c) in enumerate(zip(named, steady, strict=True))}
-            scores = factors.scores(torch.tensor([place]))[0].numpy()
-            scores[seen] = -np.inf
+            rank_of = self._ranks(name, place, seen)
+            voice = float(ballots.voices[voter])
             columns.append(
-                [self._vote(name, *(mine[item] if item in mine else (_rank(scores, item), None))) for item in items]
+                [self._vote(name, voice, *(mine[item] if item in mine else (rank_of(item), None))) for item in items]
             )
         return dict(zip(items, map(list, zip(*columns, strict=True)), strict=True))
+
+    def _ranks(self, name: str, place: int, seen: NDArray[Any]) -> Callable[[int], int | None]:
+        """Where a head ranks an item, from 0; of a guest that is not known."""
+        factors = self.ranker.voters.get(name)
+        if factors is None:
+            return lambda item: None  # noqa: ARG005
+        scores = factors.scores(torch.tensor([place]))[0].numpy()
+        scores[seen] = -np.inf
+        return lambda item: _rank(scores, item)
 
     def _folded_votes(self, history: Places, items: list[int], k: int) -> Votes:
         """By R among each voter's first K places, or k if that is more (see `Ranker.of_histories`)."""
@@ -178,20 +188,21 @@ class Explorer:
         matrix = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), shape=shape)
         kept = max(self.settings.places or self.ranker.n_items, k)
         columns = []
-        for name, factors in self.ranker.voters.items():
+        for voice, (name, factors) in zip(self.ranker.voices, self.ranker.voters.items(), strict=True):
             vector = torch.from_numpy(self.ranker._folding((CONSENSUS, name), factors).vectors(matrix))
             scores = Factors(vector, factors.item, factors.bias).scores(torch.tensor([0]))[0].numpy()
             scores[used] = -np.inf
             ranks = [_rank(scores, item) for item in items]
-            columns.append([self._vote(name, rank, 0.0 if rank < kept else None) for rank in ranks])
+            columns.append([self._vote(name, voice, rank, 0.0 if rank < kept else None) for rank in ranks])
         return dict(zip(items, map(list, zip(*columns, strict=True)), strict=True))
 
-    def _vote(self, head: str, rank: int, steady: float | None) -> dict[str, Any]:
-        """rank: from 0; steady: C, or None for a head that does not vote for the item."""
-        if steady is None:
-            return {"head": head, "rank": rank + 1, "R": 0.0, "C": 0.0, "vote": 0.0}
-        earned = float(rank_importance(torch.tensor(float(rank)), self.settings.temperature))
-        return {"head": head, "rank": rank + 1, "R": earned, "C": steady, "vote": earned + steady}
+    def _vote(self, head: str, voice: float, rank: int | None, steady: float | None) -> dict[str, Any]:
+        """rank: from 0, None if it is not known; steady: C, or None for one that does not vote for the item."""
+        told = {"head": head, "rank": None if rank is None else rank + 1}
+        if steady is None or rank is None:
+            return told | {"R": 0.0, "C": 0.0, "vote": 0.0}
+        earned = float(rank_importance(torch.tensor(rank, dtype=torch.float64), self.settings.temperature))
+        return told | {"R": earned, "C": steady, "vote": voice * (earned + steady)}
 
 
 def _rank(scores: NDArray[np.float32], item: int) -> int:

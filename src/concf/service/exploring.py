@@ -123,6 +123,7 @@ class Facts(BaseModel):
     item_ids: str
     titles: bool
     heads: list[str]
+    guests: list[str]
     voters: list[str]
     best_head: str
     default: str

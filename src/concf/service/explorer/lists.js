@@ -5,6 +5,9 @@ import { count, draw, make } from "./dom.js";
 const STEPS = [[1, "s5"], [3, "s4"], [10, "s3"], [30, "s2"], [Infinity, "s1"]]; // places that a rank moved by, at most
 
 export const letter = (place) => (place < 26 ? String.fromCharCode(65 + place) : String(place + 1));
+
+/** Where someone who votes stands among all: heads, then guests. */
+const placeOf = (name, facts) => [...facts.heads, ...facts.guests].indexOf(name);
 export const called = (item) => item.title ?? String(item.item);
 
 /** By how many places a head's rank of an item moved over time: the standard deviation behind C (Eq. 11). */
@@ -59,9 +62,10 @@ export class Lists {
   }
 
   #agreed(agreed) {
-    const letters = this.facts.voters.map((head) => make("span", { title: head }, letter(this.facts.heads.indexOf(head))));
+    const votes = agreed.items[0]?.votes ?? [];
+    const letters = votes.map(({ head }) => make("span", { title: head }, letter(placeOf(head, this.facts))));
     const header = make("header", {}, make("h3", { id: "list-agreed" }, "Consensus"), agreed.by === "consensus" ? this.#figure(agreed.by, "", `${this.facts.metric} `) : make("p", {}, "by rank alone"),
-      make("div", { class: "cells", "aria-hidden": "true" }, agreed.items[0]?.votes.length ? letters : []));
+      make("div", { class: "cells", "aria-hidden": "true" }, letters));
     return this.#list("agreed", header, agreed.items, (item) => [
       make("div", { class: "cells", "aria-hidden": "true" }, item.votes.map((vote) => this.#cell(vote))),
       make("span", { class: "score", title: "importance: the mean of the votes" }, item.score.toFixed(2)),
@@ -108,7 +112,7 @@ export class Lists {
 
   #colour(vote) {
     if (!(vote.vote > 0)) return "unsaid";
-    return this.colour === "heads" ? `h${this.facts.heads.indexOf(vote.head) % 8}` : step(vote.C, this.facts);
+    return this.colour === "heads" ? `h${placeOf(vote.head, this.facts) % 8}` : step(vote.C, this.facts);
   }
 
   /** The stripe of an item: how steady this head is about it (the consensus: its voters), or which heads vote for it. */
@@ -183,8 +187,8 @@ export function legend(view, facts, colour) {
   const swatch = (kind, text = "") => make("i", { class: kind }, text);
   const none = make("span", {}, swatch("unsaid"), facts.places ? `no vote: not in its first ${facts.places}` : "no vote");
   if (colour === "heads") {
-    return [...facts.voters.map((head) => facts.heads.indexOf(head)).map((place) =>
-      make("span", {}, swatch(`h${place % 8}`, letter(place)), facts.heads[place])), none];
+    return [...facts.voters.map((head) => [head, placeOf(head, facts)]).map(([head, place]) =>
+      make("span", {}, swatch(`h${place % 8}`, letter(place)), head)), none];
   }
   if (!facts.steadiness || view.user === null) return [make("span", {}, swatch("flat"), "a vote, by rank alone"), none];
   const scale = [...STEPS].reverse().map(([most, kind]) => swatch(kind, most < Infinity ? `≤ ${most}` : "> 30"));
