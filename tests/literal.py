@@ -75,7 +75,8 @@ class Branch:
     def __init__(self, model: Model, name: str, train: csr_array, settings: ConCFSettings) -> None:
         self.name, self.head, self.settings = name, model.head(name), settings
         self.kind, _, value = name.split("#")[0].partition("@")
-        self.value = float(value) if value else None
+        default = {"weighted-squares": settings.losses.penalty, "cosine-softmax": settings.losses.temperature}
+        self.value = float(value) if value else default.get(self.kind)
         self.dense = train.toarray() > 0
         place = model.names.index(name)
         both = tables(model, place, train, settings.model.layers)

@@ -109,7 +109,7 @@ def test_every_setting_that_two_presets_do_not_share_has_its_row() -> None:
 
 def test_the_defaults_are_the_reference() -> None:
     assert ConCFSettings() == preset("reference") == choose_settings()
-    assert list(PRESETS) == list(COLUMNS)
+    assert set(PRESETS) == {*COLUMNS, "strong"}
 
 
 def test_settings_are_layered(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ STRONG = ConCFSettings(
     ),
 )
 
-PRESETS = {"strong": STRONG, "paper": PAPER, "released": RELEASED, "reference": REFERENCE}
+PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE, "strong": STRONG}
 
 
 def preset(name: str) -> ConCFSettings:
