@@ -50,6 +50,10 @@ class Captured:
         captured.graph.replay()
         return captured.result
 
+    def forget(self) -> None:
+        """Give back the memory of the captured graphs, which hold the step and are held by it."""
+        self.graphs.clear()
+
     def _aside(self, batch: Batch, teaching: bool) -> Tensor:
         """On a stream of its own, as a capture will be."""
         aside = _stream(batch.user.device)

@@ -92,6 +92,7 @@ def train(
             if watch is not None:
                 watch(record)
             advance(1, _figures(record, chosen.training.metric))
+    trainer.end()
     return run
 
 

@@ -265,6 +265,11 @@ class Trainer:
         seconds = time.perf_counter() - begin
         return {"epoch": epoch, "loss": own, "lesson": taught, "gradient": scale, "weight": weights, "seconds": seconds}
 
+    def end(self) -> None:
+        """Let go of what only further epochs need."""
+        self._captured.forget()
+        self._drawn.clear()
+
     def _draw(self, epoch: int) -> Batch:
         by_user = self.settings.training.order == "users"
         return self.sampler.epoch(self.seed, epoch, by_user).to(self.device)

@@ -1,0 +1,159 @@
+"""docs/strong.md and docs/strong.png, from the lines that benchmarks/strong.py measured.
+
+python benchmarks/render_strong.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from scipy.stats import ttest_rel
+from strong import DATA, RESULTS, ROOT
+
+FIGURES = ("recall@50", "ndcg@50")
+HEAD, FUSION, AGREED = (
+    "ConCF `strong`, the head it ships",
+    "the same voters trained apart, fused",
+    "ConCF `strong`, consensus",
+)
+TRIALS = {
+    "as it was then": "R",
+    "no lesson": "apart",
+    "a lesson of 0.002": "w.002",
+    "a lesson of 0.01": "w.01",
+    "with steadiness, T_c 100": "base",
+    "with steadiness, T_c 10": "Tc10",
+    "no guests": "noguest",
+    "twice as sharp voices": "trust.02",
+}
+Series = dict[int, dict[str, float]]  # seed -> figures
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RESULTS / name).read_text("utf-8").splitlines()]
+
+
+def series(name: str) -> dict[str, dict[str, Series]]:
+    """Data set -> who -> seed -> test figures."""
+    found: dict[str, dict[str, Series]] = {each: {} for each in DATA}
+    for line in [*lines("strong-baselines.jsonl"), *lines("strong.jsonl")]:
+        key, rows = line["key"], line["rows"]
+        who = {"strong": {HEAD: line.get("best_head"), AGREED: "consensus"}, "apart": {FUSION: "consensus"}}
+        for title, row in who.get(key["variant"], {key["variant"]: key["variant"]}).items():
+            found[key["data"]].setdefault(title, {})[key["seed"]] = rows[row]["test"]
+    return found[name] if name else found
+
+
+def best_baseline(known: dict[str, Series]) -> dict[str, str]:
+    """The best of each figure, chosen on the very splits that it is held against: the hardest bar."""
+    baselines = {who: runs for who, runs in known.items() if who not in (HEAD, FUSION, AGREED)}
+    return {figure: max(baselines, key=lambda who: value(baselines[who], figure)) for figure in FIGURES}
+
+
+def value(runs: Series, figure: str) -> float:
+    return mean(run[figure] for run in runs.values())
+
+
+def row(who: str, known: dict[str, Series]) -> list[str]:
+    cells, bars = [who], best_baseline(known)
+    for figure in FIGURES:
+        figures = [run[figure] for run in known[who].values()]
+        spread = f" ± {stdev(figures):.4f}" if len(figures) > 1 else ""
+        cells.append(f"{mean(figures):.4f}{spread}")
+    for figure in FIGURES:
+        bar = known[bars[figure]]
+        shared = sorted(bar.keys() & known[who].keys())
+        mine, theirs = ([runs[seed][figure] for seed in shared] for runs in (known[who], bar))
+        if who == bars[figure]:
+            cells.append("the bar")
+            continue
+        p = ttest_rel(mine, theirs).pvalue if len(shared) > 1 else float("nan")
+        cells.append(f"{100 * (mean(mine) / mean(theirs) - 1):+.1f} % (p {p:.2g})")
+    return cells
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]) + "\n"
+
+
+def section(name: str, known: dict[str, Series]) -> str:
+    ordered = sorted(known, key=lambda who: -value(known[who], "recall@50"))
+    header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
+    source, _, protocol = name.partition("-")
+    return f"\n### {source}, protocol `{protocol}`\n\n" + table(header, [row(who, known) for who in ordered])
+
+
+def trials() -> str:
+    """What each part was worth on the split of seed 0, when all heads were taught and had 128 dimensions."""
+    found = {
+        (line["data"], line["label"]): line
+        for line in lines("strong-trials.jsonl")
+        if "preset, trial 2" in line["stage"]
+    }
+    names = [f"{name}-0" for name in reversed(DATA)]
+    rows = []
+    for title, label in TRIALS.items():
+        cells = [title]
+        for name in names:
+            line = found.get((name, label))
+            if line is None:
+                cells.append("")
+                continue
+            heads = {who: each for who, each in line["rows"].items() if "consensus" not in who}
+            head = max(heads.values(), key=lambda each: each["valid"])
+            cells.append(f"{head['valid']:.4f}, {line['rows']['consensus']['valid']:.4f}")
+        rows.append(cells)
+    return table(["", *(name.removesuffix("-0") for name in names)], rows)
+
+
+def plot(target: Path) -> None:
+    """Accuracy against seconds of training."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
+    every = [*lines("strong-baselines.jsonl"), *lines("strong.jsonl")]
+    for axis, name in zip(axes.flat, reversed(DATA), strict=True):
+        known = series(name)
+        for who, runs in known.items():
+            variant = {HEAD: "strong", AGREED: "strong", FUSION: "apart"}.get(who, who)
+            took = [
+                line["seconds"] for line in every if line["key"]["data"] == name and line["key"]["variant"] == variant
+            ]
+            ours = who in (HEAD, AGREED, FUSION)
+            label = {HEAD: "strong, head", AGREED: "strong, consensus", FUSION: "trained apart, fused"}.get(who, who)
+            axis.scatter(max(mean(took), 0.02), value(runs, "recall@50"), color="C0" if ours else "0.5", s=22)
+            axis.annotate(
+                label, (max(mean(took), 0.02), value(runs, "recall@50")), (4, 3), textcoords="offset points", fontsize=7
+            )
+        axis.set(xscale="log", title=name.replace("-", ", "), xlabel="seconds to train", ylabel="test Recall@50")
+        axis.margins(0.15)
+    figure.savefig(target, dpi=110)
+
+
+def main() -> None:
+    known = series("")
+    alone = lines("strong-alone.jsonl")
+    text = (ROOT / "benchmarks" / "strong_words.md").read_text("utf-8")
+    filled = {
+        "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
+        "trials": trials(),
+        "alone": ", ".join(
+            f"{line['seconds']:.0f} s ({line['device'].replace('cuda:0', 'H200').replace('cpu', 'two cores')})"
+            for line in alone
+        ),
+        "settings": json.dumps(alone[0]["settings"]["objectives"]),
+    }
+    for name, words in filled.items():
+        text = text.replace(f"{{{{{name}}}}}", words)
+    (ROOT / "docs" / "strong.md").write_text(text, encoding="utf-8")
+    plot(ROOT / "docs" / "strong.png")
+
+
+if __name__ == "__main__":
+    main()
