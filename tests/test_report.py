@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from browsing import browser
 from page_reader import Page, read_page
 from small_run import SMALL, contents, history
 
@@ -179,6 +180,7 @@ def test_what_the_run_is_stands_on_the_page(run: Run, found: dict[str, Any], sho
     counts = run.data.counts()
     assert data["train / validation / test"] == f"{counts['train']} / {counts['valid']} / {counts['test']}"
     assert data["split hash"] == run.data.hash[:16]
+    assert data["dropped by the split"] == str(counts["dropped"])  # what filters left out is no part of it
     assert about["heads"] == ", ".join(run.model.names)
     assert about["do not vote"] == "cml"
     assert found["provenance"]["versions"]["torch"] in about["versions"]
@@ -220,6 +222,19 @@ def test_hostile_ids_titles_and_names_are_only_text(concf: CLI, tmp_path: Path) 
         assert f"User {user}" in each.text
         assert folder.name in each.text
     assert '<i>T</i>\\u2066" onload=x' in with_titles.text
+
+
+def test_on_a_phone_the_page_is_no_wider_and_its_captions_can_be_read(found: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(found), encoding="utf-8")
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    with browser(tmp_path / "profile") as driver:
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+        driver.get(f"file://{tmp_path}/page.html")
+        reach = "const reach = (each) => each.getBoundingClientRect().right; return "
+        assert driver.execute_script("return document.documentElement.scrollWidth") == 390  # type: ignore[no-untyped-call]
+        captions = driver.execute_script(f"{reach} [...document.querySelectorAll('caption')].map(reach)")  # type: ignore[no-untyped-call]
+    assert captions
+    assert max(captions) <= 390
 
 
 def test_titles_stand_before_the_ids(concf: CLI, folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +73,11 @@ def test_a_wrong_question_is_answered_in_one_shape(client: Client, path: str, st
     assert problem(client.get(path)) == (status, kind)
 
 
+def test_an_unknown_id_is_told_where_it_was_looked_for(client: Client) -> None:
+    said = client.get("/similar/999").json()["error"]["message"]
+    assert said == "no item is called 999 in the prepared log (its ids are integers)"  # the log itself may have it
+
+
 @pytest.mark.parametrize(
     ("body", "status", "kind", "where"),
     [
@@ -117,6 +123,15 @@ def test_a_wrong_body_is_answered_in_one_shape(
     assert problem(answer) == (status, kind)
     if where is not None:
         assert answer.json()["error"]["where"] == where
+
+
+@pytest.mark.parametrize("path", ["/recommend", "/explore", "/reload"])
+def test_a_body_that_is_not_said_to_be_json_is_told_so(client: Client, path: str) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d says of everything
+    answer = client("POST", path, content=b'{"history": [1], "run": null}', headers=form)
+    assert problem(answer) == (422, "bad_request")
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["where"] == "header.content-type"
 
 
 def test_at_the_border_of_a_limit_all_is_well(client: Client) -> None:
@@ -208,11 +223,13 @@ def test_with_a_token_only_who_shows_it_is_answered(service: Service, path: str)
             "Bearer s3cre",
             "Bearer s3crett",
             "Basic s3cret",
+            "Bearers3cret",
         ):
             answer = client.get(path, headers={"authorization": header} if header else {})
             assert problem(answer) == (401, "unauthorised")
             assert answer.headers["www-authenticate"] == "Bearer"
-        assert client.get(path, headers={"authorization": "Bearer s3cret"}).status_code in (200, 404, 405)
+        for scheme in ("Bearer", "bearer"):  # its letters may be of any size (RFC 9110), the token's may not
+            assert client.get(path, headers={"authorization": f"{scheme} s3cret"}).status_code in (200, 404, 405)
         assert client.get(path, headers={"authorization": "Bearer s3cret\xff".encode("latin-1")}).status_code == 401
 
 
@@ -278,6 +295,20 @@ def test_metrics_count_by_route_method_and_status(service: Service) -> None:
     assert not [name for name in found if "VERB" in name or "nothing" in name]
 
 
+def test_a_caller_who_leaves_is_no_mistake_of_the_service(service: Service) -> None:
+    async def leaves() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def nobody_listens(_message: Any) -> None:
+        pytest.fail("an answer to nobody")
+
+    with Client(service) as client:
+        scope = {"type": "http", "method": "POST", "path": "/recommend", "headers": [], "query_string": b""}
+        asyncio.run(client.app(scope, leaves, nobody_listens))
+        found = counted(client)
+    assert found['concf_requests_total{method="POST",route="unmatched",status="499"}'] == 1
+
+
 def test_the_pages_are_served_safely(client: Client) -> None:
     for path, kind in (("/", "text/html"), ("/docs", "text/html"), ("/explorer/explorer.css", "text/css")):
         page = client.get(path)
@@ -289,6 +320,32 @@ def test_the_pages_are_served_safely(client: Client) -> None:
         assert page.headers["x-content-type-options"] == "nosniff"
         again = client.get(path, headers={"if-none-match": page.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
+
+
+@pytest.mark.parametrize("accepts", ["gzip", "br, GZIP;q=0.8", "*"])
+def test_the_pages_are_sent_small_to_who_takes_them_so(client: Client, accepts: str) -> None:
+    for path in ("/", "/docs", "/explorer/explorer.js", "/explorer/explorer.css"):
+        plain = client.get(path, headers={"accept-encoding": "identity"})
+        small = client.get(path, headers={"accept-encoding": accepts})
+        assert small.content == plain.content
+        assert (small.headers["content-encoding"], plain.headers.get("content-encoding")) == ("gzip", None)
+        assert int(small.headers["content-length"]) < 0.6 * int(plain.headers["content-length"])
+        assert small.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
+        assert small.headers["etag"] != plain.headers["etag"]  # other bytes
+        tag = small.headers["etag"]
+        for tags in (tag, f"W/{tag}", f'"x", {tag}'):
+            again = client.get(path, headers={"accept-encoding": accepts, "if-none-match": tags})
+            assert (again.status_code, again.content, again.headers["vary"]) == (304, b"", "Accept-Encoding")
+
+
+@pytest.mark.parametrize("accepts", ["", "identity", "br", "gzip;q=0", "*;q=0", "gzip; q=0.0, *"])
+def test_the_pages_are_sent_as_they_are_to_who_does_not(client: Client, accepts: str) -> None:
+    assert "content-encoding" not in client.get("/", headers={"accept-encoding": accepts}).headers
+
+
+def test_a_run_in_the_folder_where_one_is_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run_folder())
+    assert loaded(Path()).model.name == run_folder().name
 
 
 def test_ids_of_any_characters_go_through_a_path() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import shutil
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,22 @@ def test_without_a_name_the_same_folder_is_read_again(client: Client, home: Path
     answer = client("POST", "/reload", content=body, headers={"content-type": "application/json"})
     assert answer.json() == {"run": home.name, "version": 2}
     assert lists(client) != before
+
+
+def test_the_run_before_is_not_kept(client: Client) -> None:
+    before = weakref.ref(client.service.model)
+    for path in ("/recommend/1?by=bpr", "/users?q=1", "/items?q=1", "/explore/1"):
+        assert client.get(path).status_code == 200
+    client.post("/reload", {})
+    gc.collect()
+    assert before() is None
+
+
+def test_the_first_history_does_not_wait_for_what_all_share(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concf.deploy.folding.Folding.learn", lambda *_: pytest.fail("solved for a request"))
+    for by in client.service.model.recommender.ranker.names:
+        assert client.post("/recommend", {"history": [1], "by": by}).status_code == 200
+    assert client.post("/explore", {"history": [1]}).status_code == 200
 
 
 def nan(home: Path) -> None:

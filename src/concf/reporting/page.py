@@ -279,9 +279,9 @@ def _about(found: Mapping[str, Any]) -> Safe:
     of_data = {
         "source": data["source"], "protocol": f"{data['protocol']}, seed {data['split_seed']}",
         "filters": "; ".join(data["filters"]) or "none",
-        "density": f"{data['density']:.3%}", "events": f"{data['events']:,}",
+        "density": f"{data['density']:.3%}", "events, filtered": f"{data['events']:,}",
         "train / validation / test": f"{data['train']:,} / {data['valid']:,} / {data['test']:,}",
-        "dropped": f"{data['dropped']:,}", "evaluated users": f"{data['evaluated_users']:,}",
+        "dropped by the split": f"{data['dropped']:,}", "evaluated users": f"{data['evaluated_users']:,}",
         "split hash": tag("code", data["split_hash"][:16]), "notes": "; ".join(data["notes"]) or "none",
     }  # fmt: skip
     of_run = {

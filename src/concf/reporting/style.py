@@ -97,7 +97,7 @@ code{font:13px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;overflow-wra
 @media (max-width:760px){header,main,footer{padding-left:16px;padding-right:16px}header{padding-top:26px}
 h1{font-size:25px}.tiles{grid-template-columns:1fr 1fr}.charts,.facts{grid-template-columns:1fr}
 section{margin-top:40px}.tile dd{font-size:20px}th,td{padding:6px 8px}.user{padding:16px 14px}
-.facts th{width:38%}.chart text{font-size:12.5px}}
+.facts th{width:38%}.wide caption{max-width:calc(100vw - 64px)}.chart text{font-size:12.5px}}
 @media print{:root{--paper:#fff;--ink:#000;--soft:#444;--faint:#ddd;--panel:#f4f4f4;--c0:#0072b2;--c1:#b87400;
 --c2:#008a64;--c3:#d0521b;--c4:#b5528a;--c5:#2f97cf;--heat:#0b6aa8;--bar:#9dc3dc;--hit:#0a7f5a;--hit-back:#e2f3ec}
 body{font-size:11pt}nav,details{display:none}figure,.user,tr,.tile{break-inside:avoid}h2,h3{break-after:avoid}

@@ -68,7 +68,7 @@ class Served:
     @property
     def name(self) -> str:
         """Of the run: its folder's."""
-        return self.folder.name
+        return self.folder.resolve().name
 
     def user(self, text: str) -> Any:
         """The id of a user that a text spells: an integer in a log of integers, if it can be one."""
@@ -100,7 +100,9 @@ def _place(role: Literal["user", "item"], ids: Ids, asked: Any, where: str) -> i
     if place < 0:
         kind = "integers" if ids.are_integers else "text"
         problem: Kind = "unknown_user" if role == "user" else "unknown_item"
-        raise Problem(404, problem, f"no {role} is called {_short(asked)} in the log (its ids are {kind})", where)
+        raise Problem(
+            404, problem, f"no {role} is called {_short(asked)} in the prepared log (its ids are {kind})", where
+        )
     return place
 
 
@@ -135,6 +137,7 @@ class Service:
         self.closing = False
         self._load, self._loading = load, threading.Lock()
         self._model: Served | None = None
+        self.beside: dict[str, Any] = {}  # what is kept about the run that is served, and goes with it
 
     @property
     def ready(self) -> bool:
@@ -170,5 +173,5 @@ class Service:
             except Exception as error:  # whatever is wrong with it, the old one goes on
                 reason = str(error) if isinstance(error, ConcfError) else f"{type(error).__name__}: {error}"
                 raise Problem(409, "refused_run", reason, str(wanted)) from error
-            self._model, self.folder = fresh, wanted
+            self._model, self.folder, self.beside = fresh, wanted, {}
             return fresh

@@ -16,6 +16,7 @@ from concf.service.explored import Explorer
 from concf.service.schemas import Id, Whole
 
 FOUND, MOST_FOUND = 20, 100  # of a search
+EXPLORER = "explorer"
 Words = Annotated[str, Query(max_length=1000, description="nothing: those that are used most")]
 AtMost = Annotated[int, Query(ge=1, le=MOST_FOUND, description="how many to find at most")]
 
@@ -149,15 +150,13 @@ class AskedHistory(BaseModel):
 def router(service: Service) -> APIRouter:
     """The routes of the explorer's data, of whichever run is served now."""
     routes = APIRouter(tags=["explorer"])
-    kept: list[Explorer] = []
 
     def explorer() -> Explorer:
         """Of the run that is served now; another takes its place when that does."""
-        served = service.model
-        current = kept[0] if kept else None
+        served, beside = service.model, service.beside
+        current: Explorer | None = beside.get(EXPLORER)
         if current is None or current.served is not served:
-            current = Explorer(served)
-            kept[:] = [current]
+            current = beside[EXPLORER] = Explorer(served)
         return current
 
     @routes.get("/run", response_model=Facts, summary="The run that is served")

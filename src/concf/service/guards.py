@@ -22,7 +22,7 @@ class Guarded:
     """Lets pass who has the token."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
-        self.app, self.expected = app, b"Bearer " + token.encode()
+        self.app, self.expected = app, token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on or refuse."""
@@ -30,7 +30,8 @@ class Guarded:
             await self.app(scope, receive, send)
             return
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        if hmac.compare_digest(given, self.expected):
+        scheme, _, token = given.partition(b" ")
+        if hmac.compare_digest(token, self.expected) and scheme.lower() == b"bearer":
             await self.app(scope, receive, send)
             return
         problem = Problem(401, "unauthorised", "say who you are: Authorization: Bearer TOKEN", "header.authorization")

@@ -59,4 +59,5 @@ def make_ready(model: Recommender) -> None:
         parts = (factors.user, factors.item, *(() if factors.bias is None else (factors.bias,)))
         if not all(bool(torch.isfinite(each).all()) for each in parts):
             raise DataError(f"the vectors of {name} are not finite: the run diverged. Train it again")
-    model.recommend(history=[], k=1)  # what new users are folded in by is solved for
+    for name in ranker.names:  # what new users are folded in by is solved for
+        model.recommend(history=[], k=1, by=name)

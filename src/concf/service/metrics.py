@@ -13,6 +13,7 @@ from concf.service.engine import Service
 
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
 NO_ROUTE, OTHER = "unmatched", "other"
+LEFT = 499  # the usual number for a caller who left before the answer
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 ROUTE = "concf.route"  # where a part that answers by itself leaves its route in the scope
 
@@ -61,7 +62,7 @@ class Measured:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status, begin = 500, time.perf_counter()
+        status, begin = LEFT, time.perf_counter()
 
         async def note(message: Message) -> None:
             nonlocal status
@@ -72,6 +73,9 @@ class Measured:
         self.metrics.in_flight += 1
         try:
             await self.app(scope, receive, note)
+        except Exception:
+            status = 500
+            raise
         finally:
             self.metrics.in_flight -= 1
             method = scope["method"] if scope["method"] in METHODS else OTHER

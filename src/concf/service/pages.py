@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import mimetypes
+import re
 from functools import cache
 from importlib.resources import files
 
@@ -13,7 +15,10 @@ from starlette.responses import Response
 from concf.service.problems import Problem
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
-HEADERS = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+HEADERS = {
+    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
+}  # fmt: skip
 mimetypes.add_type("text/javascript", ".js")  # some systems say otherwise
 
 
@@ -37,25 +42,35 @@ def router() -> APIRouter:
 
 
 def page(name: str, request: Request) -> Response:
-    """A file of the explorer; not again, if the caller has it."""
+    """A file of the explorer, small if the caller takes it so; not again, if the caller has it."""
     found = _contents().get(name)
     if found is None:
         raise Problem(404, "not_found", f"the explorer has no file {name!r}")
-    body, kind, tag = found
-    headers = HEADERS | {"ETag": tag}
-    if request.headers.get("if-none-match") == tag:
+    body, small, kind, tag = found
+    headers = HEADERS | {"ETag": f'"{tag}"'}
+    if takes_gzip(request.headers.get("accept-encoding", "")):
+        body, headers = small, headers | {"ETag": f'"{tag}-gzip"', "Content-Encoding": "gzip"}
+    had = request.headers.get("if-none-match", "").split(",")
+    if headers["ETag"] in (each.strip().removeprefix("W/") for each in had):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type=kind)
 
 
+def takes_gzip(accepts: str) -> bool:
+    """Whether a header of encodings names gzip, or any, and not with the weight 0."""
+    parts = (part.partition(";") for part in accepts.lower().replace(" ", "").split(","))
+    weights = {coding: weight for coding, _, weight in parts}
+    return not re.fullmatch(r"q=0(\.0*)?", weights.get("gzip", weights.get("*", "q=0")))
+
+
 @cache
-def _contents() -> dict[str, tuple[bytes, str, str]]:
-    """File -> its bytes, its type, its tag."""
+def _contents() -> dict[str, tuple[bytes, bytes, str, str]]:
+    """File -> its bytes, the same compressed, its type, its tag."""
     folder = files("concf.service") / "explorer"
     found = {}
     for each in folder.iterdir() if folder.is_dir() else ():
         if each.is_file():
             body = each.read_bytes()
             kind = mimetypes.guess_type(each.name)[0] or "application/octet-stream"
-            found[each.name] = body, kind, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+            found[each.name] = body, gzip.compress(body, mtime=0), kind, hashlib.sha256(body).hexdigest()[:32]
     return found

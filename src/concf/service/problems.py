@@ -56,6 +56,9 @@ async def _mistake(_request: Request, error: Exception) -> Response:
 
 
 async def _invalid(_request: Request, error: Any) -> Response:
+    if isinstance(error.body, bytes):
+        unsaid = "the body is not said to be JSON; send the header Content-Type: application/json"
+        return Problem(422, "bad_request", unsaid, "header.content-type").response()
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Problem(
