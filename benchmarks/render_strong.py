@@ -109,6 +109,26 @@ def trials() -> str:
     return table(["", *(name.removesuffix("-0") for name in names)], rows)
 
 
+def goal(known: dict[str, dict[str, Series]]) -> str:
+    """What each row reached, in a sentence."""
+    said = []
+    for name in reversed(DATA):
+        rows, bars = known[name], best_baseline(known[name])
+        gains = {
+            who: [100 * (value(rows[who], figure) / value(rows[bars[figure]], figure) - 1) for figure in FIGURES]
+            for who in (HEAD, FUSION, AGREED)
+        }
+        shown = {who: " / ".join(f"{gain:+.1f} %" for gain in pair) for who, pair in gains.items()}
+        met = "reached" if min(gains[HEAD]) >= 0 else "not reached"
+        above = "above" if gains[AGREED][0] > gains[FUSION][0] else "not above"
+        five = "reached" if min(gains[AGREED]) >= 5 else "not reached"
+        said.append(
+            f"- {name.replace('-', ', protocol `')}`: the head {shown[HEAD]} (R / N; {met}); the consensus "
+            f"{shown[AGREED]} (5 % {five}), in recall {above} the fusion ({shown[FUSION]})."
+        )
+    return "\n".join(said)
+
+
 def plot(target: Path) -> None:
     """Accuracy against seconds of training."""
     import matplotlib
@@ -143,11 +163,13 @@ def main() -> None:
     filled = {
         "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
         "trials": trials(),
+        "goal": goal(known),
+        "n": str(len(lines("strong-trials.jsonl"))),
         "alone": ", ".join(
             f"{line['seconds']:.0f} s ({line['device'].replace('cuda:0', 'H200').replace('cpu', 'two cores')})"
             for line in alone
         ),
-        "settings": json.dumps(alone[0]["settings"]["objectives"]),
+        "settings": ", ".join(f"`{name}`" for name in alone[0]["settings"]["objectives"]),
     }
     for name, words in filled.items():
         text = text.replace(f"{{{{{name}}}}}", words)

@@ -82,11 +82,12 @@ def test_items_under_other_names_are_worth_the_same() -> None:
 
 
 def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None:
-    learned = Folding(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32))
+    learned = Folding(np.random.default_rng(0).normal(size=(30, 5)).astype(np.float32), np.arange(5, dtype=np.float32))
     new = histories(20, 30, 0.1, seed=7)
     assert 0 in np.diff(new.indptr)
     for row, found in zip(new.toarray() > 0, learned.vectors(new), strict=True):
-        expected = sum((learned.weights[item] for item in np.flatnonzero(row)), np.zeros(5)) / sqrt(max(row.sum(), 1))
+        items = np.flatnonzero(row)
+        expected = learned.weights[items].sum(0) / sqrt(len(items)) if len(items) else learned.average
         assert found == pytest.approx(expected, abs=1e-6)
 
 
@@ -117,7 +118,7 @@ class World:
     def scores(self, factors: Factors, history: set[int]) -> dict[int, float]:
         weights = by_hand(self.run.data.train, factors.user, RIDGE)
         vector = sum((weights[self.items.index(item)] for item in history), np.zeros(weights.shape[1]))
-        vector = vector / sqrt(max(len(history), 1))
+        vector = vector / sqrt(len(history)) if history else factors.user.double().mean(0).numpy()
         bias = [0.0] * len(self.items) if factors.bias is None else factors.bias.tolist()
         return {
             item: float(vector @ factors.item[place].double().numpy()) + bias[place]
@@ -180,15 +181,15 @@ def test_a_new_user_by_every_head_and_by_what_they_agree_on(world: World) -> Non
     assert ids[26:].tolist() == [-1] * 14
 
 
-def test_an_empty_history_is_ranked_by_the_bias(world: World) -> None:
+def test_an_empty_history_is_that_of_the_average_user(world: World) -> None:
     model = Recommender(world.run, "arrow")
     for by in world.heads:
         factors = world.run.recommender(by)
         assert isinstance(factors, Factors)
-        bias = [0.0] * 30 if factors.bias is None else factors.bias.tolist()
-        order = sorted(range(30), key=lambda place, bias=bias: (-bias[place], place))
+        mean = factors.user.double().mean(0) @ factors.item.double().T + (0 if factors.bias is None else factors.bias)
+        order = sorted(range(30), key=lambda place, mean=mean: (-float(mean[place]), place))
         rows = model.recommend(k=30, history=[], by=by).to_pylist()
-        assert_same(rows, {world.items[place]: bias[place] for place in order})
+        assert_same(rows, {world.items[place]: float(mean[place]) for place in order})
     assert_same(model.recommend(k=8, history=[]).to_pylist(), world.expected(set(), 8, "consensus", set()))
 
 

@@ -136,8 +136,17 @@ def _data(
         return split_of(place, home.description()["seed"] if seed is None else seed, min_item), home.own_data
     home.refuse_occupied()
     data = split_of(place, seed or 0, min_item)
+    _say_what_is_left(data, min_item)
     home.keep(data)
     return data, home.own_data
+
+
+def _say_what_is_left(data: Split, min_item: int) -> None:
+    """How much of a log is learned from and held out: its rare items are not."""
+    counts = data.interactions.statistics()
+    left = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
+    rare = f" after items with fewer than {min_item} users were left out (--min-item)" if min_item > 1 else ""
+    typer.echo(f"note: {left}{rare}", err=True)
 
 
 def _settings(base: str | ConCFSettings, config: Path | None, words: list[str], single: str | None) -> ConCFSettings:

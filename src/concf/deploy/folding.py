@@ -20,19 +20,23 @@ STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: at most so many, and unt
 
 @dataclass(frozen=True)
 class Folding:
-    """Vectors of histories for one head. weights: [items, d]."""
+    """Vectors of histories for one head. weights: [items, d]; average: [d] of the training users."""
 
     weights: NDArray[np.float32]
+    average: NDArray[np.float32]
 
     @classmethod
     def learn(cls, train: csr_array, users: NDArray[np.float32], ridge: float = RIDGE) -> Folding:
         """From the training users' histories [users, items] and their vectors [users, d]."""
         rows = _scaled(train)
-        return cls(_solve(rows, rows.T @ users.astype(np.float64), ridge).astype(np.float32))
+        weights = _solve(rows, rows.T @ users.astype(np.float64), ridge)
+        return cls(weights.astype(np.float32), users.mean(0, dtype=np.float64).astype(np.float32))
 
     def vectors(self, histories: csr_array) -> NDArray[np.float32]:
-        """[b, d] of histories [b, items]; one without any item has the vector 0, and is ranked by the bias alone."""
-        return np.asarray(_scaled(histories) @ self.weights, np.float32)
+        """[b, d] of histories [b, items]; one without any item is the average user."""
+        vectors = np.asarray(_scaled(histories) @ self.weights, np.float32)
+        vectors[np.diff(histories.indptr) == 0] = self.average
+        return vectors
 
 
 def _scaled(histories: csr_array) -> csr_array:

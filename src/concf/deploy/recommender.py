@@ -187,7 +187,7 @@ class Recommender:
             stranger = asked[places < 0][0]
             raise DataError(
                 f"no user is called {stranger!r} in the log (its ids are {_kind(self.user_ids)}). "
-                "Ask for unknown='popular' to give strangers what is used most"
+                "Ask for unknown='popular' (--popular on the command line) to give strangers what is used most"
             )
         return places
 
@@ -225,7 +225,10 @@ class Recommender:
         places = _positions(self.item_ids, asked)
         if (places < 0).any():
             stranger = asked[places < 0][0]
-            raise DataError(f"{name}: no item is called {stranger!r} in the log (its ids are {_kind(self.item_ids)})")
+            kind = _kind(self.item_ids)
+            raise DataError(
+                f"{name}: no item is called {stranger!r} in the log (its ids are {kind}), or a filter left it out"
+            )
         return places
 
     def _popular(self, blocked: NDArray[np.bool_], k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
