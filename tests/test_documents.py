@@ -145,13 +145,12 @@ def test_the_page_of_settings_has_all_of_them_with_values_that_can_be_set() -> N
         for below in getattr(field.annotation, "model_fields", [""])
     ]
     assert list(rows) == expected
-    base = choose_settings(words=["consensus.kept=none", "training.watch=consensus"])
     for name, (kind, *values, meaning) in rows.items():
         assert kind, name
         assert meaning, f"{name}: say what it means, at the end of its line"
-        for preset, shown in zip(("reference", "paper", "released"), values, strict=True):
+        for preset, shown in zip(("reference", "paper", "released", "strong"), values, strict=True):
             group, _, setting = name.rpartition(".")
-            chosen, wanted = choose_settings(base, words=[f"{name}={shown.strip('*`')}"]), PRESETS[preset]
+            chosen, wanted = choose_settings(preset, words=[f"{name}={shown.strip('*`')}"]), PRESETS[preset]
             found = [getattr(getattr(each, group) if group else each, setting) for each in (chosen, wanted)]
             assert found[0] == found[1], (name, preset)
             assert shown.startswith("**") == (shown.strip("*") != values[0]), (name, preset)
