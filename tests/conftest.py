@@ -72,6 +72,7 @@ def concf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["concf", *map(str, words)])
+        capsys.readouterr()  # what a fixture said before is not this command's
         try:
             main()
             code = 0
