@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 from concf import cli_export, cli_recommend, cli_report, cli_reproduce, cli_serve, cli_train, cli_tune
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError
+from concf.launch import follows
 from concf.version import VERSION
 
 if TYPE_CHECKING:
@@ -320,6 +322,8 @@ def _print_footnote(report: dict[str, Any]) -> None:
 
 
 def _fail(message: str) -> NoReturn:
+    if follows():  # a mistake of all is said by the first of them, whose end ends the others
+        time.sleep(2)
     typer.echo(f"concf: {message}", err=True)
     sys.exit(2)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +12,14 @@ import typer
 
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConfigError
+from concf.launch import follows, launch
 
 if TYPE_CHECKING:
     from concf.data.split import Split
     from concf.learning.checkpoint import RunFolder
     from concf.learning.run import Run
     from concf.learning.settings import ConCFSettings
+    from concf.learning.world import World
 
 SETTINGS = "Settings"
 RUNNING = "How to run"
@@ -33,6 +37,9 @@ def train(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
+    restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they go on by themselves after one has failed.", rich_help_panel=RUNNING)] = 0,
+    timeout: Annotated[float, typer.Option(min=1, help="Of several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -47,29 +54,47 @@ def train(
 
     A killed run goes on to exactly the same end. One objective alone: `--single bpr`; without the consensus loss:
     `--set consensus.weight=0`.
+
+    `concf train data/citeulike --out runs/first --processes 2` divides every batch among processes; on several machines
+    start the same command by torchrun: `torchrun --nproc-per-node 8 -m concf train ...`
     """
     from concf.learning.checkpoint import RunFolder
     from concf.learning.scalars import Scalars
     from concf.learning.train import train as train_model
+    from concf.learning.world import joined, launched, restarted
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DIR --out RUN, or go on with: --resume --out RUN")
-    home = RunFolder(out)
-    own = home.settings() if resume else None
-    settings = _settings(preset or own or "reference", config, change or [], single)
-    scalars = Scalars(out / "tensorboard") if tensorboard else None
-    data, folder = _data(folder, home, seed, min_item, resume)
+    home, starts = RunFolder(out), processes > 1 and not launched()
+    choose = partial(_settings, home, preset, config, change or [], single)
+    scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
     try:
-        run = train_model(
-            data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
-            watch=scalars, data_folder=folder,
-        )  # fmt: skip
+        if starts:
+            choose(resume)  # a mistake is found before anything is started
+            if not resume:
+                home.refuse_occupied()
+            launch(sys.argv[1:], processes, restarts)
+            return
+        with joined(timeout) as world:
+            resume = world.told(resume or (restarted() and home.begun))  # the same command again, after a failure
+            settings = choose(resume)
+            data, folder = _data(folder, home, seed, min_item, resume, world)
+            run = train_model(
+                data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
+                watch=scalars, data_folder=folder, world=world,
+            )  # fmt: skip
     except KeyboardInterrupt:
-        typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
+        if starts or not launched():
+            typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
         raise typer.Exit(130) from None
     finally:
         if scalars is not None:
             scalars.close()
+    if world.writes:
+        _report(run, out, as_json)
+
+
+def _report(run: Run, out: Path, as_json: bool) -> None:
     report = run.summary() | {"folder": str(out), "seconds": _seconds(run)}
     if as_json:
         typer.echo(json.dumps(report))
@@ -122,7 +147,7 @@ def evaluate(
 
 
 def _data(
-    place: Path | None, home: RunFolder, seed: int | None, min_item: int, resume: bool
+    place: Path | None, home: RunFolder, seed: int | None, min_item: int, resume: bool, world: World
 ) -> tuple[Split, Path | None]:
     """The data set and where it is; that of a log is kept in the run's own folder."""
     from concf.data.split import Split
@@ -134,11 +159,13 @@ def _data(
         return Split.load(place), place
     if resume:  # the same log as before, or the run refuses it
         return split_of(place, home.description()["seed"] if seed is None else seed, min_item), home.own_data
-    home.refuse_occupied()
-    data = split_of(place, seed or 0, min_item)
-    _say_what_is_left(data, min_item)
-    home.keep(data)
-    return data, home.own_data
+    if world.writes:
+        home.refuse_occupied()
+        data = split_of(place, seed or 0, min_item)
+        _say_what_is_left(data, min_item)
+        home.keep(data)
+    world.wait()
+    return Split.load(home.own_data), home.own_data
 
 
 def _say_what_is_left(data: Split, min_item: int) -> None:
@@ -149,10 +176,13 @@ def _say_what_is_left(data: Split, min_item: int) -> None:
     typer.echo(f"note: {left}{rare}", err=True)
 
 
-def _settings(base: str | ConCFSettings, config: Path | None, words: list[str], single: str | None) -> ConCFSettings:
+def _settings(
+    home: RunFolder, preset: str | None, config: Path | None, words: list[str], single: str | None, resume: bool
+) -> ConCFSettings:
     from concf.learning.presets import choose_settings
 
-    return choose_settings(base, file=config, words=words, single=single)
+    own = home.settings() if resume else None
+    return choose_settings(preset or own or "reference", file=config, words=words, single=single)
 
 
 def _about(run: Run) -> str:

@@ -15,6 +15,10 @@ class ConfigError(ConcfError):
     """A setting makes no sense, or none with the others."""
 
 
+class PeerError(ConcfError):
+    """Another process of the same job has ended, or does not answer."""
+
+
 class MissingExtraError(ConcfError):
     """An optional library is needed and not installed."""
 

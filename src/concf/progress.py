@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from concf.launch import follows
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -24,7 +26,7 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
 
     total None: length unknown.
     """
-    if not sys.stderr.isatty():
+    if follows() or not sys.stderr.isatty():
         yield lambda _steps, _note="": None
         return
     task = _Task(what, total)

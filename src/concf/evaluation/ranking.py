@@ -137,21 +137,21 @@ def rank(
     return lists
 
 
-def rank_everyone(factors: Factors, k: int, seen: Seen) -> Tensor:
-    """[users, k] int32: as `rank` for every user, but the lists stay on the device where the vectors are."""
+def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(None)) -> Tensor:
+    """[users, k] int32: as `rank` for every user, or a run of them, but the lists stay where the vectors are."""
     device, n_items = factors.user.device, len(factors.item)
+    asked = range(len(factors.user))[users]
     if device.type == "cpu":
-        users = np.arange(len(factors.user))
-        return torch.from_numpy(rank(factors, users, k, seen=seen.matrix))
-    lists = torch.full((len(factors.user), k), NOTHING, dtype=torch.int32, device=device)
+        return torch.from_numpy(rank(factors, np.asarray(asked), k, seen=seen.matrix))
+    lists = torch.full((len(asked), k), NOTHING, dtype=torch.int32, device=device)
     size = max(1, GPU_MEMORY // (factors.item.element_size() * n_items))
-    for begin in range(0, len(lists), size):
-        end = min(begin + size, len(lists))
+    for begin in range(asked.start, asked.stop, size):
+        end = min(begin + size, asked.stop)
         scores = factors.scores(torch.arange(begin, end, device=device))
         scores.view(-1).index_fill_(0, seen.flat(begin, end), -torch.inf)
         values, items = top_k(scores, min(k, n_items))
         listed = items.masked_fill_(values == -torch.inf, NOTHING)
-        lists[begin:end, : listed.shape[1]] = listed
+        lists[begin - asked.start : end - asked.start, : listed.shape[1]] = listed
     return lists
 
 

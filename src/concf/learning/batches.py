@@ -19,13 +19,21 @@ def stream(*key: int) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
 
 
+Among = tuple[Tensor, Tensor]  # [n] what all processes have, [b] at which of its places this one's are
+
+
 @dataclass(frozen=True)
 class Batch:
-    """[B] users, items they used, and items they did not."""
+    """[B] users, items they used, and items they did not.
+
+    whole: the batch of all processes that this is a part of, from its row `first` on; None: this is all of it
+    """
 
     user: Tensor
     positive: Tensor
     negative: Tensor
+    whole: Batch | None = None
+    first: int = 0
 
     def __len__(self) -> int:
         return len(self.user)
@@ -44,6 +52,28 @@ class Batch:
         for begin in range(0, len(self), size):
             rows = slice(begin, begin + size)
             yield Batch(self.user[rows], self.positive[rows], self.negative[rows])
+
+    def part(self, rows: slice) -> Batch:
+        """Some of the rows, as a part of this batch."""
+        return Batch(self.user[rows], self.positive[rows], self.negative[rows], self, rows.start)
+
+    @property
+    def items(self) -> Tensor:
+        """[2 B] the used ones, then the others."""
+        return torch.cat([self.positive, self.negative])
+
+    def among_users(self) -> Among | None:
+        """The users of the whole batch, and where in it this part's are."""
+        return None if self.whole is None else (self.whole.user, self._at())
+
+    def among_items(self) -> Among | None:
+        """The same for the items of both kinds."""
+        if self.whole is None:
+            return None
+        return self.whole.items, torch.cat([self._at(), self._at() + len(self.whole)])
+
+    def _at(self) -> Tensor:
+        return torch.arange(self.first, self.first + len(self), device=self.user.device)
 
 
 class Sampler:
@@ -72,7 +102,8 @@ class Sampler:
         if by_user:
             order = order[np.argsort(random.permutation(self.n_users)[self.user[order]], kind="stable")]
         drawn = (self.user[order], self.positive[order], negative[order])
-        return Batch(*(torch.from_numpy(column) for column in drawn))
+        user, positive, unused = map(torch.from_numpy, drawn)
+        return Batch(user, positive, unused)
 
     def _is_observed(self, user: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.bool_]:
         asked = user * self.n_items + item

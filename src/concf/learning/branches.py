@@ -9,9 +9,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.errors import ConfigError
-from concf.learning.batches import Batch
+from concf.learning.batches import Among, Batch
 from concf.learning.capture import Lanes
 from concf.model import losses
+from concf.model.encoders import MLP, Encoder
 from concf.model.heads import TableHead
 from concf.model.kernels import Sparse, listed_scores, log_partition, take_from, take_rows
 from concf.model.model import Model
@@ -42,6 +43,25 @@ class Branches:
         item_degree = np.bincount(train.indices, minlength=train.shape[1])
         self.item_degree = torch.from_numpy(item_degree).to(device, kind)
 
+    def touched(self, batch: Batch) -> list[Tensor | None]:
+        """The users and the items whose copies have a gradient by `own`; None: any of them may."""
+        whole = any(each.needs in ("everything", "catalogue") for each in self.objectives.values())
+        if self._spreads():
+            return [None, None]
+        return [_marked(batch.user, self.model.n_users), None if whole else _marked(batch.items, self.model.n_items)]
+
+    def touched_by_lesson(self, batch: Batch, lesson: Tensor | None) -> list[Tensor | None]:
+        """The same by `taught` with that lesson, or by `peers` with none."""
+        if self._spreads():
+            return [None, None]
+        listed = None if lesson is None else lesson[batch.user].flatten()
+        items = None if listed is None else _marked(listed[listed >= 0], self.model.n_items)
+        return [_marked(batch.user, self.model.n_users), items]
+
+    def _spreads(self) -> bool:
+        """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
+        return type(self.model.encoder) not in (Encoder, MLP)
+
     def end(self) -> None:
         """Wait for all that was begun here, the gradients included."""
         self.lanes.end()
@@ -49,8 +69,10 @@ class Branches:
 
     def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
         """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
+        if not len(batch):
+            return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.spread(user, item)
-        both = torch.cat([batch.positive, batch.negative])
+        both = batch.items
         rows = take_from([user, item], [batch.user, both])
         h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
         chosen, costs = self._chosen(batch, noise), []
@@ -70,9 +92,9 @@ class Branches:
         """One head's. h_user: [B, size]; h_item: [2 B, size] of the items `both`; item: [heads, items, d]."""
         objective = self.objectives[name]
         if objective.needs == "items":
-            return self._rows(name, h_user, batch.user, self.items_of, self.user_degree)
+            return self._rows(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree)
         if objective.needs == "users":
-            return self._rows(name, h_item, both, self.users_of, self.item_degree)
+            return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
         h_all = self.model.encode(item, noise)[self.model.names.index(name)]
@@ -145,14 +167,16 @@ class Branches:
         whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
         return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
 
-    def _rows(self, name: str, encoding: Tensor, places: Tensor, used: Sparse, degree: Tensor) -> Tensor:
+    def _rows(
+        self, name: str, encoding: Tensor, places: Tensor, among: Among | None, used: Sparse, degree: Tensor
+    ) -> Tensor:
         """The multinomial loss of the distinct rows among `places`.
 
         sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse sum, no dense matrix of what was used.
         """
         head = self.model.head(name)
         assert isinstance(head, TableHead)
-        rows, weight = distinct(places, len(degree), encoding.dtype)
+        rows, weight = distinct(places, len(degree), encoding.dtype, among=among)
         encoding, places = encoding[rows], places[rows]
         summed = used @ torch.cat([head.table.weight, head.table.bias[:, None]], 1)
         summed = take_rows(summed[None], places)[0]
@@ -162,16 +186,18 @@ class Branches:
         return loss
 
     def taught(
-        self, user: Tensor, item: Tensor, users: Tensor, lesson: Tensor, length: int, names: list[str],
+        self, user: Tensor, item: Tensor, batch: Batch, lesson: Tensor, length: int, names: list[str],
         noise: torch.Generator | None = None, clip: dict[str, float] | None = None,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
-        user, item: [h, users, d], [h, items, d] copies for the heads that `lesson_heads` says; users: [B];
+        user, item: [h, users, d], [h, items, d] copies for the heads that `lesson_heads` says;
         lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places taught;
         clip: head -> the greatest score either way
         """
-        users, weight, sides = self._sides(user, item, users, names, noise)
+        if not len(batch):
+            return user[:, :0].sum().expand(len(self.model.names))
+        users, weight, sides = self._sides(user, item, batch, names, noise)
         lists = lesson[users]  # [b, L]
         empty, lists = lists < 0, lists.clamp(min=0)
         vectors, offset, items, bias = sides
@@ -180,20 +206,22 @@ class Branches:
         return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
 
     def peers(
-        self, user: Tensor, item: Tensor, users: Tensor, names: list[str], noise: torch.Generator | None = None
+        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None = None
     ) -> Tensor:
         """[heads] how far each is from the softmax of all items' mean logits (PCL); arguments as for `taught`."""
-        _, weight, (vectors, _, items, bias) = self._sides(user, item, users, names, noise)
+        if not len(batch):
+            return user[:, :0].sum().expand(len(self.model.names))
+        _, weight, (vectors, _, items, bias) = self._sides(user, item, batch, names, noise)
         logits = torch.baddbmm(bias[:, None], vectors, items.transpose(1, 2))
         return self._of_all(names, losses.ensemble_divergence(logits, weight))
 
     def _sides(
-        self, user: Tensor, item: Tensor, users: Tensor, names: list[str], noise: torch.Generator | None
+        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.spread(user, item)
-        rows, weight = distinct(users, self.model.n_users, user.dtype, self.most_users)
-        users = users[rows]
+        rows, weight = distinct(batch.user, self.model.n_users, user.dtype, self.most_users, batch.among_users())
+        users = batch.user[rows]
         of_users, of_items = self.lesson_heads(names)
         h_user = self._encoded(take_rows(user, users), noise, of_users)
         h_item = self._encoded(item, noise, of_items)
@@ -242,22 +270,37 @@ def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
     return parts
 
 
-def distinct(places: Tensor, n: int, kind: torch.dtype, most: int | None = None) -> tuple[Tensor | slice, Tensor]:
+def _marked(places: Tensor, n: int) -> Tensor:
+    """The distinct ones of the places, of 0 .. n-1, ascending."""
+    return torch.zeros(n, dtype=torch.bool, device=places.device).index_fill_(0, places.long(), True).nonzero()[:, 0]
+
+
+def distinct(
+    places: Tensor, n: int, kind: torch.dtype, most: int | None = None, among: Among | None = None
+) -> tuple[Tensor | slice, Tensor]:
     """(rows, weights) that count each distinct one of the places [B] (of 0 .. n-1) once.
 
     most: no more than so many are distinct; None: not known. On a GPU, where shapes must stay the same, so many rows,
     those to spare with weight 0, or all rows with weight 1 / multiplicity; elsewhere as many as there are.
+    among: the places of all processes, of which each is counted by one alone: the one that has its last row
     """
-    if places.is_cuda and (most is None or most >= len(places)):
-        one = torch.ones(len(places), dtype=kind, device=places.device)
-        times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, places, one)
-        return slice(None), 1 / times[places]
     row = torch.arange(len(places), device=places.device)
-    last = torch.full((n,), -1, device=places.device).scatter_reduce_(0, places, row, "amax")
+    everyone, at = (places, row) if among is None else among
+    if places.is_cuda and (most is None or most >= len(places)):
+        one = torch.ones(len(everyone), dtype=kind, device=places.device)
+        times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, everyone, one)
+        return slice(None), 1 / times[places]
+    every_row = torch.arange(len(everyone), device=places.device)
+    last = torch.full((n,), -1, device=places.device).scatter_reduce_(0, everyone, every_row, "amax")
     if places.is_cuda and most is not None:
-        rows = torch.nonzero_static(last[places] == row, size=most, fill_value=-1)[:, 0]
+        rows = torch.nonzero_static(last[places] == at, size=most, fill_value=-1)[:, 0]
         return rows.clamp(min=0), (rows >= 0).to(kind)
     rows = last[last >= 0]
+    if among is not None:
+        rows = torch.full_like(every_row, -1).index_copy_(0, at, row)[rows]
+        rows = rows[rows >= 0]
+        if not len(rows):
+            return row[:1], torch.zeros(1, dtype=kind)  # an operation on no row at all is a case of its own
     return rows, torch.ones(len(rows), dtype=kind)
 
 

@@ -28,16 +28,17 @@ class Captured:
     """`step(batch, teaching)`; on a GPU one captured graph for each length of batch and each kind of step.
 
     noise: the generator that the step draws from; a replay goes on drawing from it.
+    on: whether steps are captured at all
     """
 
-    def __init__(self, step: Callable[[Batch, bool], Tensor], noise: torch.Generator) -> None:
-        self.step, self.noise = step, noise
+    def __init__(self, step: Callable[[Batch, bool], Tensor], noise: torch.Generator, on: bool = True) -> None:
+        self.step, self.noise, self.on = step, noise, on
         self.calls: dict[tuple[int, bool], int] = {}
         self.graphs: dict[tuple[int, bool], _Graph] = {}
 
     def __call__(self, batch: Batch, teaching: bool) -> Tensor:
         """[3, heads] what the step gives; overwritten by the next call."""
-        if not batch.user.is_cuda:
+        if not batch.user.is_cuda or not self.on:
             return self.step(batch, teaching)
         kind = (len(batch), teaching)
         if self.calls.get(kind, 0) < WARM_UP:

@@ -72,9 +72,14 @@ class RunFolder:
                     f"concf train --resume --out {self.path} writes it again"
                 )
 
+    @property
+    def begun(self) -> bool:
+        """Whether it holds a run."""
+        return (self.path / RUN).exists()
+
     def refuse_occupied(self) -> None:
         """Refuse a folder that holds a run or something else than a run's own data set."""
-        if (self.path / RUN).exists():
+        if self.begun:
             raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
         if self.path.exists() and not self._is_empty():
             raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
@@ -109,11 +114,13 @@ class RunFolder:
     def save(self, run: Run, trainer: Trainer | None = None) -> None:
         """The checkpoint. A finished run's is without the rankings, which are most of it and no longer needed.
 
-        Without its trainer a run can be used, not gone on with.
+        Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
         """
         rankings = [] if run.finished or trainer is None else _distinct([*trainer.queue, *trainer.window])
-        tensors = _results(run) | (_state(trainer) if trainer else {})
-        tensors |= {f"ranking/{place}": ranking for place, ranking in enumerate(rankings)}
+        tensors = _of_everyone(rankings, trainer) if trainer else {}
+        if trainer and not trainer.world.writes:
+            return
+        tensors |= _results(run) | (_state(trainer) if trainer else {})
         state = _description(run) | {
             "epoch": run.epoch,
             "finished": run.finished,
@@ -140,8 +147,10 @@ class RunFolder:
             raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
-        self._name_positions(run.data)
         path, run.history = self.path / HISTORY, self._history(run.epoch)
+        if not trainer.world.writes:
+            return
+        self._name_positions(run.data)
         kept = "".join(json.dumps(record) + "\n" for record in run.history)
         if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
             with new_file(path) as fresh:
@@ -333,6 +342,12 @@ def _places(wanted: list[Tensor], rankings: list[Tensor]) -> list[int]:
     return [next(place for place, each in enumerate(rankings) if each is ranking) for ranking in wanted]
 
 
+def _of_everyone(rankings: list[Tensor], trainer: Trainer) -> dict[str, Tensor]:
+    """The rankings of all processes' users, in the process that writes."""
+    users = trainer.model.n_users
+    return {f"ranking/{place}": trainer.world.collect(each, users, 1) for place, each in enumerate(rankings)}
+
+
 def _results(run: Run) -> dict[str, Tensor]:
     """What a run leaves behind."""
     tensors = {f"model/{name}": tensor for name, tensor in run.model.state_dict().items()}
@@ -371,9 +386,9 @@ def _restore_state(trainer: Trainer, state: dict[str, Any], tensors: dict[str, T
             parts.setdefault(int(place), {})[part] = tensor
         optimiser.load_state_dict({"state": parts, "param_groups": optimiser.state_dict()["param_groups"]})
     trainer.n_rankings = state["rankings"]
-    trainer.queue, trainer.window = (
-        [tensors[f"ranking/{place}"] for place in state[name]] for name in ("queue", "window")
-    )
+    whole = _under("ranking/", tensors)
+    mine = {int(place): ranking[:, trainer.mine].contiguous() for place, ranking in whole.items()}
+    trainer.queue, trainer.window = ([mine[place] for place in state[name]] for name in ("queue", "window"))
 
 
 def _optimisers(trainer: Trainer) -> dict[str, torch.optim.Optimizer]:

@@ -23,10 +23,10 @@ class Guest:
 
     model: Baseline
 
-    def ranking(self, train: csr_array, places: int, seed: int) -> Tensor:
-        """[users, places] int32 every user's best items that it has not used, -1 at an empty place."""
+    def ranking(self, train: csr_array, places: int, seed: int, users: slice = slice(None)) -> Tensor:
+        """[users, places] int32 each user's best items that it has not used, -1 at an empty place."""
         fitted = self.model.fit(train, seed)
-        lists = rank(fitted, np.arange(train.shape[0]), places, seen=train)
+        lists = rank(fitted, np.arange(train.shape[0])[users], places, seen=train)
         return torch.from_numpy(lists).to(torch.int32)
 
 

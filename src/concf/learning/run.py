@@ -51,9 +51,10 @@ class Run:
         self.finished = False
 
     def notice(
-        self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor], votes: Callable[[], dict[str, Tensor]]
-    ) -> None:
-        """Take over every recommender that is better than before."""
+        self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor],
+        votes: Callable[[], dict[str, Tensor]], whole: Callable[[Tensor], Tensor] = torch.clone,
+    ) -> None:  # fmt: skip
+        """Take over every recommender that is better than before. whole: a copy of the lists, of all users."""
         for name, value in validation.items():
             best = self.best.setdefault(name, Best())
             if value > best.validation:
@@ -62,7 +63,7 @@ class Run:
                     best.state = _state(self.model.keep(name))
                 else:
                     best.state = _state(self.model) if name == CONSENSUS else {}
-                    best.lists = lists[name].clone()
+                    best.lists = whole(lists[name])
                     made_of = votes()
                     best.votes = {part: made_of[part] for part in made_of if name == CONSENSUS or part != "steadiness"}
 

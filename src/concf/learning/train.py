@@ -19,10 +19,12 @@ from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS, EVERYTHING, R_CONSENSUS, ConCFSettings
 from concf.learning.trainer import Trainer
+from concf.learning.world import ALONE, World, fingerprint
 from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
 from concf.progress import working
 from concf.tables import short
+from concf.version import VERSION
 
 
 def train(
@@ -41,6 +43,7 @@ def train(
     watch: Callable[[dict[str, Any]], None] | None = None,
     watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None,
     data_folder: str | Path | None = None,
+    world: World = ALONE,
 ) -> Run:
     """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
 
@@ -57,8 +60,10 @@ def train(
                 (two-stage distillation); the heads agree all the same, but are not taught what they agree on
     watch:      called with every epoch's record
     watch_rankings: called with every ranking: the epoch, the trainer (its `queue` holds the newest rankings) and the
-                lists [users, ...] of each head and consensus
+                lists [users, ...] of each head and consensus; of several processes each has its own users'
     data_folder: where `data` is, for those who load the run
+    world:      the processes that train together, see `world.joined`; all must be given the same, and `out` must be
+                one folder for all: the first of them writes there
     """
     folder = RunFolder(out) if out is not None else None
     before: dict[str, Any] = {}
@@ -71,22 +76,26 @@ def train(
     base = preset or before.get("settings", "reference")
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     trainer = Trainer(
-        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device or before.get("device")),
+        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), world),
         objectives=objectives, encoder=encoder, teacher=None if teacher is None else torch.as_tensor(teacher),
+        world=world,
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
     if folder is not None and resume:
         folder.resume(run, trainer)
-    elif folder is not None:
+    elif folder is not None and world.writes:
         folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.teacher)
+    _refuse_other_processes(run, trainer)
     saved = time.monotonic()
     with working("training", chosen.training.epochs) as advance:
         advance(run.epoch)
         while not run.finished:
+            world.refuse_orphan()
             record = _epoch(run, trainer, watch_rankings)
-            if folder is not None and trainer.world.writes:
-                folder.record(record)
-                if run.finished or time.monotonic() - saved >= checkpoint_seconds:
+            if folder is not None:
+                if world.writes:
+                    folder.record(record)
+                if run.finished or world.told(time.monotonic() - saved >= checkpoint_seconds):
                     folder.save(run, trainer)
                     saved = time.monotonic()
             if watch is not None:
@@ -96,19 +105,39 @@ def train(
     return run
 
 
-def _device(asked: str | torch.device | None) -> torch.device:
-    """The device, if it is there."""
+def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
+    """All must begin as one."""
+    trainer.world.refuse_difference(
+        {
+            "version of concf": VERSION,
+            "data set": run.data.hash,
+            "settings": run.settings.model_dump_json(),
+            "seed": str(run.seed),
+            "kind of device": trainer.device.type,
+            "teacher": str(trainer.teacher),
+            "checkpoint": str(run.epoch),
+            "model": fingerprint(list(run.model.parameters())),
+        }
+    )
+
+
+def _device(asked: str | torch.device | None, before: str | None, world: World) -> torch.device:
+    """The device that is asked for, or as before, if it is there. Of several processes each has a GPU of its own."""
     try:
-        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(asked or before or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
         raise ConfigError(f"device {asked!r}: choose cpu or cuda") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
+    if device.type == "cuda" and world.several:
+        device = torch.device("cuda", world.place)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
             "Say --device cpu, or install PyTorch for your GPU"
         )
+    if device.type == "cuda" and world.several:
+        torch.cuda.set_device(device)
     return device
 
 
@@ -125,7 +154,7 @@ def _epoch(
         lists = trainer.agree()
         record["validation"] = trainer.validate(lists)
         record["agreement"] = trainer.agreement(lists)
-        run.notice(epoch, record["validation"], lists, trainer.votes)
+        run.notice(epoch, record["validation"], lists, trainer.votes, trainer.whole)
         record["ranking_seconds"] = time.perf_counter() - begin
         if watch_rankings is not None:
             watch_rankings(epoch, trainer, lists)

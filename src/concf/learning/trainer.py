@@ -24,8 +24,9 @@ from concf.learning.consensus import NOTHING, consensus, consistencies
 from concf.learning.guests import guest
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
+from concf.learning.together import add_up, refuse_many
 from concf.learning.validation import Validation, shared_places
-from concf.learning.world import ALONE, World
+from concf.learning.world import ALONE, World, fingerprint
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.kernels import added_groups, sums_of_groups
 from concf.model.objectives import Objective, choose
@@ -34,7 +35,7 @@ from concf.model.objectives import Objective, choose
 class Trainer:
     """Model, weights of the heads, rankings and consensus of a run.
 
-    queue:  the newest rankings, [heads, users, M] each, the newest last
+    queue:  the newest rankings, [heads, users, M] each, the newest last; of several processes each holds its users'
     window: the rankings over which steadiness is measured
     lesson: [users, L] the consensus that is taught, -1 at an empty place
     """
@@ -52,6 +53,8 @@ class Trainer:
         world: World = ALONE,
     ) -> None:
         self.data, self.settings, self.seed, self.world = data, settings, seed, world
+        refuse_many(world, data, settings)
+        self.mine = world.share(data.train.shape[0])  # the users that this process ranks for
         self.device = torch.device(device)
         self.objectives = choose(settings.objectives, settings.losses, objectives)
         self.model = make_model(data, settings, objectives, encoder, seed).to(self.device)
@@ -63,7 +66,7 @@ class Trainer:
         self.branches = Branches(self.model, self.objectives, data.train, by_user)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
-        self.validation = Validation(data, settings.training.metric, self.device)
+        self.validation = Validation(data, settings.training.metric, self.device, world)
         self.noise = torch.Generator(self.device)
         self.weights = torch.ones(len(self.names), device=self.device, dtype=self.model.user.dtype)  # lambda
         self.initial = torch.ones_like(self.weights)  # L^0
@@ -81,7 +84,7 @@ class Trainer:
         )
         self.teacher = None if teacher is None else self._learn_from(teacher)  # what it is known by
         self.lanes = Lanes(self.device, 2)
-        self._captured = Captured(self._step, self.noise)
+        self._captured = Captured(self._step, self.noise, not world.several)
         self._drawn: dict[int, Batch] = {}
 
     def _make_optimisers(self) -> None:
@@ -112,8 +115,8 @@ class Trainer:
         """[guests, users, M] the rankings of those who vote without learning."""
         kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
         asked = self.settings.consensus.guests if self.settings.several else ()
-        lists = [guest(name).ranking(self.data.train, kept, self.seed) for name in asked]
-        empty = torch.empty(0, self.model.n_users, kept, dtype=torch.int32)
+        lists = [guest(name).ranking(self.data.train, kept, self.seed, self.mine) for name in asked]
+        empty = torch.empty(0, self.mine.stop - self.mine.start, kept, dtype=torch.int32)
         return (torch.stack(lists) if lists else empty).to(self.device)
 
     def _lesson_length(self) -> int:
@@ -159,7 +162,7 @@ class Trainer:
         if teaching:
             with self.lanes.lane(1):
                 copies = self._copies(*self.branches.lesson_heads(self._pupils()))
-                taught = self._taught(copies, batch.user)
+                taught = self._taught(copies, batch)
                 lesson = self._gradients(self.settings.consensus.weight * self._lesson_weights() * taught, copies)
                 taught = taught.detach()
         self.lanes.join()
@@ -167,6 +170,9 @@ class Trainer:
             of_tables += lesson[0]
             if of_others:
                 of_others = list(torch._foreach_add(of_others, lesson[1]))
+        if self.world.several:
+            lesson_taught = None if self.settings.consensus.by == "softmax" else self.lesson
+            own, taught = add_up(self.world, self.branches, batch, lesson_taught, own, taught, of_tables, of_others)
         scale, slope = self._share_gradients(of_tables)
         for parameter, gradient in zip(self.others, of_others, strict=True):
             parameter.grad = gradient
@@ -211,12 +217,12 @@ class Trainer:
     def _pupils(self) -> list[str]:
         return [name for name in self.names if name not in self.settings.consensus.untaught]
 
-    def _taught(self, copies: tuple[Tensor, Tensor], users: Tensor) -> Tensor:
+    def _taught(self, copies: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
         chosen = self.settings.consensus
         if chosen.by == "softmax":
-            return self.branches.peers(*copies, users, self._pupils(), self.noise)
+            return self.branches.peers(*copies, batch, self._pupils(), self.noise)
         clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
-        return self.branches.taught(*copies, users, self.lesson, chosen.length, self._pupils(), self.noise, clip)
+        return self.branches.taught(*copies, batch, self.lesson, chosen.length, self._pupils(), self.noise, clip)
 
     def _lesson_weights(self) -> Tensor:
         limits = self.settings.consensus.weight_range
@@ -248,13 +254,14 @@ class Trainer:
         """One pass over the observed pairs; a loss that is not finite ends the run by name."""
         begin = time.perf_counter()
         drawn = self._drawn.pop(epoch, None) or self._draw(epoch)
-        self.noise.manual_seed(stream(self.seed, epoch, 1))
+        self.noise.manual_seed(stream(self.seed, epoch, 1, *([self.world.rank] if self.world.rank else [])))
         teaching, reports = self.teaches(epoch), []
         with self._precision():
             for number, batch in enumerate(drawn.split(self.batch)):
                 if number < 2:
                     self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
-                reports.append(self._captured(batch, teaching).clone())
+                part = batch.part(self.world.share(len(batch))) if self.world.several else batch
+                reports.append(self._captured(part, teaching).clone())
         if self.settings.balances and self.settings.balance.update == "epoch":
             self._move_weights(len(reports))
         self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
@@ -295,7 +302,11 @@ class Trainer:
             torch.backends.cuda.matmul.allow_tf32 = before
 
     def agree(self) -> dict[str, Tensor]:
-        """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus."""
+        """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus.
+
+        Of several processes each ranks for its own users, and has their lists; the lesson is everyone's.
+        """
+        self.world.refuse_difference({"model": fingerprint(list(self.model.parameters()))})
         factors = self.model.factors()
         kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
         lists = {name: self._ranked(name, factors[name], max(kept, self.validation.depth)) for name in self.names}
@@ -316,7 +327,7 @@ class Trainer:
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
             raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
-        return rank_everyone(factors, k, self.seen)
+        return rank_everyone(factors, k, self.seen, self.mine)
 
     def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
         """Eq. 10-12 on the newest ranking [heads and guests, users, M]; the lesson is taken from it."""
@@ -333,13 +344,13 @@ class Trainer:
             places=self._places(), temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
         if not self.teacher:
-            self.lesson.copy_(both[:, : self.lesson.shape[1]])
+            self.lesson.copy_(self.world.gather(both[:, : self.lesson.shape[1]], self.model.n_users))
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
             self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
 
     def votes(self) -> dict[str, Tensor]:
-        """What the newest consensus was made of: each head's first K items and how steady it is about them.
+        """What the newest consensus was made of, of all users: each head's first K items, how steady it is about them.
 
         items: [heads and guests, users, K] int32, -1 at an empty place; steadiness: the same shape, C (Eq. 11), 0
         without it; voices: [heads and guests] how loud each is, 0 for one that does not vote
@@ -354,7 +365,13 @@ class Trainer:
             steady = torch.zeros(items.shape, device=items.device)
         else:
             steady = consistencies(items, window, self.model.n_items, temperature)
-        return {"items": items.clone(), "steadiness": steady, "voices": voices}
+        found = {"items": items.clone(), "steadiness": steady}
+        whole = {name: self.world.gather(each, self.model.n_users, 1) for name, each in found.items()}
+        return whole | {"voices": voices}
+
+    def whole(self, lists: Tensor) -> Tensor:
+        """A copy of lists [this process's users, ...], of all users."""
+        return self.world.gather(lists, self.model.n_users).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
@@ -365,7 +382,7 @@ class Trainer:
         if CONSENSUS not in lists:
             return {}
         heads = {name: lists[name] for name in self.names}
-        return shared_places(heads, lists[CONSENSUS], self.validation.n, self.model.n_items)
+        return shared_places(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.world)
 
 
 def _mean(heads: list[Factors]) -> Factors:

@@ -13,6 +13,7 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.metrics import ACCURACY
+from concf.learning.world import ALONE, World
 
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
 
@@ -22,25 +23,28 @@ class Validation:
 
     longest: items that a user holds out at most, in either part
     depth: places of a list that are looked at, so that N are left when the user's test items are taken out
+    world: of several processes each looks at the lists of its own users, and all know the figure of everyone's
     """
 
-    def __init__(self, data: Split, metric: str, device: torch.device) -> None:
+    def __init__(self, data: Split, metric: str, device: torch.device, world: World = ALONE) -> None:
         name, _, n = metric.partition("@")
         if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
             raise ConfigError(
                 f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as recall@50"
             )
         self.metric, self.n = ACCURACY[name], int(n)
-        users = data.evaluated
-        self.users = torch.from_numpy(users).to(device)
-        self.n_items = data.train.shape[1]
+        self.n_users, self.n_items = data.train.shape
+        self.world, self.evaluated = world, data.evaluated
+        mine = world.share(self.n_users)
+        users = self.evaluated[(self.evaluated >= mine.start) & (self.evaluated < mine.stop)]
+        self.users = torch.from_numpy(users - mine.start).to(device)
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
         self.valid, self.test = (_keys(part[users], device) for part in (data.valid, data.test))
         self.longest = max(int(np.diff(part.indptr).max()) for part in (data.valid, data.test))
         self.depth = min(self.n + self.longest, self.n_items)
 
     def __call__(self, lists: Tensor) -> float:
-        """The figure of lists [users, depth or more] over all users, training items not in them."""
+        """The figure of lists [this process's users, depth or more] over all users, training items not in them."""
         asked = lists[self.users, : self.depth].long()
         keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
         empty = asked < 0
@@ -49,10 +53,20 @@ class Validation:
         hit = (_among(keys, self.valid) & ~hidden).gather(1, order)
         if hit.shape[1] < self.n:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
-        return float(self.metric(hit.cpu().numpy(), self.total).mean())
+        return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total), lists).mean())
+
+    def _of_everyone(self, figures: NDArray[np.float64], lists: Tensor) -> NDArray[np.float64]:
+        """[e] of all evaluated users in their order, so that the mean does not depend on the number of processes."""
+        if not self.world.several:
+            return figures
+        mine = torch.zeros(len(lists), dtype=torch.float64, device=lists.device)
+        mine[self.users] = torch.from_numpy(figures).to(lists.device)
+        return np.asarray(self.world.gather(mine, self.n_users).cpu().numpy()[self.evaluated])
 
 
-def shared_places(lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int) -> dict[str, float]:
+def shared_places(
+    lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, world: World = ALONE
+) -> dict[str, float]:
     """name -> the share of the first n items of `agreed` that its own first n hold too, of all users together.
 
     lists: of [users, n or more], agreed: [users, n or more]; -1 at an empty place. Whole numbers are added, so that the
@@ -67,6 +81,7 @@ def shared_places(lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: 
         named.scatter_(1, asked[0], True)
         named[:, n_items] = False  # empty places
         both += torch.stack([named.gather(1, each).sum() for each in asked[1:]])
+    world.add([both, there])
     return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
 
 
@@ -77,5 +92,7 @@ def _keys(part: csr_array, device: torch.device) -> Tensor:
 
 
 def _among(asked: Tensor, known: Tensor) -> Tensor:
+    if not len(known):
+        return torch.zeros_like(asked, dtype=torch.bool)
     place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
     return torch.eq(known[place], asked)

@@ -1,25 +1,183 @@
-"""Which part of the work this process does: the one place that knows of other processes."""
+"""Which part of the work this process does: the one place that knows of other processes.
+
+Every process holds the whole model. Each takes its rows of every global batch, and its users of every ranking; what
+they find is added up or put together here, by PyTorch's own collectives (gloo on a CPU, NCCL on GPUs).
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from concf.errors import ConfigError, PeerError
+
+TIMEOUT = 600.0  # seconds that a process waits for the others
 
 
 @dataclass(frozen=True)
 class World:
-    """Process `rank` of `size`. Randomness is tied to the global batch, so that it is the same in all of them."""
+    """Process `rank` of `size`, the `place`-th on its machine, which waits for the others no longer than `timeout`.
+
+    launcher: the process that started it, if another did to end it with the others
+    Every method but `share` and `refuse_orphan` must be called by all processes alike. What a process of several draws
+    for dropout is its own; all other randomness depends on seed and epoch alone, and is the same in all of them.
+    """
 
     rank: int = 0
     size: int = 1
+    place: int = 0
+    timeout: float = TIMEOUT
+    launcher: int | None = None
 
     @property
     def writes(self) -> bool:
         """Whether this process writes files and speaks."""
         return self.rank == 0
 
-    def share(self, n: int) -> slice:
-        """The users, or rows of a global batch, of this process: n divided into `size` runs as equal as can be."""
-        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
+    @property
+    def several(self) -> bool:
+        """Whether there are others."""
+        return self.size > 1
+
+    def share(self, n: int, rank: int | None = None) -> slice:
+        """The users, or rows of a global batch, of a process: n divided into `size` runs as equal as can be."""
+        rank = self.rank if rank is None else rank
+        return slice(n * rank // self.size, n * (rank + 1) // self.size)
+
+    def add(self, parts: Sequence[Tensor]) -> None:
+        """Replace each by its sum over all processes, bit for bit the same in all of them; one message."""
+        if not self.several:
+            return
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        with self._talking():
+            dist.all_reduce(flat)
+        for part, total in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
+            part.copy_(total.view(part.shape))
+
+    def gather(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
+        """All n along a dimension, of which this process holds its share."""
+        if not self.several:
+            return part
+        mine = self._padded(part, n, dim)
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        with self._talking():
+            dist.all_gather(found, mine)
+        return self._joined(found, n, dim)
+
+    def collect(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
+        """As `gather`, for the process that writes alone; the others get nothing, [0]."""
+        if not self.several:
+            return part
+        mine = self._padded(part, n, dim)
+        found = [torch.empty_like(mine) for _ in range(self.size)] if self.writes else None
+        with self._talking():
+            dist.gather(mine, found)
+        return self._joined(found, n, dim) if found else part.new_empty(0)
+
+    def _padded(self, part: Tensor, n: int, dim: int) -> Tensor:
+        """[most, ...] with that dimension first: as long in every process."""
+        part = part.movedim(dim, 0)
+        padded = part.new_zeros(-(-n // self.size), *part.shape[1:])
+        padded[: len(part)] = part
+        return padded
+
+    def _joined(self, found: list[Tensor], n: int, dim: int) -> Tensor:
+        shares = [self.share(n, rank) for rank in range(self.size)]
+        parts = [each[: mine.stop - mine.start] for each, mine in zip(found, shares, strict=True)]
+        return torch.cat(parts).movedim(0, dim).contiguous()
+
+    def told(self, flag: bool) -> bool:
+        """What the process that writes says."""
+        if not self.several:
+            return flag
+        said = torch.tensor(int(flag))
+        with self._talking():
+            dist.broadcast(said, 0)
+        return bool(said)
+
+    def wait(self) -> None:
+        """Until all processes have come here."""
+        self.told(True)
+
+    def refuse_difference(self, said: Mapping[str, str]) -> None:
+        """Refuse a process whose values are not those of process 0."""
+        if not self.several:
+            return
+        mine = torch.tensor([_digest(value) for value in said.values()])
+        found = [torch.empty_like(mine) for _ in range(self.size)]
+        with self._talking():
+            dist.all_gather(found, mine)
+        for rank, theirs in enumerate(found):
+            for name, same in zip(said, (theirs == found[0]).tolist(), strict=True):
+                if not same:
+                    raise ConfigError(
+                        f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
+                        "same command, version and data, on machines of one kind"
+                    )
+
+    def refuse_orphan(self) -> None:
+        """Refuse to go on without the launcher, lest two jobs write to one folder."""
+        if self.launcher is not None and os.getppid() != self.launcher:
+            raise PeerError(f"process {self.rank} of {self.size}: its launcher has ended. Go on with --resume")
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise PeerError(
+                f"process {self.rank} of {self.size}: another process has ended, or has not answered for "
+                f"{self.timeout:g} s ({reason}). Go on from the last checkpoint with --resume"
+            ) from None
 
 
 ALONE = World()
+
+
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def restarted() -> bool:
+    """Whether torchrun started it again, after a failure."""
+    return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def joined(timeout: float = TIMEOUT) -> Iterator[World]:
+    """The world that torchrun started this process in; without torchrun, `ALONE`."""
+    if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
+        yield ALONE
+        return
+    rank, size, place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    world = World(rank, size, place, timeout, os.getppid())
+    with world._talking():
+        dist.init_process_group(_backend(), timeout=timedelta(seconds=timeout))
+    yield world
+    dist.destroy_process_group()  # after an error the process ends anyway, and must not wait for the others
+
+
+def _backend() -> str:
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+
+
+def _digest(value: str) -> int:
+    return int.from_bytes(sha256(value.encode()).digest()[:8], signed=True)
+
+
+def fingerprint(tensors: Sequence[Tensor]) -> str:
+    """Figures that differ if a bit of the tensors does, all but surely: sums of whole numbers, in any order."""
+    return " ".join(str(int(each.detach().view(_WHOLE[each.dtype]).sum(dtype=torch.int64))) for each in tensors)
+
+
+_WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
