@@ -1,6 +1,6 @@
-"""One of several processes, started by torchrun: trains every case, and process 0 writes what came of it.
+"""One of several processes, started by torchrun: trains every case, and writes what came of it.
 
-torchrun ... process_worker.py FOLDER
+torchrun ... process_worker.py FOLDER CASE ...
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.errors import ConfigError
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
@@ -23,21 +24,12 @@ from concf.learning.train import train
 from concf.learning.world import ALONE, World, joined
 
 SEED = 5
-STRONG = ("weighted-squares@0.02", "cosine-softmax@0.2", "weighted-squares@0.05#pupil")
 CASES: dict[str, dict[str, Any]] = {
     "mlp": {},
     "mf": {"model": {"encoder": "mf"}},
     "lightgcn": {"model": {"encoder": "lightgcn"}},
     "paper": {"preset": "paper"},
     "released": {"preset": "released", "training": {"epochs": 5}},
-    "all is shared": {"model": {"sharing": "full"}},
-    "nothing is shared": {"model": {"sharing": "none"}, "balance": {"on": False}},
-    "everyone is taught": {"consensus": {"untaught": ()}},
-    "everything is ranked and taught": {"consensus": {"places": None, "kept": None, "tail": None}},
-    "batches of two": {"training": {"batch": 2}},
-    "one batch": {"training": {"batch": 4096}},
-    "all unobserved pairs": {"objectives": ("bpr", "squared-error-everywhere", "multinomial")},
-    "weighted squares and cosines": {"objectives": STRONG, "losses": {"unobserved": 0.2}},
     "strong": {
         "preset": "strong",
         "model": {"encoder": "mf", "sharing": "none", "spread": 0.3},
@@ -45,14 +37,25 @@ CASES: dict[str, dict[str, Any]] = {
         "balance": {"on": False},
         "training": {"steps": None, "order": "users"},
     },
-    "users in order": {"training": {"order": "users"}},
+    "shared squares and cosines": {
+        "objectives": ("weighted-squares@0.02", "cosine-softmax@0.2", "squared-error-everywhere", "multinomial"),
+        "losses": {"unobserved": 0.2},
+    },
+    "everything is taught in batches of two": {
+        "consensus": {"places": None, "kept": None, "tail": None, "untaught": ()},
+        "training": {"batch": 2},
+    },
+    "one batch, and the lesson carries the weight": {
+        "consensus": {"weight_range": None, "weight": 0.3},
+        "training": {"batch": 4096},
+        "balance": {"update": "epoch"},
+    },
     "one head": {"objectives": ("multinomial",), "training": {"watch": "multinomial"}},
     "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
-    "the weights move once an epoch": {"balance": {"update": "epoch"}},
-    "the lesson carries the weight": {"consensus": {"weight_range": None, "weight": 0.3}},
+    "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
-    "voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
 }
+RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
 def data() -> Split:
@@ -75,12 +78,26 @@ def settings(case: str) -> ConCFSettings:
     return choose_settings(preset, chosen)
 
 
-def trained(case: str, world: World = ALONE) -> Run:
-    return train(data(), settings(case), seed=SEED, device="cpu", world=world)
+def trained(case: str, world: World = ALONE, **words: Any) -> Run:
+    return train(data(), settings(case), seed=SEED, device="cpu", world=world, **words)
+
+
+def stopped(case: str, after: int, out: Path, world: World = ALONE) -> None:
+    """Train so many epochs of the case, with a checkpoint after each."""
+
+    def watch(record: dict[str, Any]) -> None:
+        if record["epoch"] == after - 1:
+            raise InterruptedError
+
+    try:
+        trained(case, world, out=out, checkpoint_seconds=0, watch=watch)
+    except InterruptedError:
+        return
+    raise AssertionError("it went on")
 
 
 def tensors(run: Run) -> dict[str, torch.Tensor]:
-    """The model, and the lists and votes of every consensus at its best."""
+    """The model, and every head and consensus at its best."""
     found = dict(run.model.state_dict())
     for name, best in run.best.items():
         found |= {f"{name}/{part}": each for part, each in best.state.items()}
@@ -89,17 +106,31 @@ def tensors(run: Run) -> dict[str, torch.Tensor]:
     return {name: each.contiguous().clone() for name, each in found.items()}
 
 
+def write(run: Run, folder: Path, name: str, world: World) -> None:
+    if world.writes:
+        (folder / f"{name}.json").write_text(json.dumps(run.history))
+    save_file(tensors(run), folder / f"{name}.{world.rank}.safetensors")
+
+
+def refused(world: World, **words: Any) -> str:
+    try:
+        train(data(), settings("mlp"), world=world, device="cpu", **words)
+    except ConfigError as error:
+        return str(error)
+    return "nothing"
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    folder = Path(sys.argv[1])
+    folder, cases = Path(sys.argv[1]), sys.argv[2:]
     with joined(60) as world:
-        for case in CASES:
-            run = trained(case, world)
-            name = case.replace(" ", "-")
-            if world.writes:
-                (folder / f"{name}.json").write_text(json.dumps(run.history))
-            save_file(tensors(run), folder / f"{name}.{world.rank}.safetensors")
+        for case in cases:
+            write(trained(case, world), folder, case, world)
+        stopped(RESUMED, 2, folder / "stopped here", world)
+        write(trained(RESUMED, world, out=folder / "stopped alone", resume=True), folder, "resumed", world)
+        if world.several:
+            (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
 
 
 if __name__ == "__main__":

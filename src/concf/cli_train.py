@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -77,6 +78,8 @@ def train(
             return
         with joined(timeout) as world:
             resume = world.told(resume or (restarted() and home.begun))  # the same command again, after a failure
+            if restarted() and world.writes:
+                typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
             data, folder = _data(folder, home, seed, min_item, resume, world)
             run = train_model(
@@ -84,7 +87,9 @@ def train(
                 watch=scalars, data_folder=folder, world=world,
             )  # fmt: skip
     except KeyboardInterrupt:
-        if starts or not launched():
+        if launched():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher says it again
+        else:
             typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
         raise typer.Exit(130) from None
     finally:

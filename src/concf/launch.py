@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from signal import Signals
@@ -14,17 +15,21 @@ def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
 
     restarts: how often they are all started again after a failure
     """
+    import torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it says is said below
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // processes)))
     options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}", "-m", "concf"]
     try:
         run(parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
-        ends = (f"process {rank} {_end(failure.exitcode)}" for rank, failure in sorted(error.failures.items()))
-        raise PeerError(f"{', '.join(ends)}. Go on from the last checkpoint with --resume") from None
+        codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
+        first = {rank: code for rank, code in codes.items() if code != -Signals.SIGTERM} or codes  # others were ended
+        ends = ", ".join(f"process {rank} {_end(code)}" for rank, code in first.items())
+        raise PeerError(f"{ends}. Where there is a checkpoint, go on from it with --resume") from None
     except SignalException as error:
         raise KeyboardInterrupt from error
 

@@ -7,17 +7,24 @@ they find is added up or put together here, by PyTorch's own collectives (gloo o
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from concf.errors import ConfigError, PeerError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
 
 TIMEOUT = 600.0  # seconds that a process waits for the others
 
@@ -133,7 +140,7 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
+            reason = re.sub(r"\[/\S+\] *", "", str(error).splitlines()[0]).partition(". ")[0]
             raise PeerError(
                 f"process {self.rank} of {self.size}: another process has ended, or has not answered for "
                 f"{self.timeout:g} s ({reason}). Go on from the last checkpoint with --resume"
@@ -159,12 +166,40 @@ def joined(timeout: float = TIMEOUT) -> Iterator[World]:
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return
+    from torch.distributed.rendezvous import rendezvous
+
     rank, size, place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     world = World(rank, size, place, timeout, os.getppid())
     with world._talking():
-        dist.init_process_group(_backend(), timeout=timedelta(seconds=timeout))
+        store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], world)
+        dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
     yield world
     dist.destroy_process_group()  # after an error the process ends anyway, and must not wait for the others
+
+
+def _unused(store: Store, world: World) -> Store:
+    """A part of the store that no earlier attempt has used: torchrun keeps the store when it starts processes again.
+
+    Each process says hello by a name that is new. The first one says which names it has heard and what the part is
+    called, until every other one has found its own name there.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    name, deadline = uuid4().hex, time.monotonic() + world.timeout
+    store.set(f"concf/hello/{world.rank}", name)
+    while time.monotonic() < deadline:
+        if world.rank == 0:
+            heard = [store.get(f"concf/hello/{rank}").decode() for rank in range(1, world.size)]
+            store.set("concf/heard", " ".join([name, *heard]))
+            if store.add(f"concf/begins/{name}", 0) == world.size - 1:
+                return PrefixStore(name, store)
+        else:
+            called, *heard = store.get("concf/heard").decode().split()
+            if name in heard:
+                store.add(f"concf/begins/{called}", 1)
+                return PrefixStore(called, store)
+        time.sleep(0.01)
+    raise RuntimeError("not all processes have come")
 
 
 def _backend() -> str:

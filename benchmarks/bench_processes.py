@@ -1,0 +1,112 @@
+"""A training step and the heads' agreement in several processes beside one process, and what travels.
+
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_processes.py DATA [--set training.batch=8192]
+
+DATA: a prepared data set, such as `concf prepare citeulike --protocol paper --out DATA`. All in turns, in one job:
+while one process works alone the others wait. On a CPU; every process of several has one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from measuring import fastest, in_turns, medians, write
+
+from concf.data.split import Split
+from concf.learning.presets import choose_settings
+from concf.learning.settings import ConCFSettings
+from concf.learning.trainer import Trainer
+from concf.learning.world import ALONE, World, joined
+
+
+def alone(world: World, threads: int, work: Callable[[], object]) -> Callable[[], None]:
+    """The first process with so many threads; the others wait for it."""
+
+    def turn() -> None:
+        if world.writes:
+            torch.set_num_threads(threads)
+            work()
+            torch.set_num_threads(1)
+        world.wait()
+
+    return turn
+
+
+def everyone(world: World, work: Callable[[], object]) -> Callable[[], None]:
+    """All processes at once."""
+
+    def turn() -> None:
+        world.wait()
+        work()
+
+    return turn
+
+
+def bytes_added(work: Callable[[], object]) -> int:
+    """What a process hands over to be added up."""
+    sizes, add_up = [], dist.all_reduce
+
+    def counted(tensor: torch.Tensor, *words: Any, **more: Any) -> Any:
+        sizes.append(tensor.numel() * tensor.element_size())
+        return add_up(tensor, *words, **more)
+
+    dist.all_reduce = counted
+    try:
+        work()
+    finally:
+        dist.all_reduce = add_up
+    return sum(sizes)
+
+
+def measure(data: Split, settings: ConCFSettings, world: World) -> dict[str, Any]:
+    together, single = Trainer(data, settings, 0, "cpu", world=world), Trainer(data, settings, 0, "cpu", world=ALONE)
+    for trainer in (single, together):
+        trainer.agree()
+    batch = next(together.sampler.epoch(0, 0).split(together.batch))
+    part = batch.part(world.share(len(batch)))
+    steps: dict[str, Callable[[], None]] = {
+        "together": everyone(world, lambda: together._step(part, True)),
+        "alone": alone(world, 1, lambda: single._step(batch, True)),
+        "alone_with_all_threads": alone(world, world.size, lambda: single._step(batch, True)),
+    }
+    agreements: dict[str, Callable[[], None]] = {
+        "together": everyone(world, together.agree),
+        "alone": alone(world, 1, single.agree),
+        "alone_with_all_threads": alone(world, world.size, single.agree),
+    }
+    step, agreement = in_turns(steps, rounds=25, warm_up=3), in_turns(agreements, rounds=5)
+    added = bytes_added(lambda: together._step(part, True))
+    flat = torch.zeros(added // 4)
+    adding = in_turns({"adding": lambda: world.add([flat])}, rounds=10)
+    return {
+        "users": data.train.shape[0], "items": data.train.shape[1], "batch": len(batch), "processes": world.size,
+        "median_step_seconds": medians(step), "fastest_step_seconds": fastest(step),
+        "median_agreement_seconds": medians(agreement), "fastest_agreement_seconds": fastest(agreement),
+        "bytes_added_a_step": added, "bytes_before_a_step": bytes_added(lambda: together._step(part, False)),
+        "fastest_adding_seconds": fastest(adding)["adding"], "lesson_bytes": together.lesson.numel() * 4,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--preset", default="reference")
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out", default="processes")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    data, settings = Split.load(chosen.data), choose_settings(chosen.preset, words=chosen.set)
+    with joined() as world:
+        result = measure(data, settings, world)
+        if world.writes:
+            said = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "preset": chosen.preset}
+            write(chosen.out, said | {"set": chosen.set} | result)
+
+
+if __name__ == "__main__":
+    main()

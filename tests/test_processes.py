@@ -1,0 +1,236 @@
+"""Several processes, really started, train as one does; a killed or a hung one loses nothing but time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import process_worker
+import pytest
+import torch
+from process_worker import CASES, RESUMED, settings, stopped, tensors, trained
+from safetensors.torch import load_file
+from small_run import QUIET, SETS, assert_same_end, checkpoint, history, small_data
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.errors import ConfigError
+from concf.learning.batches import Sampler
+from concf.learning.branches import distinct
+from concf.learning.checkpoint import HISTORY
+from concf.learning.together import refuse_many
+from concf.learning.world import World
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two")
+JOBS = [*((2, case) for case in CASES), *((3, case) for case in FEW)]
+WAIT = 120  # seconds after which a test gives up
+
+
+@pytest.fixture
+def in_double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """The folder of the job of so many processes, which is run once."""
+    done: dict[int, Path] = {}
+
+    def job(processes: int) -> Path:
+        if processes not in done:
+            folder = tmp_path_factory.mktemp(f"job{processes}")
+            stopped(RESUMED, 2, folder / "stopped alone")
+            cases = [case for number, case in JOBS if number == processes]
+            subprocess.run(
+                [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
+                 process_worker.__file__, folder, *cases],
+                check=True, env=QUIET, timeout=WAIT,
+            )  # fmt: skip
+            done[processes] = folder
+        return done[processes]
+
+    return job
+
+
+def figures(record: Any) -> list[float]:
+    """All figures of a record but its times."""
+    if not isinstance(record, dict):
+        return [record]
+    return [figure for name, part in record.items() if "seconds" not in name for figure in figures(part)]
+
+
+def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
+    expected = trained(case)
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert len(found) == len(expected.history)
+    for mine, theirs in zip(found, expected.history, strict=True):
+        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9)
+    wanted = tensors(expected)
+    for rank in range(processes):
+        parts = load_file(folder / f"{name}.{rank}.safetensors")
+        assert parts.keys() == wanted.keys()
+        for part, tensor in parts.items():
+            assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (rank, part)
+
+
+@pytest.mark.parametrize(("processes", "case"), JOBS)
+def test_processes_train_as_one(in_double, jobs: Callable[[int], Path], processes: int, case: str) -> None:
+    assert_trained_alike(jobs(processes), case, processes, case)
+    record = json.loads((jobs(processes) / f"{case}.json").read_text())[-1]
+    assert any(record["lesson"].values()) == settings(case).teaches  # the last epoch taught
+
+
+def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tmp_path: Path) -> None:
+    stopped(RESUMED, 2, tmp_path / "stopped alone")
+    alone = {"TORCHELASTIC_RUN_ID": "alone", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
+    for name, value in alone.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["worker", str(tmp_path), "mlp"])
+    process_worker.main()
+    assert_trained_alike(tmp_path, "mlp", 1, "mlp")
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_checkpoint_of_one_process_goes_on_in_several(in_double, jobs: Callable[[int], Path], processes: int) -> None:
+    assert_trained_alike(jobs(processes), "resumed", processes, RESUMED)
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_a_checkpoint_of_several_processes_goes_on_in_one(
+    in_double, jobs: Callable[[int], Path], processes: int
+) -> None:
+    folder = jobs(processes) / "stopped here"
+    assert len(history(folder)) == checkpoint(folder)[0]["epoch"] == 2
+    expected, found = trained(RESUMED), trained(RESUMED, out=folder, resume=True)
+    for part, tensor in tensors(found).items():
+        assert torch.allclose(tensor, tensors(expected)[part], rtol=0, atol=1e-9), part
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_that_differ_are_refused_by_all(in_double, jobs: Callable[[int], Path], processes: int) -> None:
+    for rank in range(processes):
+        said = (jobs(processes) / f"refused.{rank}").read_text()
+        assert f"process 1 of {processes} has another seed than process 0" in said
+
+
+def test_what_cannot_be_divided_is_refused() -> None:
+    data, chosen = process_worker.data(), settings("mlp")
+    refuse_many(World(0, 11), data, chosen)
+    with pytest.raises(ConfigError, match="12 processes for 11 users"):
+        refuse_many(World(0, 12), data, chosen)
+    alone = chosen.model_copy(update={"training": chosen.training.model_copy(update={"selection": "one"})})
+    refuse_many(World(), data, alone)
+    with pytest.raises(ConfigError, match="run it in one process"):
+        refuse_many(World(0, 2), data, alone)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
+def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -> None:
+    data = prepare(Simulation(users=20, items=15, events=200).draw(0), protocol="random")
+    whole = next(Sampler(data.train).epoch(0, 0).split(32))
+    parts = [whole.part(World(rank, size).share(len(whole))) for rank in range(size)]
+    for n, of, among in ((20, "user", "among_users"), (15, "items", "among_items")):
+        counted = np.zeros(n)
+        for part in parts:
+            if len(part):
+                rows, weight = distinct(getattr(part, of), n, torch.float64, among=getattr(part, among)())
+                np.add.at(counted, getattr(part, of)[rows].numpy(), weight.numpy())
+        there = np.isin(np.arange(n), getattr(whole, of).numpy())
+        assert counted.tolist() == there.astype(float).tolist()
+    assert torch.equal(torch.cat([part.user for part in parts]), whole.user)
+
+
+# Jobs of the command line. A long run, so that there is time to disturb it.
+
+LONG = [*SETS, "--set", "training.epochs=20", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_data(tmp_path_factory.mktemp("data") / "small")
+
+
+class Job:
+    """`concf train --processes 2` on the small data; what it says is in `said`."""
+
+    def __init__(self, out: Path, *words: object) -> None:
+        self.out, self.said = out, out.with_suffix(".said")
+        command = [sys.executable, "-m", "concf", "train", *words, "--out", out, "--device", "cpu", "--processes", "2"]
+        with self.said.open("a") as said:
+            self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=said, stderr=said)
+
+    def until_epoch(self, epochs: int) -> None:
+        _until(lambda: (self.out / HISTORY).exists() and len((self.out / HISTORY).read_text().splitlines()) >= epochs)
+
+    def pid(self, rank: int) -> int:
+        """Of one of the processes that train."""
+        pid = self.process.pid
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
+                return int(child)
+        raise AssertionError(self.said.read_text())
+
+    def end(self) -> int:
+        return self.process.wait(WAIT)
+
+
+def _until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    job = Job(tmp_path_factory.mktemp("undisturbed") / "run", small, *LONG)
+    assert job.end() == 0, job.said.read_text()
+    assert job.said.read_text().count("best head") == 1  # one process speaks
+    return job.out
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+
+
+@linux
+def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
+    small: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """With dropout, bit for bit: as many processes add up in the same order."""
+    job = Job(tmp_path / "run", small, *LONG, "--restarts", "1", "--timeout", "3")
+    job.until_epoch(3)
+    os.kill(job.pid(0), signal.SIGKILL)
+    _until(lambda: "a process failed, all are started again" in job.said.read_text())
+    job.until_epoch(8)
+    hung = job.pid(1)
+    os.kill(hung, signal.SIGSTOP)
+    begin = time.monotonic()
+    _until(lambda: "process 0 of 2: another process has ended, or has not answered for 3 s" in job.said.read_text())
+    assert time.monotonic() - begin < 20
+    os.kill(hung, signal.SIGKILL)  # the launcher would, but is patient
+    assert job.end() == 2
+    assert "process 1 was killed (SIGKILL)" in job.said.read_text()
+    assert "Traceback" not in job.said.read_text()
+    assert not checkpoint(job.out)[0]["finished"]
+    again = Job(job.out, "--resume", "--checkpoint-seconds", "0")
+    assert again.end() == 0, again.said.read_text()
+    assert_same_end(job.out, undisturbed)
+
+
+def test_a_mistake_is_said_once_before_anything_is_started(concf, small: Path, tmp_path: Path) -> None:
+    code, _, said = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
+    assert code == 2
+    assert said.count("unknown setting") == said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
