@@ -3,12 +3,14 @@
 torchrun --standalone --nproc-per-node 2 benchmarks/bench_processes.py DATA [--set training.batch=8192]
 
 DATA: a prepared data set, such as `concf prepare citeulike --protocol paper --out DATA`. All in turns, in one job:
-while one process works alone the others wait. On a CPU; every process of several has one thread.
+while one process works alone the others wait. On a CPU; every process of several has one thread. The lesson is of
+random items, so that as many rows as can travel do.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,10 +65,19 @@ def bytes_added(work: Callable[[], object]) -> int:
     return sum(sizes)
 
 
+def busy_seconds(work: Callable[[], object], rounds: int = 20) -> float:
+    """How long a processor works for this process in one call: what else the machine does hardly shows."""
+    begin = time.process_time()
+    for _ in range(rounds):
+        work()
+    return (time.process_time() - begin) / rounds
+
+
 def measure(data: Split, settings: ConCFSettings, world: World) -> dict[str, Any]:
     together, single = Trainer(data, settings, 0, "cpu", world=world), Trainer(data, settings, 0, "cpu", world=ALONE)
     for trainer in (single, together):
         trainer.agree()
+        trainer.lesson.random_(data.train.shape[1], generator=torch.Generator().manual_seed(0))
     batch = next(together.sampler.epoch(0, 0).split(together.batch))
     part = batch.part(world.share(len(batch)))
     steps: dict[str, Callable[[], None]] = {
@@ -79,15 +90,18 @@ def measure(data: Split, settings: ConCFSettings, world: World) -> dict[str, Any
         "alone": alone(world, 1, single.agree),
         "alone_with_all_threads": alone(world, world.size, single.agree),
     }
-    step, agreement = in_turns(steps, rounds=25, warm_up=3), in_turns(agreements, rounds=5)
-    added = bytes_added(lambda: together._step(part, True))
+    added, before = (bytes_added(lambda teaching=each: together._step(part, teaching)) for each in (True, False))
+    step = in_turns(steps, rounds=25, warm_up=3)
+    busy = {name: busy_seconds(steps[name]) for name in ("together", "alone")}
+    agreement = in_turns(agreements, rounds=5)
     flat = torch.zeros(added // 4)
     adding = in_turns({"adding": lambda: world.add([flat])}, rounds=10)
     return {
         "users": data.train.shape[0], "items": data.train.shape[1], "batch": len(batch), "processes": world.size,
         "median_step_seconds": medians(step), "fastest_step_seconds": fastest(step),
+        "busy_step_seconds": busy,
         "median_agreement_seconds": medians(agreement), "fastest_agreement_seconds": fastest(agreement),
-        "bytes_added_a_step": added, "bytes_before_a_step": bytes_added(lambda: together._step(part, False)),
+        "bytes_added_a_step": added, "bytes_added_before_the_lesson": before,
         "fastest_adding_seconds": fastest(adding)["adding"], "lesson_bytes": together.lesson.numel() * 4,
     }  # fmt: skip
 

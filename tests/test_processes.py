@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,6 @@ from concf.learning.world import World
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two")
-JOBS = [*((2, case) for case in CASES), *((3, case) for case in FEW)]
 WAIT = 120  # seconds after which a test gives up
 
 
@@ -43,25 +42,13 @@ def in_double():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """The folder of the job of so many processes, which is run once."""
-    done: dict[int, Path] = {}
-
-    def job(processes: int) -> Path:
-        if processes not in done:
-            folder = tmp_path_factory.mktemp(f"job{processes}")
-            stopped(RESUMED, 2, folder / "stopped alone")
-            cases = [case for number, case in JOBS if number == processes]
-            subprocess.run(
-                [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
-                 process_worker.__file__, folder, *cases],
-                check=True, env=QUIET, timeout=WAIT,
-            )  # fmt: skip
-            done[processes] = folder
-        return done[processes]
-
-    return job
+def run_job(processes: int, folder: Path, cases: Iterable[str]) -> None:
+    """Start the processes by torchrun and wait for their end."""
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
+         process_worker.__file__, folder, *cases],
+        check=True, env=QUIET, timeout=WAIT,
+    )  # fmt: skip
 
 
 def figures(record: Any) -> list[float]:
@@ -76,20 +63,33 @@ def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> 
     found = json.loads((folder / f"{name}.json").read_text())
     assert len(found) == len(expected.history)
     for mine, theirs in zip(found, expected.history, strict=True):
-        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9)
+        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), name
     wanted = tensors(expected)
     for rank in range(processes):
         parts = load_file(folder / f"{name}.{rank}.safetensors")
         assert parts.keys() == wanted.keys()
         for part, tensor in parts.items():
-            assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (rank, part)
+            assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, rank, part)
 
 
-@pytest.mark.parametrize(("processes", "case"), JOBS)
-def test_processes_train_as_one(in_double, jobs: Callable[[int], Path], processes: int, case: str) -> None:
-    assert_trained_alike(jobs(processes), case, processes, case)
-    record = json.loads((jobs(processes) / f"{case}.json").read_text())[-1]
-    assert any(record["lesson"].values()) == settings(case).teaches  # the last epoch taught
+@pytest.mark.parametrize(("processes", "cases"), [(2, tuple(CASES)), (3, FEW)])
+def test_processes_train_as_one(in_double, tmp_path: Path, processes: int, cases: tuple[str, ...]) -> None:
+    """All cases in one job: to start it takes longer than they do."""
+    stopped(RESUMED, 2, tmp_path / "stopped alone")
+    run_job(processes, tmp_path, cases)
+    for case in cases:
+        assert_trained_alike(tmp_path, case, processes, case)
+        last = json.loads((tmp_path / f"{case}.json").read_text())[-1]
+        assert any(last["lesson"].values()) == settings(case).teaches, case
+    assert_trained_alike(tmp_path, "resumed", processes, RESUMED)  # from a checkpoint of one process
+    left = tmp_path / "stopped here"
+    assert len(history(left)) == checkpoint(left)[0]["epoch"] == 2
+    expected, found = trained(RESUMED), trained(RESUMED, out=left, resume=True)  # one process, from their checkpoint
+    for part, tensor in tensors(found).items():
+        assert torch.allclose(tensor, tensors(expected)[part], rtol=0, atol=1e-9), part
+    for rank in range(processes):
+        said = (tmp_path / f"refused.{rank}").read_text()
+        assert f"process 1 of {processes} has another seed than process 0" in said
 
 
 def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tmp_path: Path) -> None:
@@ -100,29 +100,6 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
     monkeypatch.setattr("sys.argv", ["worker", str(tmp_path), "mlp"])
     process_worker.main()
     assert_trained_alike(tmp_path, "mlp", 1, "mlp")
-
-
-@pytest.mark.parametrize("processes", [2, 3])
-def test_a_checkpoint_of_one_process_goes_on_in_several(in_double, jobs: Callable[[int], Path], processes: int) -> None:
-    assert_trained_alike(jobs(processes), "resumed", processes, RESUMED)
-
-
-@pytest.mark.parametrize("processes", [2, 3])
-def test_a_checkpoint_of_several_processes_goes_on_in_one(
-    in_double, jobs: Callable[[int], Path], processes: int
-) -> None:
-    folder = jobs(processes) / "stopped here"
-    assert len(history(folder)) == checkpoint(folder)[0]["epoch"] == 2
-    expected, found = trained(RESUMED), trained(RESUMED, out=folder, resume=True)
-    for part, tensor in tensors(found).items():
-        assert torch.allclose(tensor, tensors(expected)[part], rtol=0, atol=1e-9), part
-
-
-@pytest.mark.parametrize("processes", [2, 3])
-def test_processes_that_differ_are_refused_by_all(in_double, jobs: Callable[[int], Path], processes: int) -> None:
-    for rank in range(processes):
-        said = (jobs(processes) / f"refused.{rank}").read_text()
-        assert f"process 1 of {processes} has another seed than process 0" in said
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
@@ -154,12 +131,12 @@ def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -
 
 # Jobs of the command line. A long run, so that there is time to disturb it.
 
-LONG = [*SETS, "--set", "training.epochs=20", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
+LONG = [*SETS, "--set", "training.epochs=14", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_data(tmp_path_factory.mktemp("data") / "small")
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    return small_data(tmp_path / "small")
 
 
 class Job:
@@ -193,27 +170,20 @@ def _until(what: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    job = Job(tmp_path_factory.mktemp("undisturbed") / "run", small, *LONG)
-    assert job.end() == 0, job.said.read_text()
-    assert job.said.read_text().count("best head") == 1  # one process speaks
-    return job.out
-
-
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 
 
 @linux
-def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
-    small: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(small: Path, tmp_path: Path) -> None:
     """With dropout, bit for bit: as many processes add up in the same order."""
+    undisturbed = Job(tmp_path / "undisturbed", small, *LONG)
+    assert undisturbed.end() == 0, undisturbed.said.read_text()
+    assert undisturbed.said.read_text().count("best head") == 1  # one process speaks
     job = Job(tmp_path / "run", small, *LONG, "--restarts", "1", "--timeout", "3")
     job.until_epoch(3)
     os.kill(job.pid(0), signal.SIGKILL)
     _until(lambda: "a process failed, all are started again" in job.said.read_text())
-    job.until_epoch(8)
+    job.until_epoch(6)
     hung = job.pid(1)
     os.kill(hung, signal.SIGSTOP)
     begin = time.monotonic()
@@ -226,7 +196,7 @@ def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
     assert not checkpoint(job.out)[0]["finished"]
     again = Job(job.out, "--resume", "--checkpoint-seconds", "0")
     assert again.end() == 0, again.said.read_text()
-    assert_same_end(job.out, undisturbed)
+    assert_same_end(job.out, undisturbed.out)
 
 
 def test_a_mistake_is_said_once_before_anything_is_started(concf, small: Path, tmp_path: Path) -> None:

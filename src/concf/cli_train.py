@@ -77,8 +77,9 @@ def train(
             launch(sys.argv[1:], processes, restarts)
             return
         with joined(timeout) as world:
-            resume = world.told(resume or (restarted() and home.begun))  # the same command again, after a failure
-            if restarted() and world.writes:
+            again = world.anyone(restarted())
+            resume = world.told(resume or (again and home.begun))  # the same command, after a failure
+            if again and world.writes:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
             data, folder = _data(folder, home, seed, min_item, resume, world)

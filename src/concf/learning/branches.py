@@ -286,7 +286,7 @@ def distinct(
     """
     row = torch.arange(len(places), device=places.device)
     everyone, at = (places, row) if among is None else among
-    if places.is_cuda and (most is None or most >= len(places)):
+    if places.is_cuda and (most is None or most >= len(everyone)):  # in all processes alike
         one = torch.ones(len(everyone), dtype=kind, device=places.device)
         times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, everyone, one)
         return slice(None), 1 / times[places]

@@ -110,6 +110,12 @@ class World:
             dist.broadcast(said, 0)
         return bool(said)
 
+    def anyone(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        said = torch.tensor(int(flag))
+        self.add([said])
+        return bool(said)
+
     def wait(self) -> None:
         """Until all processes have come here."""
         self.told(True)
@@ -156,7 +162,7 @@ def launched() -> bool:
 
 
 def restarted() -> bool:
-    """Whether torchrun started it again, after a failure."""
+    """Whether torchrun started it again, after a failure on its machine."""
     return launched() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
@@ -212,7 +218,5 @@ def _digest(value: str) -> int:
 
 def fingerprint(tensors: Sequence[Tensor]) -> str:
     """Figures that differ if a bit of the tensors does, all but surely: sums of whole numbers, in any order."""
-    return " ".join(str(int(each.detach().view(_WHOLE[each.dtype]).sum(dtype=torch.int64))) for each in tensors)
-
-
-_WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return " ".join(str(int(each.detach().view(whole[each.element_size()]).sum())) for each in tensors)
