@@ -1,11 +1,12 @@
 """One of several processes, started by torchrun: trains every case, and writes what came of it.
 
-torchrun ... process_worker.py FOLDER CASE ...
+torchrun ... process_worker.py FOLDER
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from safetensors.torch import save_file
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConcfError
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
@@ -55,6 +56,7 @@ CASES: dict[str, dict[str, Any]] = {
     "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
+FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two")
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
@@ -115,22 +117,51 @@ def write(run: Run, folder: Path, name: str, world: World) -> None:
 def refused(world: World, **words: Any) -> str:
     try:
         train(data(), settings("mlp"), world=world, device="cpu", **words)
-    except ConfigError as error:
+    except ConcfError as error:
         return str(error)
     return "nothing"
 
 
+def on_a_full_disk(world: World, out: Path) -> str:
+    """What a process says when the one that writes may write no more than 9,000 bytes to a file."""
+    import resource  # not on every system
+
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if world.writes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (9000, unlimited[1]))
+    try:
+        return refused(world, out=out, checkpoint_seconds=0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+
+
+def cases(processes: int) -> tuple[str, ...]:
+    return {1: ("mlp",), 2: tuple(CASES)}.get(processes, FEW)
+
+
+def train_all(world: World, folder: Path) -> None:
+    for case in cases(world.size):
+        write(trained(case, world), folder, case, world)
+    stopped(RESUMED, 2, folder / "stopped here", world)
+    write(trained(RESUMED, world, out=folder.parent / "stopped alone", resume=True), folder, "resumed", world)
+    if world.several:
+        (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
+
+
 def main() -> None:
+    """With all processes, then with one fewer: each of them begins anew on the store that the others have used."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    folder, cases = Path(sys.argv[1]), sys.argv[2:]
-    with joined(60) as world:
-        for case in cases:
-            write(trained(case, world), folder, case, world)
-        stopped(RESUMED, 2, folder / "stopped here", world)
-        write(trained(RESUMED, world, out=folder / "stopped alone", resume=True), folder, "resumed", world)
-        if world.several:
-            (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
+    folder = Path(sys.argv[1])
+    while int(os.environ["RANK"]) < (size := int(os.environ["WORLD_SIZE"])):
+        here = folder / str(size)
+        here.mkdir(exist_ok=True)
+        with joined(60) as world:
+            train_all(world, here)
+            if size == 2:
+                (here / f"full.{world.rank}").write_text(on_a_full_disk(world, here / "full disk"))
+                os._exit(0)  # as after any error: nobody waits for the others
+        os.environ["WORLD_SIZE"] = str(size - 1)
 
 
 if __name__ == "__main__":

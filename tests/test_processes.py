@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import process_worker
 import pytest
 import torch
-from process_worker import CASES, RESUMED, settings, stopped, tensors, trained
+from process_worker import RESUMED, cases, settings, stopped, tensors, trained
 from safetensors.torch import load_file
 from small_run import QUIET, SETS, assert_same_end, checkpoint, history, small_data
 
@@ -31,7 +32,8 @@ from concf.learning.world import World
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+once = cache(trained)  # in one process, in double precision
 WAIT = 120  # seconds after which a test gives up
 
 
@@ -42,11 +44,10 @@ def in_double():
     torch.set_default_dtype(torch.float32)
 
 
-def run_job(processes: int, folder: Path, cases: Iterable[str]) -> None:
+def run_job(processes: int, folder: Path) -> None:
     """Start the processes by torchrun and wait for their end."""
     subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}",
-         process_worker.__file__, folder, *cases],
+        [*TORCHRUN, f"--nproc-per-node={processes}", process_worker.__file__, folder],
         check=True, env=QUIET, timeout=WAIT,
     )  # fmt: skip
 
@@ -59,7 +60,7 @@ def figures(record: Any) -> list[float]:
 
 
 def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
-    expected = trained(case)
+    expected = once(case)
     found = json.loads((folder / f"{name}.json").read_text())
     assert len(found) == len(expected.history)
     for mine, theirs in zip(found, expected.history, strict=True):
@@ -72,24 +73,33 @@ def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> 
             assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, rank, part)
 
 
-@pytest.mark.parametrize(("processes", "cases"), [(2, tuple(CASES)), (3, FEW)], ids=["2", "3"])
-def test_processes_train_as_one(in_double, tmp_path: Path, processes: int, cases: tuple[str, ...]) -> None:
-    """All cases in one job: to start it takes longer than they do."""
+def test_processes_train_as_one(in_double, tmp_path: Path) -> None:
+    """All cases in one job, with three processes and then with two of them: to start it takes longer than they do."""
     stopped(RESUMED, 2, tmp_path / "stopped alone")
-    run_job(processes, tmp_path, cases)
-    for case in cases:
-        assert_trained_alike(tmp_path, case, processes, case)
-        last = json.loads((tmp_path / f"{case}.json").read_text())[-1]
-        assert any(last["lesson"].values()) == settings(case).teaches, case
-    assert_trained_alike(tmp_path, "resumed", processes, RESUMED)  # from a checkpoint of one process
-    left = tmp_path / "stopped here"
+    run_job(3, tmp_path)
+    for processes in (3, 2):
+        folder = tmp_path / str(processes)
+        for case in cases(processes):
+            assert_trained_alike(folder, case, processes, case)
+            last = json.loads((folder / f"{case}.json").read_text())[-1]
+            assert any(last["lesson"].values()) == settings(case).teaches, case
+        assert_trained_alike(folder, "resumed", processes, RESUMED)  # from a checkpoint of one process
+        assert_goes_on_alone(folder / "stopped here")
+        for rank in range(processes):
+            said = (folder / f"refused.{rank}").read_text()
+            assert f"process 1 of {processes} has another seed than process 0" in said
+    said, other = ((tmp_path / "2" / f"full.{rank}").read_text() for rank in (0, 1))
+    assert "checkpoint.safetensors: could not be written" in said
+    assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
+    assert [path.name for path in (tmp_path / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
+
+
+def assert_goes_on_alone(left: Path) -> None:
+    """One process, from a checkpoint of several."""
     assert len(history(left)) == checkpoint(left)[0]["epoch"] == 2
-    expected, found = trained(RESUMED), trained(RESUMED, out=left, resume=True)  # one process, from their checkpoint
-    for part, tensor in tensors(found).items():
-        assert torch.allclose(tensor, tensors(expected)[part], rtol=0, atol=1e-9), part
-    for rank in range(processes):
-        said = (tmp_path / f"refused.{rank}").read_text()
-        assert f"process 1 of {processes} has another seed than process 0" in said
+    expected, found = tensors(once(RESUMED)), tensors(trained(RESUMED, out=left, resume=True))
+    for part, tensor in found.items():
+        assert torch.allclose(tensor, expected[part], rtol=0, atol=1e-9), part
 
 
 def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tmp_path: Path) -> None:
@@ -97,9 +107,9 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
     alone = {"TORCHELASTIC_RUN_ID": "alone", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
     for name, value in alone.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.argv", ["worker", str(tmp_path), "mlp"])
+    monkeypatch.setattr("sys.argv", ["worker", str(tmp_path)])
     process_worker.main()
-    assert_trained_alike(tmp_path, "mlp", 1, "mlp")
+    assert_trained_alike(tmp_path / "1", "mlp", 1, "mlp")
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
@@ -140,11 +150,13 @@ def small(tmp_path: Path) -> Path:
 
 
 class Job:
-    """`concf train --processes 2` on the small data; what it says is in `said`."""
+    """`concf train` in two processes on the small data, by itself or by torchrun; what it says is in `said`."""
 
-    def __init__(self, out: Path, *words: object) -> None:
+    def __init__(self, out: Path, *words: object, torchrun: bool = False) -> None:
         self.out, self.said = out, out.with_suffix(".said")
-        command = [sys.executable, "-m", "concf", "train", *words, "--out", out, "--device", "cpu", "--processes", "2"]
+        launcher = [*TORCHRUN, "--nproc-per-node=2"] if torchrun else [sys.executable]
+        command = [*launcher, "-m", "concf", "train", *words, "--out", out, "--device", "cpu"]
+        command += [] if torchrun else ["--processes", "2"]
         with self.said.open("a") as said:
             self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=said, stderr=said)
 
@@ -176,7 +188,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found 
 @linux
 def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(small: Path, tmp_path: Path) -> None:
     """With dropout, bit for bit: as many processes add up in the same order."""
-    undisturbed = Job(tmp_path / "undisturbed", small, *LONG)
+    undisturbed = Job(tmp_path / "undisturbed", small, *LONG, torchrun=True)
     job = Job(tmp_path / "run", small, *LONG, "--restarts", "1", "--timeout", "3")
     job.until_epoch(3)
     os.kill(job.pid(0), signal.SIGKILL)
