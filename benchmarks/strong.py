@@ -33,12 +33,13 @@ AT, METRICS = (20, 50), ("recall", "ndcg")
 ABLATIONS = {
     "strong": [],
     "no lesson": ["consensus.weight=0"],
-    "half the lesson": ["consensus.weight=0.005"],
-    "twice the lesson": ["consensus.weight=0.02"],
+    "no judge": ["consensus.judged=false"],
     "no guests": ["consensus.guests=[]"],
-    "all voices alike": ["consensus.trust=none"],
-    "with steadiness": ["consensus.steadiness=100"],
     "everyone is taught": ["consensus.untaught=[]"],
+    "twice the lesson": ["consensus.weight=0.01"],
+    "scores x 10 in the lesson": ["losses.squares_lesson=10"],
+    "all voices alike": ["consensus.trust=none"],
+    "no judge, with steadiness": ["consensus.judged=false", "consensus.steadiness=100"],
     "64 dimensions": ["model.dimensions=64"],
     "128 dimensions": ["model.dimensions=128"],
 }

@@ -286,7 +286,8 @@ class Recommender:
 
         heads: of each head and guest that votes its rank of the item (from 1, training items left out; of a guest
         only among its first K), R (Eq. 10), its steadiness C (Eq. 11), and its vote, their sum times its voice; 0
-        outside its first K places. importance: the mean of the votes (Eq. 12).
+        outside its first K places. importance: the mean of the votes (Eq. 12). judged: the score that a judge gives
+        it, which then makes the list's order; None without one.
         """
         best = self.run.best.get(CONSENSUS)
         if best is None:
@@ -306,12 +307,14 @@ class Recommender:
                 ahead = (scores > scores[wanted]) | ((scores == scores[wanted]) & (torch.arange(len(scores)) < wanted))
                 each["rank"] = int(ahead.sum())
             each["rank"] = None if seen[wanted] or each["rank"] is None else each["rank"] + 1
+        worth = ballots.worth(int(place), np.array([wanted], np.int32))[0]
         listed = [] if best.lists is None else best.lists[int(place)].tolist()
         return {
             "user": user,
             "item": item,
             "rank": listed.index(wanted) + 1 if wanted in listed else None,
             "importance": sum(each["vote"] for each in heads) / len(heads),
+            "judged": None if ballots.judge is None else float(worth),
             "used_in_training": bool(seen[wanted]),
             "heads": heads,
         }

@@ -52,7 +52,7 @@ def consensus(
     places: K; temperature: T; steadiness: T_c, or None for R in both
     """
     n_users = newest.shape[1]
-    size = _block(newest.device, n_items)
+    size = block_of_users(newest.device, n_items)
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
@@ -65,7 +65,7 @@ def consensus(
 
 def consistencies(asked: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
     """[heads, users, K] C (Eq. 11) of each head about the items `asked` of it. window: of [heads, users, M]."""
-    size = _block(asked.device, n_items)
+    size = block_of_users(asked.device, n_items)
     blocks = []
     for begin in range(0, asked.shape[1], size):
         users = slice(begin, begin + size)
@@ -79,7 +79,7 @@ def consistencies(asked: Tensor, window: Sequence[Tensor], n_items: int, tempera
     return torch.cat(blocks, 1)
 
 
-def _block(device: torch.device, n_items: int) -> int:
+def block_of_users(device: torch.device, n_items: int) -> int:
     """How many users go through together."""
     return max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
 

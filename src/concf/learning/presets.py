@@ -53,14 +53,14 @@ RELEASED = ConCFSettings(
 )
 
 VOTERS = ("weighted-squares@0.02", "weighted-squares@0.04", "cosine-softmax@0.15", "cosine-softmax@0.2")
-PUPILS = ("weighted-squares@0.03#pupil", "weighted-squares@0.05#pupil")  # one of them is what is deployed
+PUPILS = tuple(f"weighted-squares@{penalty}#pupil" for penalty in (0.03, 0.04, 0.05))  # one of them is deployed
 
 STRONG = ConCFSettings(
     objectives=(*VOTERS, *PUPILS),
-    losses=LossSettings(unobserved=1 / 160),
+    losses=LossSettings(unobserved=1 / 160, squares_lesson=30.0),
     model=ModelSettings(encoder="mf", dimensions=256, sharing="none", spread=0.1),
     consensus=ConsensusSettings(
-        weight=0.01,
+        weight=0.005,
         every=5,
         warm_up=4,
         temperature=20.0,
@@ -68,6 +68,7 @@ STRONG = ConCFSettings(
         places=200,
         guests=("rp3beta(alpha=0.5, beta=0.2)", "rp3beta(alpha=0.5, beta=-0.2)"),
         trust=0.04,
+        judged=True,
         untaught=VOTERS,
         weight_range=None,
     ),

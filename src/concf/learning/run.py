@@ -18,6 +18,8 @@ from concf.evaluation.scorers import Factors, ListFunction
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.model.model import Model
 
+OF_IT_ALONE = ("steadiness", "judge")  # votes of the consensus that the R-consensus does without
+
 
 @dataclass
 class Best:
@@ -65,7 +67,9 @@ class Run:
                     best.state = _state(self.model) if name == CONSENSUS else {}
                     best.lists = whole(lists[name])
                     made_of = votes()
-                    best.votes = {part: made_of[part] for part in made_of if name == CONSENSUS or part != "steadiness"}
+                    best.votes = {
+                        part: made_of[part] for part in made_of if name == CONSENSUS or part not in OF_IT_ALONE
+                    }
 
     def best_head(self) -> str:
         """The head with the best validation, the first of equals: the one to deploy."""

@@ -22,6 +22,7 @@ from concf.learning.branches import Branches
 from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus, consistencies
 from concf.learning.guests import guest
+from concf.learning.judge import Judge
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.together import add_up, refuse_many
@@ -75,6 +76,10 @@ class Trainer:
         self._make_optimisers()
         self.guests = self._invited()
         self.voices: list[float] = []
+        self.judge = Judge(
+            data.train, self.validation, self._places(), settings.consensus.temperature, self.mine, self.device, world
+        )
+        self._crossed: Tensor | None = None  # the judged lists that are validated
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # of the newest consensus: the ranking, and its window
@@ -343,6 +348,8 @@ class Trainer:
             votes, self.window, self.model.n_items, self._shown(), voters=self._voters(), voices=self.voices,
             places=self._places(), temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
+        if chosen.judged:
+            both, self._crossed = self.judge(both, [votes[voter] for voter in self._voters()], self.voices)
         if not self.teacher:
             self.lesson.copy_(self.world.gather(both[:, : self.lesson.shape[1]], self.model.n_users))
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
@@ -353,7 +360,7 @@ class Trainer:
         """What the newest consensus was made of, of all users: each head's first K items, how steady it is about them.
 
         items: [heads and guests, users, K] int32, -1 at an empty place; steadiness: the same shape, C (Eq. 11), 0
-        without it; voices: [heads and guests] how loud each is, 0 for one that does not vote
+        without it; voices: [heads and guests] how loud each is, 0 for one that does not vote; judge: its weights
         """
         if self._voted is None:
             return {}
@@ -367,7 +374,8 @@ class Trainer:
             steady = consistencies(items, window, self.model.n_items, temperature)
         found = {"items": items.clone(), "steadiness": steady}
         whole = {name: self.world.gather(each, self.model.n_users, 1) for name, each in found.items()}
-        return whole | {"voices": voices}
+        judged = {"judge": self.judge.weights} if self.settings.consensus.judged else {}
+        return whole | {"voices": voices} | judged
 
     def whole(self, lists: Tensor) -> Tensor:
         """A copy of lists [this process's users, ...], of all users."""
@@ -375,7 +383,8 @@ class Trainer:
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
-        return {name: self.validation(each) for name, each in lists.items()}
+        crossed = {} if self._crossed is None else {CONSENSUS: self._crossed}
+        return {name: self.validation(each) for name, each in (dict(lists) | crossed).items()}
 
     def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of the consensus that each head names too, in as many places as validation looks at; {} for one."""

@@ -55,6 +55,12 @@ class Validation:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
         return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total), lists).mean())
 
+    def held(self, lists: Tensor) -> Tensor:
+        """[validated users, L] where lists [this process's users, L] have an item that is held out for validation."""
+        asked = lists[self.users].long()
+        keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
+        return _among(keys, self.valid) & (asked >= 0)
+
     def _of_everyone(self, figures: NDArray[np.float64], lists: Tensor) -> NDArray[np.float64]:
         """[e] of all evaluated users in their order, so that the mean does not depend on the number of processes."""
         if not self.world.several:
