@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,24 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"batch": 4096},
         "balance": {"update": "epoch"},
     },
+    "a table for each head": {
+        "objectives": ("bpr", "cml", "multinomial", "multinomial-users"),
+        "model": {"encoder": "mf", "sharing": "none"},
+        "balance": {"on": False},
+        "training": {"order": "users"},
+    },
     "one head": {"objectives": ("multinomial",), "training": {"watch": "multinomial"}},
     "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
     "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
-FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two")
+FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two", "a table for each head")
+WHOLE = {
+    "lightgcn": "the encoder LightGCN",
+    "strong": "'weighted-squares@0.02' looks at all items",
+    "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
+    "peers": "consensus.by = 'softmax'",
+}  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
@@ -114,9 +127,9 @@ def write(run: Run, folder: Path, name: str, world: World) -> None:
     save_file(tensors(run), folder / f"{name}.{world.rank}.safetensors")
 
 
-def refused(world: World, **words: Any) -> str:
+def refused(world: World, case: str = "mlp", **words: Any) -> str:
     try:
-        train(data(), settings("mlp"), world=world, device="cpu", **words)
+        train(data(), settings(case), world=world, device="cpu", **words)
     except ConcfError as error:
         return str(error)
     return "nothing"
@@ -139,11 +152,25 @@ def cases(processes: int) -> tuple[str, ...]:
     return {1: ("mlp",), 2: tuple(CASES)}.get(processes, FEW)
 
 
+def train_divided(world: World, folder: Path) -> None:
+    """The same cases with divided tables, where they can be; runs of one and of three processes go on."""
+    for case in cases(world.size):
+        if case in WHOLE:
+            (folder / f"divided {case}.{world.rank}").write_text(refused(world, case, out=folder / "never"))
+        else:
+            trained(case, world, out=folder / f"divided {case}")
+    trained(RESUMED, world, out=folder / "stopped alone too", resume=True)
+    if world.size == 2:
+        trained(RESUMED, world, out=folder.parent / "3" / "divided stopped", resume=True)
+    if world.several:
+        stopped(RESUMED, 2, folder / "divided stopped", world)
+
+
 def train_all(world: World, folder: Path) -> None:
     for case in cases(world.size):
         write(trained(case, world), folder, case, world)
     stopped(RESUMED, 2, folder / "stopped here", world)
-    write(trained(RESUMED, world, out=folder.parent / "stopped alone", resume=True), folder, "resumed", world)
+    write(trained(RESUMED, world, out=folder / "stopped alone", resume=True), folder, "resumed", world)
     if world.several:
         (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
 
@@ -158,6 +185,7 @@ def main() -> None:
         here.mkdir(exist_ok=True)
         with joined(60) as world:
             train_all(world, here)
+            train_divided(replace(world, divides=True), here)
             if size == 2:
                 (here / f"full.{world.rank}").write_text(on_a_full_disk(world, here / "full disk"))
                 os._exit(0)  # as after any error: nobody waits for the others
