@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from concf.cli import main as command_line
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConcfError
+from concf.errors import ConcfError, ConfigError
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
@@ -158,12 +159,40 @@ def train_divided(world: World, folder: Path) -> None:
         if case in WHOLE:
             (folder / f"divided {case}.{world.rank}").write_text(refused(world, case, out=folder / "never"))
         else:
-            trained(case, world, out=folder / f"divided {case}")
+            run = trained(case, world, out=folder / f"divided {case}")
+            if world.divided:
+                assert_holds_its_share(run, world)
     trained(RESUMED, world, out=folder / "stopped alone too", resume=True)
     if world.size == 2:
         trained(RESUMED, world, out=folder.parent / "3" / "divided stopped", resume=True)
     if world.several:
         stopped(RESUMED, 2, folder / "divided stopped", world)
+
+
+def assert_holds_its_share(run: Run, world: World) -> None:
+    for table, n in ((run.model.user, run.model.n_users), (run.model.item, run.model.n_items)):
+        mine = world.share(n)
+        assert table.shape[1] == mine.stop - mine.start < n
+    for best in run.best.values():
+        assert "user" not in best.state or best.state["user"].shape[1] == run.model.user.shape[1]
+    try:
+        run.recommender(run.best_head())
+    except ConfigError:
+        return
+    raise AssertionError("a part was taken for the whole")
+
+
+def by_command(folder: Path) -> None:
+    """`concf train --divide-tables`, in the processes that are there."""
+    prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
+    data().save(prepared)
+    words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
+    sys.argv = ["concf", "train", str(prepared), "--out", str(folder / "by command"), "--divide-tables", *words]
+    try:
+        command_line()
+    except SystemExit as end:
+        if end.code:
+            raise AssertionError(end.code) from end
 
 
 def train_all(world: World, folder: Path) -> None:
@@ -186,7 +215,9 @@ def main() -> None:
         with joined(60) as world:
             train_all(world, here)
             train_divided(replace(world, divides=True), here)
-            if size == 2:
+        if size == 2:
+            by_command(here)
+            with joined(60) as world:
                 (here / f"full.{world.rank}").write_text(on_a_full_disk(world, here / "full disk"))
                 os._exit(0)  # as after any error: nobody waits for the others
         os.environ["WORLD_SIZE"] = str(size - 1)

@@ -27,7 +27,7 @@ from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.learning.batches import Sampler
 from concf.learning.branches import distinct
-from concf.learning.checkpoint import HISTORY
+from concf.learning.checkpoint import HISTORY, load_run
 from concf.learning.together import refuse_many
 from concf.learning.world import World
 
@@ -96,6 +96,9 @@ def test_processes_train_as_one(in_double, tmp_path: Path) -> None:
             assert f"process 1 of {processes} has another seed than process 0" in said
     assert_same_checkpoint(tmp_path / "3" / "divided stopped", tmp_path / "alone" / RESUMED, RESUMED)
     assert_goes_on_alone(tmp_path / "2" / "divided stopped", tmp_path)
+    by_command = load_run(tmp_path / "2" / "by command")
+    assert by_command.finished
+    assert len(by_command.evaluate(at=[3])[by_command.best_head()].lists) == len(by_command.data.evaluated)
     said, other = ((tmp_path / "2" / f"full.{rank}").read_text() for rank in (0, 1))
     assert "checkpoint.safetensors: could not be written" in said
     assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other

@@ -191,7 +191,7 @@ def refuse_undividable(world: World, settings: ConCFSettings, branches: Branches
         )
     if settings.several and settings.consensus.by == "softmax":
         raise ConfigError(
-            "divided tables: consensus.by = 'softmax' looks at all items. Choose 'rank', or do not divide"
+            "divided tables: consensus.by = 'softmax' looks at all items. Choose 'ranks', or do not divide"
         )
 
 
