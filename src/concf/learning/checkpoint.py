@@ -37,7 +37,7 @@ from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.trainer import Trainer
-from concf.learning.world import ALONE
+from concf.learning.world import ALONE, World
 from concf.provenance import provenance
 from concf.version import VERSION
 
@@ -183,7 +183,7 @@ class RunFolder:
 
     def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
         path = self.path / CHECKPOINT
-        state, tensors = self._read(run, trainer)
+        state, tensors = self._read((), run, trainer.world) if trainer else self._read(TO_GO_ON)
         _refuse_another(state, run, path)
         device = run.model.user.device
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -224,16 +224,18 @@ class RunFolder:
             )
         return Split.load(place)
 
-    def _read(self, run: Run, trainer: Trainer | None) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What it says, and its tensors; without a trainer, those that a run leaves behind."""
-        path, world = self.path / CHECKPOINT, trainer.world if trainer else ALONE
+    def _read(
+        self, without: tuple[str, ...] = (), run: Run | None = None, world: World = ALONE
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What it says, and its tensors; of several processes this one's parts of those that the run divides."""
+        path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
         try:
             with safe_open(path, framework="pt") as file:
                 state = _known(json.loads(file.metadata()["concf"]), path)
-                names = [name for name in file.keys() if trainer or not name.startswith(TO_GO_ON)]  # noqa: SIM118
-                divided = divisions(names, run, world)
+                names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
+                divided = divisions(names, run, world) if run else {}
                 return state, {name: read_part(file, name, divided.get(name), world) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
