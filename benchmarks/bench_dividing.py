@@ -1,17 +1,22 @@
 """What a process holds and sends in a training step with whole and with divided embedding tables.
 
 python benchmarks/bench_dividing.py                                                      # one process
-torchrun --standalone --nproc-per-node 2 benchmarks/bench_dividing.py [--divide]
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_dividing.py [--divide] [--epoch]
 
 Random pairs, as in bench_scaling.py; four heads that look at pairs, and the lesson of random items, so that as many
-rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone: nothing is ranked. On a CPU.
+rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one epoch of
+fewer users and longer rows, its ranking, its consensus and its checkpoint. On a CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
 from statistics import median
+from tempfile import gettempdir
 from typing import Any
 
 import torch
@@ -19,7 +24,9 @@ import torch.distributed as dist
 from bench_scaling import random_split
 from measuring import peak_memory, seconds, write
 
+from concf.learning.checkpoint import CHECKPOINT
 from concf.learning.presets import choose_settings
+from concf.learning.train import train
 from concf.learning.trainer import Trainer
 from concf.learning.world import World, joined
 
@@ -69,6 +76,26 @@ def measure(world: World, users: int, items: int, pairs: int, steps: int) -> dic
     }  # fmt: skip
 
 
+def whole_run(world: World) -> dict[str, Any]:
+    """The peak of one epoch and all that comes after it."""
+    sizes = {"users": 20_000, "items": 20_000, "dimensions": 512, "batch": 16384}
+    words = [f"objectives={list(HEADS)}", "training.epochs=1", "model.dimensions=512", "training.batch=16384"]
+    data = random_split(sizes["users"], sizes["items"], 200_000)
+    before = peak_memory()
+    out = Path(gettempdir()) / f"dividing-{os.getppid()}"  # of one launcher
+    settings = choose_settings("reference", words=words)
+    took = seconds(lambda: train(data, settings, out=out, world=world, device="cpu"))
+    size = (out / CHECKPOINT).stat().st_size
+    world.wait()
+    if world.writes:
+        rmtree(out)
+    peaks = world.gather(torch.tensor([before, peak_memory()], dtype=torch.float64)[None], world.size)
+    return sizes | {
+        "heads": list(HEADS), "processes": world.size, "divided": world.divided, "run_seconds": took,
+        "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(), "checkpoint_mb": size / 2**20,
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--users", type=int, default=300_000)
@@ -76,10 +103,14 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=2_000_000)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--divide", action="store_true")
+    parser.add_argument("--epoch", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with joined(divides=chosen.divide) as world:
-        result = measure(world, chosen.users, chosen.items, chosen.pairs, chosen.steps)
+        if chosen.epoch:
+            result = whole_run(world)
+        else:
+            result = measure(world, chosen.users, chosen.items, chosen.pairs, chosen.steps)
         if world.writes:
             write("processes", {"data": "random pairs", "preset": "reference"} | result)
 

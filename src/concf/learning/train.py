@@ -104,6 +104,7 @@ def train(
                 watch(record)
             advance(1, _figures(record, chosen.training.metric))
     trainer.end()
+    world.wait()  # the last checkpoint is there for all of them
     return run
 
 
