@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from concf.cli import main as command_line
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConcfError
+from concf.errors import ConcfError, ConfigError
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
@@ -51,12 +53,24 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"batch": 4096},
         "balance": {"update": "epoch"},
     },
+    "a table for each head": {
+        "objectives": ("bpr", "cml", "multinomial", "multinomial-users"),
+        "model": {"encoder": "mf", "sharing": "none"},
+        "balance": {"on": False},
+        "training": {"order": "users"},
+    },
     "one head": {"objectives": ("multinomial",), "training": {"watch": "multinomial"}},
     "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
     "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
-FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two")
+FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two", "a table for each head")
+WHOLE = {
+    "lightgcn": "the encoder LightGCN",
+    "strong": "'weighted-squares@0.02' looks at all items",
+    "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
+    "peers": "consensus.by = 'softmax'",
+}  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
@@ -114,9 +128,9 @@ def write(run: Run, folder: Path, name: str, world: World) -> None:
     save_file(tensors(run), folder / f"{name}.{world.rank}.safetensors")
 
 
-def refused(world: World, **words: Any) -> str:
+def refused(world: World, case: str = "mlp", **words: Any) -> str:
     try:
-        train(data(), settings("mlp"), world=world, device="cpu", **words)
+        train(data(), settings(case), world=world, device="cpu", **words)
     except ConcfError as error:
         return str(error)
     return "nothing"
@@ -139,11 +153,53 @@ def cases(processes: int) -> tuple[str, ...]:
     return {1: ("mlp",), 2: tuple(CASES)}.get(processes, FEW)
 
 
+def train_divided(world: World, folder: Path) -> None:
+    """The same cases with divided tables, where they can be; runs of one and of three processes go on."""
+    for case in cases(world.size):
+        if case in WHOLE:
+            (folder / f"divided {case}.{world.rank}").write_text(refused(world, case, out=folder / "never"))
+        else:
+            run = trained(case, world, out=folder / f"divided {case}")
+            if world.divided:
+                assert_holds_its_share(run, world)
+    trained(RESUMED, world, out=folder / "stopped alone too", resume=True)
+    if world.size == 2:
+        trained(RESUMED, world, out=folder.parent / "3" / "divided stopped", resume=True)
+    if world.several:
+        stopped(RESUMED, 2, folder / "divided stopped", world)
+
+
+def assert_holds_its_share(run: Run, world: World) -> None:
+    for table, n in ((run.model.user, run.model.n_users), (run.model.item, run.model.n_items)):
+        mine = world.share(n)
+        assert table.shape[1] == mine.stop - mine.start < n
+    for best in run.best.values():
+        assert "user" not in best.state or best.state["user"].shape[1] == run.model.user.shape[1]
+    try:
+        run.recommender(run.best_head())
+    except ConfigError:
+        return
+    raise AssertionError("a part was taken for the whole")
+
+
+def by_command(folder: Path) -> None:
+    """`concf train --divide-tables`, in the processes that are there."""
+    prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
+    data().save(prepared)
+    words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
+    sys.argv = ["concf", "train", str(prepared), "--out", str(folder / "by command"), "--divide-tables", *words]
+    try:
+        command_line()
+    except SystemExit as end:
+        if end.code:
+            raise AssertionError(end.code) from end
+
+
 def train_all(world: World, folder: Path) -> None:
     for case in cases(world.size):
         write(trained(case, world), folder, case, world)
     stopped(RESUMED, 2, folder / "stopped here", world)
-    write(trained(RESUMED, world, out=folder.parent / "stopped alone", resume=True), folder, "resumed", world)
+    write(trained(RESUMED, world, out=folder / "stopped alone", resume=True), folder, "resumed", world)
     if world.several:
         (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
 
@@ -158,7 +214,10 @@ def main() -> None:
         here.mkdir(exist_ok=True)
         with joined(60) as world:
             train_all(world, here)
-            if size == 2:
+            train_divided(replace(world, divides=True), here)
+        if size == 2:
+            by_command(here)
+            with joined(60) as world:
                 (here / f"full.{world.rank}").write_text(on_a_full_disk(world, here / "full disk"))
                 os._exit(0)  # as after any error: nobody waits for the others
         os.environ["WORLD_SIZE"] = str(size - 1)

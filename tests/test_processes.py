@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 import process_worker
 import pytest
 import torch
-from process_worker import RESUMED, cases, settings, stopped, tensors, trained
+from process_worker import RESUMED, WHOLE, cases, settings, stopped, tensors, trained
 from safetensors.torch import load_file
 from small_run import QUIET, SETS, assert_same_end, checkpoint, history, small_data
 
@@ -26,7 +27,7 @@ from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.learning.batches import Sampler
 from concf.learning.branches import distinct
-from concf.learning.checkpoint import HISTORY
+from concf.learning.checkpoint import HISTORY, load_run
 from concf.learning.together import refuse_many
 from concf.learning.world import World
 
@@ -75,7 +76,7 @@ def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> 
 
 def test_processes_train_as_one(in_double, tmp_path: Path) -> None:
     """All cases in one job, with three processes and then with two of them: to start it takes longer than they do."""
-    stopped(RESUMED, 2, tmp_path / "stopped alone")
+    leave_unfinished(tmp_path, 3, 2)
     run_job(3, tmp_path)
     for processes in (3, 2):
         folder = tmp_path / str(processes)
@@ -83,27 +84,58 @@ def test_processes_train_as_one(in_double, tmp_path: Path) -> None:
             assert_trained_alike(folder, case, processes, case)
             last = json.loads((folder / f"{case}.json").read_text())[-1]
             assert any(last["lesson"].values()) == settings(case).teaches, case
+            if case in WHOLE:
+                assert WHOLE[case] in (folder / f"divided {case}.1").read_text()
+            else:
+                assert_same_checkpoint(folder / f"divided {case}", tmp_path / "alone" / case, case)
         assert_trained_alike(folder, "resumed", processes, RESUMED)  # from a checkpoint of one process
-        assert_goes_on_alone(folder / "stopped here")
+        assert_goes_on_alone(folder / "stopped here", tmp_path)
+        assert_same_checkpoint(folder / "stopped alone too", tmp_path / "alone" / RESUMED, RESUMED)
         for rank in range(processes):
             said = (folder / f"refused.{rank}").read_text()
             assert f"process 1 of {processes} has another seed than process 0" in said
+    assert_same_checkpoint(tmp_path / "3" / "divided stopped", tmp_path / "alone" / RESUMED, RESUMED)
+    assert_goes_on_alone(tmp_path / "2" / "divided stopped", tmp_path)
+    by_command = load_run(tmp_path / "2" / "by command")
+    assert by_command.finished
+    assert len(by_command.evaluate(at=[3])[by_command.best_head()].lists) == len(by_command.data.evaluated)
     said, other = ((tmp_path / "2" / f"full.{rank}").read_text() for rank in (0, 1))
     assert "checkpoint.safetensors: could not be written" in said
     assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
     assert [path.name for path in (tmp_path / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
 
 
-def assert_goes_on_alone(left: Path) -> None:
+def leave_unfinished(folder: Path, *processes: int) -> None:
+    """Runs of one process for so many to go on with."""
+    stopped(RESUMED, 2, folder / "stopped")
+    for number in processes:
+        for name in ("stopped alone", "stopped alone too"):
+            shutil.copytree(folder / "stopped", folder / str(number) / name)
+
+
+def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
+    """The one that divided tables were written to piece by piece: the optimiser's state too."""
+    if not expected.exists():
+        trained(name, out=expected)
+    (state, found), (wanted_state, wanted) = checkpoint(folder), checkpoint(expected)
+    assert found.keys() == wanted.keys()
+    for part, tensor in found.items():
+        assert tensor.shape == wanted[part].shape
+        assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, part)
+    assert figures(state["best"]) == pytest.approx(figures(wanted_state["best"]), rel=1e-9)
+    for mine, theirs in zip(history(folder), history(expected), strict=True):
+        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), name
+
+
+def assert_goes_on_alone(left: Path, folder: Path) -> None:
     """One process, from a checkpoint of several."""
     assert len(history(left)) == checkpoint(left)[0]["epoch"] == 2
-    expected, found = tensors(once(RESUMED)), tensors(trained(RESUMED, out=left, resume=True))
-    for part, tensor in found.items():
-        assert torch.allclose(tensor, expected[part], rtol=0, atol=1e-9), part
+    trained(RESUMED, out=left, resume=True)
+    assert_same_checkpoint(left, folder / "alone" / RESUMED, RESUMED)
 
 
 def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tmp_path: Path) -> None:
-    stopped(RESUMED, 2, tmp_path / "stopped alone")
+    leave_unfinished(tmp_path, 1)
     alone = {"TORCHELASTIC_RUN_ID": "alone", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
     for name, value in alone.items():
         monkeypatch.setenv(name, value)

@@ -41,6 +41,7 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they go on by themselves after one has failed.", rich_help_panel=RUNNING)] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Of several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
+    divide_tables: Annotated[bool, typer.Option("--divide-tables", help="Of several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -76,7 +77,7 @@ def train(
                 home.refuse_occupied()
             launch(sys.argv[1:], processes, restarts)
             return
-        with joined(timeout) as world:
+        with joined(timeout, divide_tables) as world:
             again = world.anyone(restarted())
             resume = world.told(resume or (again and home.begun))  # the same command, after a failure
             if again and world.writes:

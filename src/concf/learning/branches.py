@@ -11,6 +11,7 @@ from torch import Tensor
 from concf.errors import ConfigError
 from concf.learning.batches import Among, Batch
 from concf.learning.capture import Lanes
+from concf.learning.places import EVERYWHERE, Places, marked
 from concf.model import losses
 from concf.model.encoders import MLP, Encoder
 from concf.model.heads import TableHead
@@ -46,19 +47,19 @@ class Branches:
     def touched(self, batch: Batch) -> list[Tensor | None]:
         """The users and the items whose copies have a gradient by `own`; None: any of them may."""
         whole = any(each.needs in ("everything", "catalogue") for each in self.objectives.values())
-        if self._spreads():
+        if self.spreads():
             return [None, None]
-        return [_marked(batch.user, self.model.n_users), None if whole else _marked(batch.items, self.model.n_items)]
+        return [marked(batch.user, self.model.n_users), None if whole else marked(batch.items, self.model.n_items)]
 
     def touched_by_lesson(self, batch: Batch, lesson: Tensor | None) -> list[Tensor | None]:
         """The same by `taught` with that lesson, or by `peers` with none."""
-        if self._spreads():
+        if self.spreads():
             return [None, None]
         listed = None if lesson is None else lesson[batch.user].flatten()
-        items = None if listed is None else _marked(listed[listed >= 0], self.model.n_items)
-        return [_marked(batch.user, self.model.n_users), items]
+        items = None if listed is None else marked(listed[listed >= 0], self.model.n_items)
+        return [marked(batch.user, self.model.n_users), items]
 
-    def _spreads(self) -> bool:
+    def spreads(self) -> bool:
         """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
         return type(self.model.encoder) not in (Encoder, MLP)
 
@@ -67,13 +68,19 @@ class Branches:
         self.lanes.end()
         self.lesson_lanes.end()
 
-    def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
-        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
+    def own(
+        self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None,
+        places: Places = EVERYWHERE,
+    ) -> Tensor:  # fmt: skip
+        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout.
+
+        places: whose rows these are
+        """
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.spread(user, item)
         both = batch.items
-        rows = take_from([user, item], [batch.user, both])
+        rows = take_from([user, item], [places.of_users(batch.user), places.of_items(both)])
         h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
         chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
@@ -187,19 +194,19 @@ class Branches:
 
     def taught(
         self, user: Tensor, item: Tensor, batch: Batch, lesson: Tensor, length: int, names: list[str],
-        noise: torch.Generator | None = None, clip: dict[str, float] | None = None,
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, places: Places = EVERYWHERE,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
         user, item: [h, users, d], [h, items, d] copies for the heads that `lesson_heads` says;
         lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places taught;
-        clip: head -> the greatest score either way
+        clip: head -> the greatest score either way; places: whose rows these are
         """
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
-        users, weight, sides = self._sides(user, item, batch, names, noise)
+        users, weight, sides = self._sides(user, item, batch, names, noise, places)
         lists = lesson[users]  # [b, L]
-        empty, lists = lists < 0, lists.clamp(min=0)
+        empty, lists = lists < 0, places.of_items(lists.clamp(min=0))
         vectors, offset, items, bias = sides
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
         scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
@@ -216,22 +223,28 @@ class Branches:
         return self._of_all(names, losses.ensemble_divergence(logits, weight))
 
     def _sides(
-        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None,
+        places: Places = EVERYWHERE,
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.spread(user, item)
-        rows, weight = distinct(batch.user, self.model.n_users, user.dtype, self.most_users, batch.among_users())
-        users = batch.user[rows]
+        users, weight = self.pupils(batch)
         of_users, of_items = self.lesson_heads(names)
-        h_user = self._encoded(take_rows(user, users), noise, of_users)
+        h_user = self._encoded(take_rows(user, places.of_users(users)), noise, of_users)
         h_item = self._encoded(item, noise, of_items)
         sides = []
         for name in names:
             head = self.model.head(name)
             with self.lesson_lanes.lane(self.model.names.index(name), h_user[name], h_item[name], users):
-                sides.append((*head.user(h_user[name], users), *head.item(h_item[name])))
+                sides.append((*head.user(h_user[name], users), *head.item(h_item[name], places.items)))
         self.lesson_lanes.join()
         return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
+
+    def pupils(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """([b], [b]) the distinct users of the batch, and their weights."""
+        kind = self.model.user.dtype
+        rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
+        return batch.user[rows], weight
 
     def _of_all(self, names: list[str], costs: Tensor) -> Tensor:
         of_head = dict(zip(names, costs.unbind(), strict=True))
@@ -268,11 +281,6 @@ def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
     """The first `length` of a dimension, and the rest; their gradients are put side by side again in one go."""
     parts: list[Tensor] = list(torch.split(tensor, [length, tensor.shape[dimension] - length], dimension))
     return parts
-
-
-def _marked(places: Tensor, n: int) -> Tensor:
-    """The distinct ones of the places, of 0 .. n-1, ascending."""
-    return torch.zeros(n, dtype=torch.bool, device=places.device).index_fill_(0, places.long(), True).nonzero()[:, 0]
 
 
 def distinct(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,23 @@ from concf.data.folders import is_partial, new_file
 from concf.data.ids import Ids
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.learning.run import Best, Run
+from concf.learning.kept import (
+    TO_GO_ON,
+    distinct,
+    divisions,
+    numbered,
+    places,
+    restore_results,
+    restore_state,
+    results,
+    state_of,
+)
+from concf.learning.pieces import hand_over, read_part, write_pieces
+from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.trainer import Trainer
+from concf.learning.world import ALONE, World
 from concf.provenance import provenance
 from concf.version import VERSION
 
@@ -33,8 +45,6 @@ FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 DATA = "data"  # the data set, where the run keeps it itself
-TO_GO_ON = ("trainer/", "ranking/")  # tensors that only a run that goes on needs
-KEPT = ("weights", "initial", "lesson")  # tensors of a trainer
 
 
 class RunFolder:
@@ -116,23 +126,29 @@ class RunFolder:
 
         Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
         """
-        rankings = [] if run.finished or trainer is None else _distinct([*trainer.queue, *trainer.window])
-        tensors = _of_everyone(rankings, trainer) if trainer else {}
-        if trainer and not trainer.world.writes:
+        rankings = [] if run.finished or trainer is None else distinct([*trainer.queue, *trainer.window])
+        world = trainer.world if trainer else ALONE
+        tensors = numbered(rankings) | results(run) | (state_of(trainer) if trainer else {})
+        divided = divisions(tensors, run, world)
+        if not world.writes:
+            hand_over(tensors, divided, world)
             return
-        tensors |= _results(run) | (_state(trainer) if trainer else {})
         state = _description(run) | {
             "epoch": run.epoch,
             "finished": run.finished,
             "best": {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()},
             "rankings": trainer.n_rankings if trainer else 0,
-            "queue": _places(trainer.queue, rankings) if trainer and rankings else [],
-            "window": _places(trainer.window, rankings) if trainer and rankings else [],
+            "queue": places(trainer.queue, rankings) if trainer and rankings else [],
+            "window": places(trainer.window, rankings) if trainer and rankings else [],
         }
-        here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        said = {"concf": json.dumps(state)}
         with new_file(self.path / CHECKPOINT) as fresh:
             try:
-                save_file(here, fresh, metadata={"concf": json.dumps(state)})
+                if world.several:
+                    write_pieces(fresh, tensors, divided, said, world)
+                else:
+                    here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                    save_file(here, fresh, metadata=said)
             except SafetensorError as error:
                 raise DataError(
                     f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
@@ -167,18 +183,18 @@ class RunFolder:
 
     def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
         path = self.path / CHECKPOINT
-        state, tensors = self._read(() if trainer else TO_GO_ON)
+        state, tensors = self._read((), run, trainer.world) if trainer else self._read(TO_GO_ON)
         _refuse_another(state, run, path)
         device = run.model.user.device
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
         try:
-            _restore_results(run, state, tensors)
+            restore_results(run, state, tensors)
             if trainer and "trainer/weights" not in tensors:
                 raise ConfigError(
                     f"{self.path}: was saved to be used, and cannot go on. Train anew, with another --out"
                 )
             if trainer:
-                _restore_state(trainer, state, tensors)
+                restore_state(trainer, state, tensors)
         except (KeyError, RuntimeError, ValueError) as error:
             raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
 
@@ -208,7 +224,10 @@ class RunFolder:
             )
         return Split.load(place)
 
-    def _read(self, without: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def _read(
+        self, without: tuple[str, ...] = (), run: Run | None = None, world: World = ALONE
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What it says, and its tensors; of several processes this one's parts of those that the run divides."""
         path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
@@ -216,7 +235,8 @@ class RunFolder:
             with safe_open(path, framework="pt") as file:
                 state = _known(json.loads(file.metadata()["concf"]), path)
                 names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
-                return state, {name: file.get_tensor(name) for name in names}
+                divided = divisions(names, run, world) if run else {}
+                return state, {name: read_part(file, name, divided.get(name), world) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
@@ -331,69 +351,3 @@ def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
         inner = (_differing(found.get(part), wanted.get(part), f"{name}.{part}".lstrip(".")) for part in parts)
         return [word for words in inner for word in words]
     return [] if found == wanted else [f"{name} = {json.dumps(found)}, not {json.dumps(wanted)}"]
-
-
-def _distinct(rankings: Iterable[Tensor]) -> list[Tensor]:
-    """Each ranking once: a window that stands still shares some with the queue."""
-    return list({id(ranking): ranking for ranking in rankings}.values())
-
-
-def _places(wanted: list[Tensor], rankings: list[Tensor]) -> list[int]:
-    return [next(place for place, each in enumerate(rankings) if each is ranking) for ranking in wanted]
-
-
-def _of_everyone(rankings: list[Tensor], trainer: Trainer) -> dict[str, Tensor]:
-    """The rankings of all processes' users, in the process that writes."""
-    users = trainer.model.n_users
-    return {f"ranking/{place}": trainer.world.collect(each, users, 1) for place, each in enumerate(rankings)}
-
-
-def _results(run: Run) -> dict[str, Tensor]:
-    """What a run leaves behind."""
-    tensors = {f"model/{name}": tensor for name, tensor in run.model.state_dict().items()}
-    for name, best in run.best.items():
-        tensors |= {f"best/{name}/state/{part}": tensor for part, tensor in best.state.items()}
-        tensors |= {f"best/{name}/lists": best.lists} if best.lists is not None else {}
-        tensors |= {f"best/{name}/votes/{part}": tensor for part, tensor in best.votes.items()}
-    return tensors
-
-
-def _restore_results(run: Run, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    run.model.load_state_dict(_under("model/", tensors))
-    for name, best in state["best"].items():
-        found = _under(f"best/{name}/state/", tensors)
-        lists, votes = tensors.get(f"best/{name}/lists"), _under(f"best/{name}/votes/", tensors)
-        run.best[name] = Best(best["validation"], best["epoch"], found, lists, votes)
-    run.epoch, run.finished = state["epoch"], state["finished"]
-
-
-def _state(trainer: Trainer) -> dict[str, Tensor]:
-    """What else the next epoch depends on, but for the rankings."""
-    tensors = {f"trainer/{name}": getattr(trainer, name) for name in KEPT}
-    for kind, optimiser in _optimisers(trainer).items():
-        for place, parts in optimiser.state_dict()["state"].items():
-            tensors |= {f"trainer/{kind}/{place}/{name}": part for name, part in parts.items() if part is not None}
-    return tensors
-
-
-def _restore_state(trainer: Trainer, state: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-    for name in KEPT:
-        getattr(trainer, name).copy_(tensors[f"trainer/{name}"])
-    for kind, optimiser in _optimisers(trainer).items():
-        parts: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _under(f"trainer/{kind}/", tensors).items():
-            place, _, part = name.partition("/")
-            parts.setdefault(int(place), {})[part] = tensor
-        optimiser.load_state_dict({"state": parts, "param_groups": optimiser.state_dict()["param_groups"]})
-    trainer.n_rankings = state["rankings"]
-    whole = _under("ranking/", tensors)
-    mine = {int(place): ranking[:, trainer.mine].contiguous() for place, ranking in whole.items()}
-    trainer.queue, trainer.window = ([mine[place] for place in state[name]] for name in ("queue", "window"))
-
-
-def _optimisers(trainer: Trainer) -> dict[str, torch.optim.Optimizer]:
-    return {"optimiser": trainer.optimiser, "weight_optimiser": trainer.weight_optimiser}
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -77,6 +77,8 @@ class Run:
 
     def keep(self, head: str) -> Model:
         """The single-branch model of a head at its best: no trace of the others."""
+        if self.model.held is not None:
+            raise ConfigError("this process holds only a part of the tables; use the run by load_run(its folder)")
         best, alone = self._of(head), self.model.keep(head)
         alone.load_state_dict(best.state)
         return alone
@@ -86,6 +88,8 @@ class Run:
         if name not in (CONSENSUS, R_CONSENSUS):
             return self.keep(name).factors()[name]
         lists = self._of(name).lists
+        if self.model.held is not None:
+            raise ConfigError("this process holds only a part of the lists; use the run by load_run(its folder)")
         assert lists is not None
         return _listed(lists.cpu().numpy())
 

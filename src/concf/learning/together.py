@@ -32,10 +32,10 @@ def add_up(
     so their sums, and the sums of their gradients, are those of one process that has the whole batch.
     Of the copies' gradients [heads, n, d] only rows that the batch can touch travel: the others are 0 everywhere.
     lesson: what was taught, see `Branches.touched_by_lesson`
-    of_tables: on users and items, then those of the lesson if there is one
+    of_tables: on users and items, then those of the lesson if there is one; nothing where tables are divided
     """
     assert batch.whole is not None
-    touched = branches.touched(batch.whole)
+    touched = branches.touched(batch.whole) if of_tables else []
     if len(of_tables) > len(touched):
         touched += branches.touched_by_lesson(batch.whole, lesson)
     rows = [table if at is None else table[:, at] for table, at in zip(of_tables, touched, strict=True)]

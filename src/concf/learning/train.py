@@ -71,6 +71,8 @@ def train(
         if folder is None:
             raise ConfigError("to resume, say `out`: the folder of the run")
         before = folder.description() | {"settings": folder.settings()}
+    if world.divided and folder is None:
+        raise ConfigError("divided tables: say `out`, a folder for the run; no process has the whole of it")
     if isinstance(settings, ConCFSettings) and preset is not None:
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
     base = preset or before.get("settings", "reference")
@@ -102,6 +104,7 @@ def train(
                 watch(record)
             advance(1, _figures(record, chosen.training.metric))
     trainer.end()
+    world.wait()  # the last checkpoint is there for all of them
     return run
 
 
@@ -116,7 +119,8 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
             "kind of device": trainer.device.type,
             "teacher": str(trainer.teacher),
             "checkpoint": str(run.epoch),
-            "model": fingerprint(list(run.model.parameters())),
+            "model": fingerprint(trainer.alike),
+            "way to hold tables": str(trainer.world.divides),
         }
     )
 
@@ -148,7 +152,7 @@ def _epoch(
     chosen = run.settings
     epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
     record = trainer.epoch(epoch)
-    _refuse_infinite(run)
+    _refuse_infinite(run, trainer.world)
     if epoch % chosen.consensus.every == 0 or last:
         begin = time.perf_counter()
         lists = trainer.agree()
@@ -164,13 +168,16 @@ def _epoch(
     return record
 
 
-def _refuse_infinite(run: Run) -> None:
+def _refuse_infinite(run: Run, world: World) -> None:
     """A step may have ruined what no later batch of the epoch has looked at."""
     names, parameters = zip(*run.model.named_parameters(), strict=True)
-    whole = torch.stack([parameter.detach().isfinite().all() for parameter in parameters]).tolist()
-    if not all(whole):
+    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters]).long()
+    if world.divided:
+        world.add([broken])
+    if broken.any():
+        name = names[int(broken.nonzero()[0])]
         raise DataError(
-            f"the parameter {names[whole.index(False)]!r} is not finite after the last batch of epoch {run.epoch}. "
+            f"the parameter {name!r} is not finite after the last batch of epoch {run.epoch}. "
             "The last good checkpoint is left as it was; try a lower training.learning_rate"
         )
 

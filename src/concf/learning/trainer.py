@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from math import exp
@@ -21,15 +21,17 @@ from concf.learning.batches import Batch, Sampler, stream
 from concf.learning.branches import Branches
 from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus, consistencies
+from concf.learning.divided import DividedTables, infinite, refuse_undividable
 from concf.learning.guests import guest
 from concf.learning.judge import Judge
+from concf.learning.places import Places, Rows
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.together import add_up, refuse_many
 from concf.learning.validation import Validation, shared_places
+from concf.learning.whole import WholeTables
 from concf.learning.world import ALONE, World, fingerprint
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
-from concf.model.kernels import added_groups, sums_of_groups
 from concf.model.objectives import Objective, choose
 
 
@@ -58,13 +60,16 @@ class Trainer:
         self.mine = world.share(data.train.shape[0])  # the users that this process ranks for
         self.device = torch.device(device)
         self.objectives = choose(settings.objectives, settings.losses, objectives)
-        self.model = make_model(data, settings, objectives, encoder, seed).to(self.device)
+        self.model = make_model(data, settings, objectives, encoder, seed, world).to(self.device)
         self.names = self.model.names
         embeddings = {id(self.model.user), id(self.model.item)}
         self.others = [part for part in self.model.parameters() if id(part) not in embeddings]
         self.batch = settings.training.pairs_of_batch(data.train.nnz)
         by_user = self.batch if settings.training.order == "users" else None
         self.branches = Branches(self.model, self.objectives, data.train, by_user)
+        refuse_undividable(world, settings, self.branches)
+        self.divided = DividedTables(world, self.model, self.branches) if world.divided else None
+        self.tables = self.divided or WholeTables(self.model)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
         self.validation = Validation(data, settings.training.metric, self.device, world)
@@ -91,6 +96,11 @@ class Trainer:
         self.lanes = Lanes(self.device, 2)
         self._captured = Captured(self._step, self.noise, not world.several)
         self._drawn: dict[int, Batch] = {}
+
+    @property
+    def alike(self) -> list[Tensor]:
+        """The parameters that all processes hold."""
+        return list(self.others) if self.divided else list(self.model.parameters())
 
     def _make_optimisers(self) -> None:
         training, balance, on_gpu = self.settings.training, self.settings.balance, self.device.type == "cuda"
@@ -158,16 +168,17 @@ class Trainer:
 
     def _step(self, batch: Batch, teaching: bool) -> Tensor:
         """[3, heads] L_CF, L_CL and the gradient scale G, after the parameters and weights were updated."""
+        rows = self.tables.fetched(batch, self.lesson if teaching else None)
         with self.lanes.lane(0):
-            copies = self._copies(EVERY_HEAD, EVERY_HEAD)
-            own = self.branches.own(*copies, batch, self.noise)
+            copies = rows[0].copies(len(self.names), EVERY_HEAD, EVERY_HEAD)
+            own = self.branches.own(*copies, batch, self.noise, rows[0].places)
             of_tables, of_others = self._gradients(self.weights * own, copies)
             own = own.detach()  # nothing of its graph is left to the lesson's
         taught = torch.zeros_like(self.weights)
         if teaching:
             with self.lanes.lane(1):
-                copies = self._copies(*self.branches.lesson_heads(self._pupils()))
-                taught = self._taught(copies, batch)
+                copies = rows[-1].copies(len(self.names), *self.branches.lesson_heads(self._pupils()))
+                taught = self._taught(copies, batch, rows[-1].places)
                 lesson = self._gradients(self.settings.consensus.weight * self._lesson_weights() * taught, copies)
                 taught = taught.detach()
         self.lanes.join()
@@ -176,9 +187,10 @@ class Trainer:
             if of_others:
                 of_others = list(torch._foreach_add(of_others, lesson[1]))
         if self.world.several:
-            lesson_taught = None if self.settings.consensus.by == "softmax" else self.lesson
-            own, taught = add_up(self.world, self.branches, batch, lesson_taught, own, taught, of_tables, of_others)
-        scale, slope = self._share_gradients(of_tables)
+            listed = None if self.settings.consensus.by == "softmax" else self.lesson
+            here = [] if self.divided else of_tables  # those of divided tables go to the rows' owners
+            own, taught = add_up(self.world, self.branches, batch, listed, own, taught, here, of_others)
+        scale, slope = self._share_gradients(of_tables, rows)
         for parameter, gradient in zip(self.others, of_others, strict=True):
             parameter.grad = gradient
         with self.lanes.lane(0):
@@ -194,40 +206,30 @@ class Trainer:
         self.branches.end()
         return list(found[:2]), [part.contiguous() for part in found[2:]]  # the optimiser goes through memory
 
-    def _share_gradients(self, found: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def _share_gradients(self, found: list[Tensor], rows: Sequence[Rows]) -> tuple[Tensor, Tensor]:
         """G_x and lambda_x dG_x / dlambda_x; the heads' gradients on their copies are summed on the embeddings.
 
         found: lambda_x g_CF on users and items, [heads, n, d] each, then those of the lesson if there is one
         """
         squares, products = [], []
-        for place, table in enumerate((self.model.user, self.model.item)):
-            mine, more = found[place], found[place + 2] if len(found) > 2 else None
-            first = self.branches.lesson_heads(self._pupils())[place].start if more is not None else 0
-            total, square, product = sums_of_groups(mine, more, first)
-            if len(table) > 1:  # nothing is shared
-                total = mine if more is None else added_groups(mine, more, first)
-            table.grad = total.reshape(table.shape).contiguous()
+        for place in (0, 1):
+            first = self.branches.lesson_heads(self._pupils())[place].start if len(found) > 2 else 0
+            square, product = self.tables.sums(place, found[place::2], rows, first)
             squares.append(square)
             products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
 
-    def _copies(self, of_users: slice, of_items: slice) -> tuple[Tensor, Tensor]:
-        """([heads, users, d], [heads, items, d]) the embeddings as leaves, one for each of those heads."""
-        user, item = (
-            table.detach().expand(len(self.names), -1, -1)[heads].requires_grad_()
-            for table, heads in ((self.model.user, of_users), (self.model.item, of_items))
-        )
-        return user, item
-
     def _pupils(self) -> list[str]:
         return [name for name in self.names if name not in self.settings.consensus.untaught]
 
-    def _taught(self, copies: tuple[Tensor, Tensor], batch: Batch) -> Tensor:
+    def _taught(self, copies: tuple[Tensor, Tensor], batch: Batch, places: Places) -> Tensor:
         chosen = self.settings.consensus
         if chosen.by == "softmax":
             return self.branches.peers(*copies, batch, self._pupils(), self.noise)
         clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
-        return self.branches.taught(*copies, batch, self.lesson, chosen.length, self._pupils(), self.noise, clip)
+        return self.branches.taught(
+            *copies, batch, self.lesson, chosen.length, self._pupils(), self.noise, clip, places
+        )
 
     def _lesson_weights(self) -> Tensor:
         limits = self.settings.consensus.weight_range
@@ -311,10 +313,14 @@ class Trainer:
 
         Of several processes each ranks for its own users, and has their lists; the lesson is everyone's.
         """
-        self.world.refuse_difference({"model": fingerprint(list(self.model.parameters()))})
-        factors = self.model.factors()
+        self.world.refuse_difference({"model": fingerprint(self.alike)})
         kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
-        lists = {name: self._ranked(name, factors[name], max(kept, self.validation.depth)) for name in self.names}
+        length = max(kept, self.validation.depth)
+        if self.divided:
+            lists = self.divided.ranked(length, self.data.train[self.mine])
+        else:
+            factors = self.model.factors()
+            lists = {name: self._ranked(name, factors[name], length) for name in self.names}
         if self.settings.several and self.settings.consensus.by == "softmax":
             self.n_rankings += 1
             lists[CONSENSUS] = self._ranked(
@@ -331,7 +337,7 @@ class Trainer:
 
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
-            raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
+            raise infinite(name)
         return rank_everyone(factors, k, self.seen, self.mine)
 
     def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
@@ -372,14 +378,13 @@ class Trainer:
             steady = torch.zeros(items.shape, device=items.device)
         else:
             steady = consistencies(items, window, self.model.n_items, temperature)
-        found = {"items": items.clone(), "steadiness": steady}
-        whole = {name: self.world.gather(each, self.model.n_users, 1) for name, each in found.items()}
+        found = {"items": items, "steadiness": steady}
         judged = {"judge": self.judge.weights} if self.settings.consensus.judged else {}
-        return whole | {"voices": voices} | judged
+        return {name: self.whole(each, 1) for name, each in found.items()} | {"voices": voices} | judged
 
-    def whole(self, lists: Tensor) -> Tensor:
-        """A copy of lists [this process's users, ...], of all users."""
-        return self.world.gather(lists, self.model.n_users).clone()
+    def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
+        """A copy of lists [this process's users, ...], of all users; where tables are divided, so are lists."""
+        return lists.clone() if self.divided else self.world.gather(lists, self.model.n_users, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""

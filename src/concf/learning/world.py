@@ -1,7 +1,8 @@
 """Which part of the work this process does: the one place that knows of other processes.
 
-Every process holds the whole model. Each takes its rows of every global batch, and its users of every ranking; what
-they find is added up or put together here, by PyTorch's own collectives (gloo on a CPU, NCCL on GPUs).
+Every process holds the whole model, or its rows of the embedding tables (`divides`). Each takes its rows of every
+global batch, and its users of every ranking; what they find is added up, put together or handed over here, by PyTorch's
+own collectives (gloo on a CPU, NCCL on GPUs).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class World:
     """Process `rank` of `size`, the `place`-th on its machine, which waits for the others no longer than `timeout`.
 
     launcher: the process that started it, if another did to end it with the others
+    divides: whether the embedding tables are divided among the processes too, where there are several
     Every method but `share` and `refuse_orphan` must be called by all processes alike. What a process of several draws
     for dropout is its own; all other randomness depends on seed and epoch alone, and is the same in all of them.
     """
@@ -43,6 +45,7 @@ class World:
     place: int = 0
     timeout: float = TIMEOUT
     launcher: int | None = None
+    divides: bool = False
 
     @property
     def writes(self) -> bool:
@@ -53,6 +56,11 @@ class World:
     def several(self) -> bool:
         """Whether there are others."""
         return self.size > 1
+
+    @property
+    def divided(self) -> bool:
+        """Whether a process holds only its rows of the embedding tables."""
+        return self.divides and self.several
 
     def share(self, n: int, rank: int | None = None) -> slice:
         """The users, or rows of a global batch, of a process: n divided into `size` runs as equal as can be."""
@@ -79,15 +87,27 @@ class World:
             dist.all_gather(found, mine)
         return self._joined(found, n, dim)
 
-    def collect(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
-        """As `gather`, for the process that writes alone; the others get nothing, [0]."""
-        if not self.several:
-            return part
-        mine = self._padded(part, n, dim)
-        found = [torch.empty_like(mine) for _ in range(self.size)] if self.writes else None
+    def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        """[all received, ...] so many rows from each process. rows: [all sent, ...] so many for each, in order."""
+        found = rows.new_empty(sum(received), *rows.shape[1:])
         with self._talking():
-            dist.gather(mine, found)
-        return self._joined(found, n, dim) if found else part.new_empty(0)
+            dist.all_to_all_single(found, rows.contiguous(), received, sent)
+        return found
+
+    def handed(self, part: Tensor, rank: int) -> Tensor:
+        """What that process has; the other ones' part, of the same shape, is overwritten."""
+        with self._talking():
+            dist.broadcast(part, rank)
+        return part
+
+    def passed_on(self, part: Tensor, rank: int) -> Tensor:
+        """The same for the process that writes alone; the others keep theirs."""
+        with self._talking():
+            if self.rank == rank != 0:
+                dist.send(part, 0)
+            elif self.writes and rank != 0:
+                dist.recv(part, rank)
+        return part
 
     def _padded(self, part: Tensor, n: int, dim: int) -> Tensor:
         """[most, ...] with that dimension first: as long in every process."""
@@ -167,7 +187,7 @@ def restarted() -> bool:
 
 
 @contextmanager
-def joined(timeout: float = TIMEOUT) -> Iterator[World]:
+def joined(timeout: float = TIMEOUT, divides: bool = False) -> Iterator[World]:
     """The world that torchrun started this process in; without torchrun, `ALONE`."""
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
@@ -175,7 +195,7 @@ def joined(timeout: float = TIMEOUT) -> Iterator[World]:
     from torch.distributed.rendezvous import rendezvous
 
     rank, size, place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    world = World(rank, size, place, timeout, os.getppid())
+    world = World(rank, size, place, timeout, os.getppid(), divides)
     with world._talking():
         store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], world)
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))

@@ -16,6 +16,8 @@ from concf.model.encoders import EVERY_HEAD, Encoder, EncoderMaker, Sharing, mlp
 from concf.model.heads import Head
 from concf.model.objectives import Objective
 
+DRAWN = 1 << 20  # figures of divided tables that are drawn at a time
+
 
 class Selector(nn.Module):
     """Which head a pair trains, where it trains only one: logits by a linear map of both embeddings, Gumbel-softmax.
@@ -38,6 +40,26 @@ class Selector(nn.Module):
         return hard + (soft - soft.detach())  # in this order 1 stays 1
 
 
+def drawn_rows(groups: int, n: int, dimensions: int, rows: slice) -> Tensor:
+    """[groups, rows, d] of `torch.randn(groups, n, d)`, of which no more than these rows and a block is ever held.
+
+    Blocks of a multiple of 16 figures: PyTorch draws so many at a time, and the last ones of a tensor by themselves.
+    """
+    if rows == slice(0, n):
+        return torch.randn(groups, n, dimensions)
+    total, kept = groups * n * dimensions, torch.empty(groups, rows.stop - rows.start, dimensions)
+    begin = 0
+    while begin < total:
+        block = torch.randn(DRAWN if total - begin >= 2 * DRAWN else total - begin)
+        for group in range(groups):
+            first, last = ((group * n + row) * dimensions for row in (rows.start, rows.stop))
+            start, end = max(begin, first), min(begin + len(block), last)
+            if start < end:
+                kept[group].view(-1)[start - first : end - first] = block[start - begin : end - begin]
+        begin += len(block)
+    return kept
+
+
 class Model(nn.Module):
     """One branch an objective, over what they share (the paper's Figure of the framework).
 
@@ -45,6 +67,7 @@ class Model(nn.Module):
     sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
     spread:     standard deviation of the embeddings at the start; None: PyTorch's default, 1
     selects:    whether a pair trains one head alone
+    held:       the rows of users and of items that are held here, of divided tables; None: all
     """
 
     def __init__(
@@ -57,6 +80,7 @@ class Model(nn.Module):
         sharing: Sharing = "embedding",
         spread: float | None = 0.01,
         selects: bool = False,
+        held: tuple[slice, slice] | None = None,
     ) -> None:
         super().__init__()
         self.n_users: int = train.shape[0]
@@ -64,8 +88,10 @@ class Model(nn.Module):
         self.names = list(objectives)
         groups = len(self.names) if sharing == "none" else 1
         deviation = 1.0 if spread is None else spread
-        self.user = nn.Parameter(torch.randn(groups, self.n_users, dimensions) * deviation)
-        self.item = nn.Parameter(torch.randn(groups, self.n_items, dimensions) * deviation)
+        self.held = held
+        users, items = held or (slice(0, self.n_users), slice(0, self.n_items))
+        self.user = nn.Parameter(drawn_rows(groups, self.n_users, dimensions, users) * deviation)
+        self.item = nn.Parameter(drawn_rows(groups, self.n_items, dimensions, items) * deviation)
         self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
         if not isinstance(self.encoder, Encoder):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")

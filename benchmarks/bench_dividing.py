@@ -1,0 +1,119 @@
+"""What a process holds and sends in a training step with whole and with divided embedding tables.
+
+python benchmarks/bench_dividing.py                                                      # one process
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_dividing.py [--divide] [--epoch]
+
+Random pairs, as in bench_scaling.py; four heads that look at pairs, and the lesson of random items, so that as many
+rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one epoch of
+fewer users and longer rows, its ranking, its consensus and its checkpoint. On a CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from statistics import median
+from tempfile import gettempdir
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from bench_scaling import random_split
+from measuring import peak_memory, seconds, write
+
+from concf.learning.checkpoint import CHECKPOINT
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+from concf.learning.world import World, joined
+
+HEADS = ("bpr", "cml", "cross-entropy", "squared-error")
+
+
+def bytes_sent(work: Callable[[], object]) -> dict[str, int]:
+    """What this process hands over to be added up, and what it sends to the others by name."""
+    sizes = {"added": 0, "sent": 0}
+    add_up, exchange = dist.all_reduce, dist.all_to_all_single
+
+    def counted(tensor: torch.Tensor, *words: Any, **more: Any) -> Any:
+        sizes["added"] += tensor.numel() * tensor.element_size()
+        return add_up(tensor, *words, **more)
+
+    def counted_rows(into: torch.Tensor, rows: torch.Tensor, received: list[int], sent: list[int]) -> Any:
+        others = sum(sent) - sent[dist.get_rank()]
+        sizes["sent"] += others * rows[:1].numel() * rows.element_size()
+        return exchange(into, rows, received, sent)
+
+    dist.all_reduce, dist.all_to_all_single = counted, counted_rows
+    try:
+        work()
+    finally:
+        dist.all_reduce, dist.all_to_all_single = add_up, exchange
+    return sizes
+
+
+def measure(world: World, users: int, items: int, pairs: int, steps: int) -> dict[str, Any]:
+    settings = choose_settings("reference", words=[f"objectives={list(HEADS)}"])
+    data = random_split(users, items, pairs)
+    before = peak_memory()
+    trainer = Trainer(data, settings, 0, "cpu", world=world)
+    trainer.lesson.random_(items, generator=torch.Generator().manual_seed(0))
+    batches = list(trainer._draw(0).split(trainer.batch))[:steps]
+    parts = [batch.part(world.share(len(batch))) if world.several else batch for batch in batches]
+    sent = bytes_sent(lambda: trainer._step(parts[0], True))
+    times = [seconds(lambda part=part: trainer._step(part, True)) for part in parts[1:]]
+    state = [part for parts in trainer.optimiser.state.values() for part in parts.values()]
+    held = sum(each.numel() * each.element_size() for each in [*trainer.model.parameters(), *state])
+    peaks = world.gather(torch.tensor([before, peak_memory(), held / 2**20], dtype=torch.float64)[None], world.size)
+    return {
+        "users": users, "items": items, "batch": trainer.batch, "heads": list(HEADS), "processes": world.size,
+        "divided": world.divided, "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(),
+        "parameters_and_optimiser_mb": peaks[:, 2].tolist(), "bytes_added_a_step": sent["added"],
+        "bytes_sent_to_others_a_step": sent["sent"], "median_step_seconds": median(times), "steps": len(times),
+    }  # fmt: skip
+
+
+def whole_run(world: World) -> dict[str, Any]:
+    """The peak of one epoch and all that comes after it."""
+    sizes = {"users": 20_000, "items": 20_000, "dimensions": 512, "batch": 16384}
+    words = [f"objectives={list(HEADS)}", "training.epochs=1", "model.dimensions=512", "training.batch=16384"]
+    data = random_split(sizes["users"], sizes["items"], 200_000)
+    before = peak_memory()
+    out = Path(gettempdir()) / f"dividing-{os.getppid()}"  # of one launcher
+    settings = choose_settings("reference", words=words)
+    took = seconds(lambda: train(data, settings, out=out, world=world, device="cpu"))
+    size = (out / CHECKPOINT).stat().st_size
+    world.wait()
+    if world.writes:
+        rmtree(out)
+    peaks = world.gather(torch.tensor([before, peak_memory()], dtype=torch.float64)[None], world.size)
+    return sizes | {
+        "heads": list(HEADS), "processes": world.size, "divided": world.divided, "run_seconds": took,
+        "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(), "checkpoint_mb": size / 2**20,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--users", type=int, default=300_000)
+    parser.add_argument("--items", type=int, default=100_000)
+    parser.add_argument("--pairs", type=int, default=2_000_000)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--divide", action="store_true")
+    parser.add_argument("--epoch", action="store_true")
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    with joined(divides=chosen.divide) as world:
+        if chosen.epoch:
+            result = whole_run(world)
+        else:
+            result = measure(world, chosen.users, chosen.items, chosen.pairs, chosen.steps)
+        if world.writes:
+            write("processes", {"data": "random pairs", "preset": "reference"} | result)
+
+
+if __name__ == "__main__":
+    main()

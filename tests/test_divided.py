@@ -1,0 +1,44 @@
+"""What divided tables are made of, without other processes; test_processes.py trains with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from concf.evaluation.ranking import rank
+from concf.evaluation.ranking_blocks import rank_blocks
+from concf.evaluation.scorers import Factors
+from concf.learning.world import World
+from concf.model.model import drawn_rows
+
+
+@pytest.mark.parametrize(("groups", "n", "dimensions"), [(1, 7, 1), (1, 50, 8), (3, 41, 5), (2, 33, 16)])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_rows_are_drawn_as_of_the_whole_table(monkeypatch, groups: int, n: int, dimensions: int, kind) -> None:
+    monkeypatch.setattr("concf.model.model.DRAWN", 32)
+    torch.set_default_dtype(kind)
+    try:
+        torch.manual_seed(3)
+        whole, after = torch.randn(groups, n, dimensions), torch.rand(1)
+        for rows in (World(rank, size).share(n) for size in (2, 3) for rank in range(size)):
+            torch.manual_seed(3)
+            assert torch.equal(drawn_rows(groups, n, dimensions, rows), whole[:, rows])
+            assert torch.equal(torch.rand(1), after)  # what is drawn next is the same too
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("k", [1, 4, 30])
+@pytest.mark.parametrize("block", [1, 7, 30])
+def test_blocks_of_items_rank_as_all_of_them(k: int, block: int) -> None:
+    """With ties, which the lower item wins, and users who have seen all but a few items."""
+    random = np.random.default_rng(k)
+    seen = csr_array(random.random((25, 30)) < np.linspace(0, 1, 25)[:, None])
+    vectors = Factors.of(*(random.integers(-1, 2, size).astype(np.float64) for size in ((25, 3), (30, 3), (30,))))
+    assert vectors.bias is not None
+    parts = [(begin, vectors.item[begin : begin + block], vectors.bias[begin : begin + block])
+             for begin in range(0, 30, block)]  # fmt: skip
+    found = rank_blocks(vectors.user, parts, k, seen)
+    assert found.tolist() == rank(vectors, np.arange(25), k, seen=seen).tolist()
