@@ -68,7 +68,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def prepare(
-    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line a user; gzip too), a name of `concf data list`, or `demo`.")],
+    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line a user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     protocol: Annotated[str, typer.Option(help="paper, released, random, leave-last, time or given.", rich_help_panel=PROTOCOL)] = "released",
     seed: Annotated[int, typer.Option(help="Of the shuffle.", rich_help_panel=PROTOCOL)] = 0,
