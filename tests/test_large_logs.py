@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -286,8 +287,9 @@ read(sys.argv[1])
     LOG.write_parquet(log)
     scratch.mkdir()
     answer = subprocess.run(
-        [sys.executable, "-c", script, log], env={"TMPDIR": str(scratch)}, capture_output=True, timeout=120, check=False
-    )
+        [sys.executable, "-c", script, log],
+        env=os.environ | {"TMPDIR": str(scratch)}, capture_output=True, timeout=120, check=False,
+    )  # fmt: skip
     assert answer.returncode == -9, answer.stderr
     assert list(scratch.iterdir()) == []
 
