@@ -5,13 +5,12 @@
 A simulated log is drawn a file at a time and written in three forms: integer ids as Parquet, the same with every
 other file as CSV (it must give the same split), and string ids as CSV. Each is prepared in a fresh process, whose peak
 memory is taken, and the folder is then opened in another one. Peaks are of resident memory, pages of mapped files
-included.
+included, and of memory that no file stands behind; a process that wants more than --limit of the latter fails.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from measuring import in_fresh_process, write
+from measuring import AnonymousPeak, in_fresh_process, refuse_more_memory, write
 
 if TYPE_CHECKING:
     import polars as pl
@@ -66,15 +65,18 @@ def make_log(folder: Path, form: str, users: int, items: int, rows: int, files: 
             log.write_parquet(folder / f"part-{k:04}.parquet")
 
 
-def prepare_log(source: str, out: Path, protocol: str) -> dict[str, Any]:
+def prepare_log(source: str, out: Path, protocol: str, limit: float) -> dict[str, Any]:
     """What `concf prepare` does."""
     from concf.data.prepare import prepare
 
+    refuse_more_memory(limit)
+    anonymous = AnonymousPeak()
     begin, begin_processor = time.perf_counter(), time.process_time()
     split = prepare(source, protocol=protocol, out=out, overwrite=True)
     seconds, processor = time.perf_counter() - begin, time.process_time() - begin_processor
     counted = split.interactions.statistics() | split.counts()
-    return {"seconds": seconds, "processor_seconds": processor, "split_hash": split.hash, **counted}
+    found = {"seconds": seconds, "processor_seconds": processor, "anonymous_peak_mb": anonymous.peak}
+    return {**found, "split_hash": split.hash, **counted}
 
 
 def open_folder(folder: Path, verify: bool | None) -> float:
@@ -86,8 +88,8 @@ def open_folder(folder: Path, verify: bool | None) -> float:
     return time.perf_counter() - begin
 
 
-def train_a_little(folder: Path, batch: int, steps: int, sample: int) -> dict[str, Any]:
-    """A small factorisation by BPR alone: an epoch drawn, some of its steps, the lists of some users."""
+def train_an_epoch(folder: Path, words: list[str], single: str | None, sample: int, limit: float) -> dict[str, Any]:
+    """A whole epoch, validation on a sample of users, and the lists of as many others."""
     import torch
     from measuring import peak_memory
 
@@ -96,8 +98,10 @@ def train_a_little(folder: Path, batch: int, steps: int, sample: int) -> dict[st
     from concf.learning.presets import choose_settings
     from concf.learning.trainer import Trainer
 
-    words = ["model.encoder=mf", "model.dimensions=16", f"training.batch={batch}"]
-    found: dict[str, Any] = {"batch": batch, "steps": steps, "sampled_users": sample}
+    refuse_more_memory(limit)
+    anonymous = AnonymousPeak()
+    words = ["training.epochs=1", f"training.validated_users={sample}", *words]
+    found: dict[str, Any] = {"settings": words, "single": single, "limit_gb": limit, "sampled_users": sample}
     split = Split.load(folder)
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -105,17 +109,17 @@ def train_a_little(folder: Path, batch: int, steps: int, sample: int) -> dict[st
         result = work()
         found[f"{name}_seconds"] = time.perf_counter() - begin
         found[f"{name}_processor_seconds"] = time.process_time() - begin_processor
-        found[f"{name}_peak_mb"] = peak_memory()
+        found[f"{name}_peak_mb"], found[f"{name}_anonymous_peak_mb"] = peak_memory(), anonymous.peak
         return result
 
-    trainer = timed("set_up", lambda: Trainer(split, choose_settings("reference", words=words, single="bpr"), 0))
-    drawn = timed("draw_epoch", lambda: trainer._draw(0))
-    batches = itertools.islice(drawn.split(batch), steps)
-    timed("steps", lambda: [trainer._captured(each, False) for each in batches])
-    found["pairs_per_second"] = batch * steps / found["steps_seconds"]
-    found["epoch_hours"] = len(drawn) / found["pairs_per_second"] / 3600
+    trainer = timed("set_up", lambda: Trainer(split, choose_settings("reference", words=words, single=single), 0))
+    found["loss"] = timed("epoch", lambda: trainer.epoch(0))["loss"]
+    found["pairs"] = split.train.nnz
+    found["pairs_per_second"] = split.train.nnz / found["epoch_seconds"]
+    if single:
+        found["validation"] = timed("validation", lambda: trainer.validate(trainer.agree()))
     users = np.random.default_rng(0).choice(split.evaluated, sample, replace=False)
-    factors = trainer.model.factors()["bpr"]
+    factors = trainer.model.factors()[trainer.names[0]]
     with torch.inference_mode():
         timed("rank", lambda: rank(factors, users, 50, seen=split.train))
     return found
@@ -127,10 +131,11 @@ def measure(scratch: Path, form: str, options: argparse.Namespace) -> str:
     if not logs.exists():
         in_fresh_process(make_log, logs, form, options.users, options.items, options.rows, options.files)
     log_bytes = sum(path.stat().st_size for path in logs.iterdir())
-    found, peak = in_fresh_process(prepare_log, str(logs / FORMS[form]), out, options.protocol)
+    found, peak = in_fresh_process(prepare_log, str(logs / FORMS[form]), out, options.protocol, options.limit)
     line = {
         "form": form, "rows": options.rows, "files": options.files, "log_gb": log_bytes / 1e9,
-        "protocol": options.protocol, "rows_per_second": options.rows / found["seconds"], "peak_mb": peak, **found,
+        "protocol": options.protocol, "limit_gb": options.limit, "peak_mb": peak, **found,
+        "rows_per_second": options.rows / found["seconds"],
         "folder_gb": sum(path.stat().st_size for path in out.iterdir()) / 1e9,
     }  # fmt: skip
     for name, verify in (("open", None), ("open_verified", True)):
@@ -146,9 +151,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100_000_000)
     parser.add_argument("--files", type=int, default=50)
     parser.add_argument("--forms", default="integers,mixed,strings")
-    parser.add_argument("--train", action="store_true", help="some steps of a small model on the first form, too")
-    parser.add_argument("--batch", type=int, default=65_536)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--train", action="store_true", help="an epoch of a small model on the first form, too")
+    parser.add_argument("--only-train", action="store_true", help="on what --scratch holds already")
+    parser.add_argument("--single", default="bpr", help="one objective; empty: those that --set says")
+    parser.add_argument("--set", nargs="*", default=[], dest="words", help="settings over those of the small model")
+    parser.add_argument("--sample", type=int, default=10_000, help="users that are validated, and ranked for")
+    parser.add_argument("--limit", type=float, default=8.0, help="GB that a process may have of its own")
     parser.add_argument("--protocol", default="released")
     parser.add_argument(
         "--scratch", type=Path, help="where logs and data sets stay; logs that are there are not drawn anew"
@@ -156,10 +164,14 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as passing:
         scratch = options.scratch or Path(passing)
-        hashes = {form: measure(scratch, form, options) for form in options.forms.split(",")}
-        if options.train:
-            folder = scratch / f"{next(iter(hashes))}-prepared"
-            found, peak = in_fresh_process(train_a_little, folder, options.batch, options.steps, 1000)
+        forms = options.forms.split(",")
+        hashes = {form: measure(scratch, form, options) for form in forms if not options.only_train}
+        if options.train or options.only_train:
+            folder = scratch / f"{forms[0]}-prepared"
+            words = ["model.encoder=mf", "model.dimensions=16", "training.batch=65536", *options.words]
+            found, peak = in_fresh_process(
+                train_an_epoch, folder, words, options.single or None, options.sample, options.limit
+            )
             write("prepare", {"form": "training", "rows": options.rows, "peak_mb": peak, **found})
     if {"integers", "mixed"} <= set(hashes) and hashes["integers"] != hashes["mixed"]:
         raise SystemExit("the format of the files changed what was read")

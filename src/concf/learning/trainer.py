@@ -14,7 +14,7 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.ranking import Seen, rank_everyone
+from concf.evaluation.ranking import Seen, rank, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.learning.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.learning.batches import Batch, Sampler, stream
@@ -25,7 +25,7 @@ from concf.learning.guests import guest
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.together import add_up, refuse_many
-from concf.learning.validation import Validation, shared_places
+from concf.learning.validation import Validation, sample, shared_places
 from concf.learning.world import ALONE, World, fingerprint
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.kernels import added_groups, sums_of_groups
@@ -66,7 +66,10 @@ class Trainer:
         self.branches = Branches(self.model, self.objectives, data.train, by_user)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
-        self.validation = Validation(data, settings.training.metric, self.device, world)
+        asked = settings.training.validated_users
+        evaluated = sample(data.evaluated, asked, seed)
+        self.validation = Validation(data, settings.training.metric, self.device, world, evaluated)
+        self.ranks_all = asked is None or settings.several  # what heads agree on is for everyone
         self.noise = torch.Generator(self.device)
         self.weights = torch.ones(len(self.names), device=self.device, dtype=self.model.user.dtype)  # lambda
         self.initial = torch.ones_like(self.weights)  # L^0
@@ -264,7 +267,9 @@ class Trainer:
                 reports.append(self._captured(part, teaching).clone())
         if self.settings.balances and self.settings.balance.update == "epoch":
             self._move_weights(len(reports))
-        self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
+        del drawn  # before the next one is there
+        if epoch + 1 < self.settings.training.epochs:
+            self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
         steps = torch.stack(reports).cpu()  # [batches, 3, heads]
         self._refuse_infinite(steps, epoch)
         own, taught, scale = (dict(zip(self.names, row, strict=True)) for row in steps.mean(0).tolist())
@@ -304,7 +309,8 @@ class Trainer:
     def agree(self) -> dict[str, Tensor]:
         """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus.
 
-        Of several processes each ranks for its own users, and has their lists; the lesson is everyone's.
+        Of several processes each ranks for its own users, and has their lists; the lesson is everyone's. One head alone
+        ranks for the users that are validated, if they are a sample.
         """
         self.world.refuse_difference({"model": fingerprint(list(self.model.parameters()))})
         factors = self.model.factors()
@@ -327,7 +333,10 @@ class Trainer:
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
             raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
-        return rank_everyone(factors, k, self.seen, self.mine)
+        if self.ranks_all:
+            return rank_everyone(factors, k, self.seen, self.mine)
+        users = self.mine.start + self.validation.users.cpu().numpy()
+        return torch.from_numpy(rank(factors, users, k, seen=self.data.train, device=self.device)).to(self.device)
 
     def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
         """Eq. 10-12 on the newest ranking [heads and guests, users, M]; the lesson is taken from it."""
@@ -375,7 +384,8 @@ class Trainer:
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
-        return {name: self.validation(each) for name, each in lists.items()}
+        users = self.validation.users if self.ranks_all else slice(None)
+        return {name: self.validation.of_its_users(each[users]) for name, each in lists.items()}
 
     def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of the consensus that each head names too, in as many places as validation looks at; {} for one."""
