@@ -235,6 +235,22 @@ def test_a_glob_that_matches_nothing_names_itself(tmp_path: Path, concf: Run) ->
     assert list(tmp_path.iterdir()) == []
 
 
+def test_training_takes_a_glob_as_it_takes_a_file(tmp_path: Path, concf: Run) -> None:
+    write(LOG, tmp_path / "log.csv")
+    sources = [tmp_path / "log.csv", divide(LOG, tmp_path / "logs", 3, 3)]
+    found = []
+    for k, source in enumerate(sources):
+        words = ["--single", "bpr", "--set", "training.epochs=2", "--json", "--out", tmp_path / f"run-{k}"]
+        code, out, err = concf("train", source, *words)
+        assert (code, err.count("pairs after items with fewer")) == (0, 1)
+        found.append({name: value for name, value in json.loads(out).items() if name not in ("folder", "seconds")})
+    assert found[0] == found[1]
+    assert concf("train", sources[1], "--resume", "--out", tmp_path / "run-1")[0] == 0
+    code, _, err = concf("train", tmp_path / "none" / "*.csv", "--out", tmp_path / "run-2")
+    assert (code, "no file matches" in err) == (2, True)
+    assert not (tmp_path / "run-2").exists()
+
+
 def test_times_of_several_kinds_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("user_id,item_id,timestamp\n1,2,5\n")
     (tmp_path / "b.csv").write_text("user_id,item_id,timestamp\n1,3,7.5\n")

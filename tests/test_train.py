@@ -250,20 +250,20 @@ def test_an_epoch_is_drawn_from_seed_and_epoch_alone() -> None:
         assert torch.equal(torch.stack([drawn.user, drawn.positive]), torch.stack([again.user, again.positive])) == same
 
 
-def literal_epoch(train: csr_array, seed: int, epoch: int, by_user: bool) -> list[list[int]]:
+def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list[list[int]]:
     """Users, items and negatives in one go of 64 bits each: the draws that results were published with."""
     random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
-    user, item = (side.astype(np.int64) for side in train.toarray().nonzero())
-    negative = random.integers(train.shape[1], size=len(user))
+    user, item = (side.astype(np.int64) for side in part.toarray().nonzero())
+    negative = random.integers(part.shape[1], size=len(user))
     again = np.arange(len(user))
     for _ in range(DRAWS):
-        again = again[train.toarray()[user[again], negative[again]] > 0]
+        again = again[part.toarray()[user[again], negative[again]] > 0]
         if not len(again):
             break
-        negative[again] = random.integers(train.shape[1], size=len(again))
+        negative[again] = random.integers(part.shape[1], size=len(again))
     order = random.permutation(len(user))
     if by_user:
-        order = order[np.argsort(random.permutation(train.shape[0])[user[order]], kind="stable")]
+        order = order[np.argsort(random.permutation(part.shape[0])[user[order]], kind="stable")]
     return [column[order].tolist() for column in (user, item, negative)]
 
 
@@ -273,15 +273,15 @@ def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monk
     monkeypatch.setattr("concf.learning.batches.PIECE", piece)
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
-    for train in (tiny().train, csr_array(dense.astype(np.float32))):
-        mixed = train.copy()
+    for part in (tiny().train, csr_array(dense.astype(np.float32))):
+        mixed = part.copy()
         mixed.indices, mixed.has_sorted_indices = mixed.indices.copy(), False
         for begin, end in pairwise(mixed.indptr):
             mixed.indices[begin:end] = mixed.indices[begin:end][::-1]
-        for each in (train, mixed):
+        for each in (part, mixed):
             drawn = Sampler(each).epoch(SEED, 3, by_user)
             found = [column.tolist() for column in (drawn.user, drawn.positive, drawn.negative)]
-            assert found == literal_epoch(train, SEED, 3, by_user)
+            assert found == literal_epoch(part, SEED, 3, by_user)
             assert drawn.user.dtype == torch.int32
             assert {batch.negative.dtype for batch in drawn.split(10)} == {torch.int64}
 

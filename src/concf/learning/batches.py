@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-Places = NDArray[np.int32] | NDArray[np.int64]
+Places = NDArray[np.signedinteger[Any]]
 
 DRAWS = 100  # after so many draws a user is taken to have used everything
 PIECE = 1 << 22  # pairs that are looked at together
@@ -126,10 +126,10 @@ class Sampler:
         """Those of the pairs whose negative is an item that the user has used."""
         asked = self._cells(self.user[pairs], negative[pairs])
         place = np.searchsorted(self.observed, asked).clip(max=len(self.observed) - 1)
-        return pairs[self.observed[place] == asked]
+        return np.asarray(pairs[self.observed[place] == asked])
 
     def _cells(self, user: Places, item: Places) -> NDArray[np.int64]:
-        return user.astype(np.int64) * self.n_items + item
+        return np.asarray(user.astype(np.int64) * self.n_items + item)
 
 
 def _pieces(n: int) -> Iterator[slice]:
