@@ -25,8 +25,11 @@ from ray_work import Sums
 from small_run import QUIET, SMALL, small_data
 
 from concf import bulk
+from concf.baselines.neighbours import ItemKNN
+from concf.baselines.table import Candidate
 from concf.book import Book
 from concf.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
+from concf.comparison import compare
 from concf.data.split import Split
 from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError, DataError
@@ -210,6 +213,14 @@ def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: An
         one, other = (book.find(key) or {} for book in books.values())
         assert one.get("rows") == other.get("rows")
         assert len(one) == len(other) > 1
+
+
+def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
+    data, models = Split.load(small_data(tmp_path / "data")), {"knn": Candidate(ItemKNN, {"neighbours": (2, 5, 20)})}
+    alone, by_workers = (compare(data, models, seeds=2, engine=engine).entrants for engine in (None, "ray"))
+    assert [(each.settings, each.validation, each.tests) for each in by_workers] == [
+        (each.settings, each.validation, each.tests) for each in alone
+    ]
 
 
 def test_the_command_starts_a_ray_of_its_own_and_says_one_line(run: Path, tmp_path: Path) -> None:
