@@ -45,8 +45,10 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same on another device; on a GPU of 64 bits, lest each batch be converted by itself."""
         kind = None if device.type == "cpu" else torch.int64
-        columns = (self.user, self.positive, self.negative)
-        return Batch(*(column.to(device).to(kind or column.dtype) for column in columns))
+        user, positive, negative = (
+            column.to(device).to(kind or column.dtype) for column in (self.user, self.positive, self.negative)
+        )
+        return Batch(user, positive, negative)
 
     def copy_(self, other: Batch) -> None:
         """Take over the other's pairs."""

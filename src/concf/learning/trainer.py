@@ -66,10 +66,9 @@ class Trainer:
         self.branches = Branches(self.model, self.objectives, data.train, by_user)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
-        asked = settings.training.validated_users
-        evaluated = sample(data.evaluated, asked, seed)
+        evaluated = sample(data.evaluated, settings.training.validated_users, seed)
         self.validation = Validation(data, settings.training.metric, self.device, world, evaluated)
-        self.ranks_all = asked is None or settings.several  # what heads agree on is for everyone
+        self.ranks_all = settings.several or evaluated is data.evaluated  # what heads agree on is for everyone
         self.noise = torch.Generator(self.device)
         self.weights = torch.ones(len(self.names), device=self.device, dtype=self.model.user.dtype)  # lambda
         self.initial = torch.ones_like(self.weights)  # L^0
@@ -309,8 +308,7 @@ class Trainer:
     def agree(self) -> dict[str, Tensor]:
         """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus.
 
-        Of several processes each ranks for its own users, and has their lists; the lesson is everyone's. One head alone
-        ranks for the users that are validated, if they are a sample.
+        Of several processes each ranks for its own users; the lesson is everyone's. One head may rank for a sample.
         """
         self.world.refuse_difference({"model": fingerprint(list(self.model.parameters()))})
         factors = self.model.factors()
