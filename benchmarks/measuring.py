@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -69,6 +70,27 @@ def peak_memory() -> float:
         return int(line.split()[1]) / 1024
     unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+class AnonymousPeak:
+    """The most memory of this process, in MB, that no file stands behind; looked at five times a second (Linux)."""
+
+    def __init__(self) -> None:
+        self.peak = 0.0
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+            found = next(line for line in lines if line.startswith("RssAnon"))
+            self.peak = max(self.peak, int(found.split()[1]) / 1024)
+            time.sleep(0.2)
+
+
+def refuse_more_memory(gigabytes: float) -> None:
+    """From now on this process is refused memory of its own beyond that; pages of mapped files do not count (Linux)."""
+    limit = int(gigabytes * 1e9)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def busy_cores(while_asleep: float = 0.5) -> float | None:

@@ -60,6 +60,10 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"order": "users"},
     },
     "one head": {"objectives": ("multinomial",), "training": {"watch": "multinomial"}},
+    "one head, two users validated": {
+        "objectives": ("multinomial",),
+        "training": {"watch": "multinomial", "validated_users": 2},
+    },
     "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
     "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},

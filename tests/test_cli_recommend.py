@@ -126,7 +126,9 @@ def test_users_between_commas_and_from_files(concf: CLI, run: Path, named: Path,
 
 def test_without_a_file_a_table_of_the_first_users_is_shown(concf: CLI, run: Path) -> None:
     model = Recommender.load(run, frame="arrow")
-    code, said, _ = concf("recommend", run, "-k", 2)
+    code, said, err = concf("recommend", run, "-k", 2)
+    assert f"the first 5 of {len(model.user_ids)} users; --out writes them all" in err
+    assert "the first" not in concf("recommend", run, "--users", "3", "-k", 2)[2]
     expected = model.recommend(model.user_ids.values[:5], 2).to_pylist()
     found = [line.replace("│", " ").split() for line in said.splitlines() if "│" in line]
     assert code == 0

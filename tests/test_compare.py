@@ -14,14 +14,17 @@ from scipy.sparse import csr_array
 from concf.baselines.neighbours import ItemKNN
 from concf.baselines.popularity import Popularity
 from concf.baselines.table import Candidate
+from concf.book import Book
 from concf.comparison import compare
 from concf.config import Settings
+from concf.contenders import Trained
 from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
+from concf.spread import one_after_the_other
 from concf.tables import comparison_rows, markdown
 
 LOG = Simulation(users=150, items=80, events=5000).draw(2)
@@ -39,9 +42,21 @@ class Counted(Settings):
         return ItemKNN(neighbours=self.neighbours).fit(train)
 
 
+class Broken(Settings):
+    """A model that cannot be fitted."""
+
+    def fit(self, train: csr_array, seed: int = 0) -> Any:
+        raise ValueError("no such neighbours")
+
+
 @pytest.fixture(scope="module")
 def data() -> Split:
     return prepare(LOG, protocol="random")
+
+
+def without_seconds(report: dict[str, Any]) -> dict[str, Any]:
+    models = [{name: value for name, value in model.items() if name != "fit_seconds"} for model in report["models"]]
+    return report | {"models": models}
 
 
 def test_the_best_on_validation_is_held_for_every_split(data: Split) -> None:
@@ -68,7 +83,7 @@ def test_only_validation_is_looked_at_until_the_settings_are_chosen(
         looked.append((on, split.recipe.seed))
         return evaluate(model, split, on=on, **rest)
 
-    monkeypatch.setattr("concf.comparison.evaluate", watched)
+    monkeypatch.setattr("concf.comparing.evaluate", watched)
     compare(data, {"knn": MODELS["knn"]}, seeds=3)
     assert looked == [("valid", 0)] * 3 + [("test", 0), ("test", 1), ("test", 2)]
 
@@ -112,13 +127,59 @@ def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> Non
     log.write_text("".join(lines[:3]) + lines[3][:40])  # killed while writing the fourth line
     again = compare(data, models, seeds=3, log=log).as_dict()
     assert len(FITS) == 5 + 2
-    without_seconds = [
-        [{k: v for k, v in model.items() if k != "fit_seconds"} for model in report["models"]]
-        for report in (whole, again)
-    ]
-    assert without_seconds[0] == without_seconds[1]
+    assert without_seconds(whole) == without_seconds(again)
     cells = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
     assert all({"key", "mean", "provenance"} <= set(cell) for cell in cells)
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
+    data: Split, tmp_path: Path, seeds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def here(work: Any, jobs: list[Any], *_: Any) -> Any:
+        asked.extend(jobs)
+        return one_after_the_other(work, jobs[::-1])
+
+    if seeds == 1:  # workers are slow to start: once is enough
+        monkeypatch.setattr("concf.comparing.spread", here)
+    logs = [tmp_path / name for name in ("alone", "spread")]
+    alone = compare(data, MODELS, seeds=seeds, log=logs[0])
+    by_workers = compare(data, MODELS, seeds=seeds, log=logs[1], engine="processes", workers=2)
+    assert without_seconds(by_workers.as_dict()) == without_seconds(alone.as_dict())
+    keys = [{json.dumps(cell["key"], sort_keys=True) for cell in Book(log).cells.values()} for log in logs]
+    assert keys[0] == keys[1]
+    monkeypatch.setattr("concf.comparing.spread", here)
+    asked.clear()
+    compare(data, MODELS, seeds=seeds, log=logs[1], engine="ray")
+    assert asked == []
+
+
+def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def here(work: Any, jobs: list[Any], *_: Any) -> Any:
+        asked.extend([(job.seed, [(name, on) for name, _, on in job.cells]) for job in jobs])
+        return one_after_the_other(work, jobs)
+
+    monkeypatch.setattr(Trained, "fit_split", lambda self, split: Popularity().fit(split.train))
+    monkeypatch.setattr("concf.comparing.spread", here)
+    found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
+    both, alone = ["concf:strong consensus", "concf:strong head"], ["popularity"]
+    assert sorted(asked) == sorted(
+        (seed, [(name, on) for name in names for on in (("valid", "test") if seed == 0 else ("test",))])
+        for seed in (0, 1) for names in (both, alone)
+    )  # fmt: skip
+    assert len(found.entrants) == 3
+
+
+def test_what_goes_wrong_in_a_worker_is_told(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="choose from processes, ray"):
+        compare(data, MODELS, seeds=1, engine="spark")
+    monkeypatch.setattr("concf.comparing.spread", lambda work, jobs, *_: one_after_the_other(work, jobs))
+    with pytest.raises(ValueError, match="no such neighbours"):
+        compare(data, {"broken": Candidate(Broken)}, seeds=1, engine="processes")
 
 
 def test_markdown_has_a_row_a_model(data: Split) -> None:

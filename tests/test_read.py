@@ -147,6 +147,14 @@ def test_a_count_column_is_summed_and_a_count_of_zero_is_no_interaction(tmp_path
     assert triples(found) == [(1, 2, 7.5), (4, 3, 1.0)]
 
 
+@pytest.mark.parametrize("kind", [pl.Int64, pl.String])
+def test_a_log_without_a_row_that_counts_is_refused(kind: type[pl.DataType]) -> None:
+    log = pl.DataFrame({"user_id": [1], "item_id": [2], "count": [0]}).cast({"user_id": kind})
+    for nothing in (log, log.clear()):
+        with pytest.raises(DataError, match="holds no interaction"):
+            read(nothing)
+
+
 def test_a_rating_threshold_makes_explicit_feedback_implicit(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "user_id,item_id,rating\n1,2,5\n1,3,3.5\n2,3,4\n3,3,1\n")
     assert len(read(path)) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import polars as pl
 import pytest
 import torch
 from literal import LiteralConCF
+from scipy.sparse import csr_array
 
 from concf.baselines.popularity import Popularity
 from concf.data.prepare import prepare
@@ -16,7 +18,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
-from concf.learning.batches import Sampler
+from concf.learning.batches import DRAWS, Sampler, stream
 from concf.learning.branches import distinct
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
@@ -246,6 +248,42 @@ def test_an_epoch_is_drawn_from_seed_and_epoch_alone() -> None:
     for other, same in (((1, 7), True), ((1, 8), False), ((2, 7), False)):
         drawn = sampler.epoch(*other)
         assert torch.equal(torch.stack([drawn.user, drawn.positive]), torch.stack([again.user, again.positive])) == same
+
+
+def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list[list[int]]:
+    """Users, items and negatives in one go of 64 bits each: the draws that results were published with."""
+    random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
+    user, item = (side.astype(np.int64) for side in part.toarray().nonzero())
+    negative = random.integers(part.shape[1], size=len(user))
+    again = np.arange(len(user))
+    for _ in range(DRAWS):
+        again = again[part.toarray()[user[again], negative[again]] > 0]
+        if not len(again):
+            break
+        negative[again] = random.integers(part.shape[1], size=len(again))
+    order = random.permutation(len(user))
+    if by_user:
+        order = order[np.argsort(random.permutation(part.shape[0])[user[order]], kind="stable")]
+    return [column[order].tolist() for column in (user, item, negative)]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+@pytest.mark.parametrize("by_user", [False, True])
+def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("concf.learning.batches.PIECE", piece)
+    dense = np.random.default_rng(0).random((9, 12)) < 0.6
+    dense[4] = True  # whoever has used everything ends the draws by their number
+    for part in (tiny().train, csr_array(dense.astype(np.float32))):
+        mixed = part.copy()
+        mixed.indices, mixed.has_sorted_indices = mixed.indices.copy(), False
+        for begin, end in pairwise(mixed.indptr):
+            mixed.indices[begin:end] = mixed.indices[begin:end][::-1]
+        for each in (part, mixed):
+            drawn = Sampler(each).epoch(SEED, 3, by_user)
+            found = [column.tolist() for column in (drawn.user, drawn.positive, drawn.negative)]
+            assert found == literal_epoch(part, SEED, 3, by_user)
+            assert drawn.user.dtype == torch.int32
+            assert {batch.negative.dtype for batch in drawn.split(10)} == {torch.int64}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_by_name() -> None:

@@ -79,6 +79,36 @@ def test_the_best_of_a_run_are_validated_as_evaluate_does() -> None:
         assert best.validation == pytest.approx(figure(run.recommender(name), data, metric), abs=1e-12), name
 
 
+def sampled(users: int | None, single: str | None = None) -> ConCFSettings:
+    words = [] if users is None else [f"training.validated_users={users}"]
+    return choose_settings(settings("recall@5"), words=words, single=single)
+
+
+@pytest.mark.parametrize("single", [None, "bpr"])
+def test_a_sample_of_users_is_validated_as_if_there_were_no_others(single: str | None) -> None:
+    data = small()
+    trainer, whole = (Trainer(data, sampled(users, single), 3) for users in (7, None))
+    users = trainer.validation.users.numpy()
+    assert len(users) == 7 < len(data.evaluated)
+    assert set(users) < set(data.evaluated)
+    assert users.tolist() == Trainer(data, sampled(7), 3).validation.users.tolist()
+    assert users.tolist() != Trainer(data, sampled(7), 4).validation.users.tolist()
+    assert trainer.epoch(0)["loss"] == whole.epoch(0)["loss"]
+    lists = trainer.agree()
+    found, factors, rows = trainer.validate(lists), whole.model.factors(), np.searchsorted(data.evaluated, users)
+    for name in whole.names:
+        figures = evaluate(factors[name], data, on="valid", at=5, metrics="recall").per_user["recall@5"]
+        assert found[name] == pytest.approx(figures[rows].mean(), abs=1e-12)
+        assert len(lists[name]) == (7 if single else data.train.shape[0])
+    assert max(found.values()) > 0
+
+
+def test_a_sample_of_everyone_is_everyone() -> None:
+    data = small()
+    one, other = (train(data, sampled(users, "bpr"), seed=1) for users in (None, 1000))
+    assert [record["validation"] for record in one.history] == [record["validation"] for record in other.history]
+
+
 @pytest.mark.parametrize("n", [1, 3, 12, 40])
 def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
     """Whole, cut to the depth, short, and empty."""

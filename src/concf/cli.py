@@ -68,7 +68,7 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 @app.command()
 def prepare(
-    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line a user; gzip too), a name of `concf data list`, or `demo`.")],
+    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line a user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     protocol: Annotated[str, typer.Option(help="paper, released, random, leave-last, time or given.", rich_help_panel=PROTOCOL)] = "released",
     seed: Annotated[int, typer.Option(help="Of the shuffle.", rich_help_panel=PROTOCOL)] = 0,
@@ -148,6 +148,8 @@ def compare(
     test: Annotated[str, typer.Option(help="Significance: t or wilcoxon, paired, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a killed comparison goes on from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the table there as Markdown.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Measure by several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="one after the other")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Tune baselines on validation, test them on several splits, and show who is better and how surely.
@@ -157,10 +159,15 @@ def compare(
     from concf.comparison import compare as compare_models
     from concf.data.folders import new_file
     from concf.data.split import Split
+    from concf.spread import ENGINES
     from concf.tables import comparison_rows
     from concf.tables import markdown as markdown_table
 
     choice("test", test, ("t", "wilcoxon"))
+    if engine is not None:
+        choice("engine", engine, ENGINES)
+    elif workers is not None:
+        raise ConfigError("--workers needs an --engine: processes or ray")
     result = compare_models(
         Split.load(folder),
         names(models),
@@ -169,6 +176,8 @@ def compare(
         metrics=names(metrics),
         tune_on=tune_on,
         log=log,
+        engine=engine,
+        workers=workers,
     )
     table = comparison_rows(result, test)
     if markdown is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concf.console import Json, names, print_table
+from concf.console import Json, choice, names, print_table
 from concf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from concf.deploy.recommender import Recommender
 
-EVERYONE = "all"
+EVERYONE, FEW = "all", 5  # users; so many are shown of all
+SPREADING = "Several workers"
 HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
 
@@ -30,12 +31,14 @@ def recommend(
     users: Annotated[str, typer.Option(help="all, ids separated by commas, or a file: one id a line, or the first column of a CSV or Parquet file.")] = EVERYONE,
     k: Annotated[int, typer.Option("-k", min=1, help="Items for each user.")] = 10,
     by: Annotated[str | None, typer.Option(help="consensus, R-consensus or a head.", show_default="consensus")] = None,
-    out: Annotated[Path | None, typer.Option(help="A .parquet, .csv or .jsonl file; without it a table is shown.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .parquet, .csv or .jsonl file; with --engine a folder of Parquet files. Without it a table is shown.")] = None,
     viewed: Annotated[bool, typer.Option("--viewed", help="Also what the user has used.")] = False,
     items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have what is used most.")] = False,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Several workers: ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=SPREADING)] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=SPREADING)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Recommend to any number of users, in bounded memory. What a user has used is not shown again.
@@ -43,10 +46,14 @@ def recommend(
     `concf recommend runs/first --users 42,43 -k 5`
 
     `concf recommend runs/first --users all -k 50 --out recs.parquet`
+
+    `concf recommend runs/first --users all -k 50 --engine ray --out recs/`
     """
     from concf.deploy.recommender import Recommender
     from concf.progress import working
 
+    if engine is not None or workers is not None:
+        _refuse_alone(engine, out)
     model = Recommender.load(folder, data)
     asked = None if users == EVERYONE else _ids(users, model, "user")
     options: dict[str, Any] = {
@@ -56,16 +63,35 @@ def recommend(
     }  # fmt: skip
     n_users = len(model.user_ids) if asked is None else len(asked)
     if out is None:
-        _show(model.stream(asked if asked is not None else model.user_ids.values[:5].tolist(), k, **options), as_json)
+        _show(model.stream(model.user_ids.values[:FEW].tolist() if asked is None else asked, k, **options), as_json)
+        if asked is None and n_users > FEW:
+            typer.echo(f"note: the first {FEW} of {n_users} users; --out writes them all", err=True)
         return
-    rows = 0
-    with working("recommending", n_users) as advance, _writer(out) as write:
-        for table in model.stream(asked, k, **options):
-            write(table)
-            rows += table.num_rows
-            advance(min(model.ranker.block(), n_users))
+    with working("recommending", n_users) as advance:
+        if engine is None:
+            rows = 0
+            with _writer(out) as write:
+                for table in model.stream(asked, k, **options):
+                    write(table)
+                    rows += table.num_rows
+                    advance(min(model.ranker.block(), n_users))
+        else:
+            from concf.bulk import parts_of, write_lists
+
+            options |= {"parts": parts_of(n_users, model.ranker.block(), k), "data": data, "advance": advance}
+            rows = write_lists(folder, out, asked, k, engine=engine, workers=workers, **options)
     said = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
     typer.echo(json.dumps(said) if as_json else f"{rows} rows for {n_users} users by {said['by']}: {out}")
+
+
+def _refuse_alone(engine: str | None, out: Path | None) -> None:
+    from concf.spread import ENGINES
+
+    if engine is None:
+        raise ConfigError(f"--workers needs an --engine: {' or '.join(ENGINES)}")
+    choice("engine", engine, ENGINES)
+    if out is None:
+        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
 
 
 def _ids(text: str, model: Recommender, side: str) -> list[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from concf.console import Json, names, print_table
+from concf.console import Json, choice, names, print_table
 from concf.errors import ConcfError, ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def reproduce(
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting over those of every variant; such results stand apart.", rich_help_panel=WHICH)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="every GPU, if there is one", rich_help_panel=RUNNING)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time.", show_default="6 for each GPU, 1 on a CPU", rich_help_panel=RUNNING)] = None,
+    engine: Annotated[str, typer.Option(help="Who measures them: processes, or ray (a local cluster, or the one at RAY_ADDRESS, with a worker for each core).", rich_help_panel=RUNNING)] = "processes",
     data: Annotated[Path, typer.Option(help="Where prepared data sets are kept.", rich_help_panel=RUNNING)] = Path("data"),
     results: Annotated[Path, typer.Option(help="The lines of results.", rich_help_panel=RUNNING)] = Path("results/reproduction.jsonl"),
     render: Annotated[bool, typer.Option("--render", help="Write tables, figures and reproduction.md from the results alone.", rich_help_panel=DOCUMENTS)] = False,
@@ -48,7 +49,9 @@ def reproduce(
     """
     from concf.book import Book
     from concf.experiments.plan import cells_of
+    from concf.spread import ENGINES
 
+    choice("engine", engine, ENGINES)
     book = Book(results, option="--results")
     if show:
         _list(book, as_json=as_json)
@@ -63,7 +66,7 @@ def reproduce(
                          presets=names(preset or ""), variants=variant or [], splits=seeds)  # fmt: skip
         before = len(book.cells)
         failures = run_cells(
-            cells, book, data, device=device, workers=workers, changes=change or [],
+            cells, book, data, device=device, workers=workers, engine=engine, changes=change or [],
             say=lambda sentence: typer.echo(sentence, err=True),
         )  # fmt: skip
         _report(len(cells), len(book.cells) - before, failures, results, as_json=as_json)

@@ -28,7 +28,7 @@ RUNNING = "How to run"
 
 def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
-    folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log as it is. With --resume it may be left out.", show_default=False)] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log as it is: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
     preset: Annotated[str | None, typer.Option(help="reference, paper or released.", show_default="reference", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
@@ -52,7 +52,7 @@ def train(
     `concf train --resume --out runs/first`
 
     `concf train ratings.csv --out runs/mine` takes a log as it is: a tenth of each user's items is held out to stop by,
-    another tenth to test on. For anything else prepare it first.
+    another tenth to test on. So does `concf train 'logs/*.parquet' --out runs/mine`. For anything else prepare it first.
 
     A killed run goes on to exactly the same end. One objective alone: `--single bpr`; without the consensus loss:
     `--set consensus.weight=0`.
@@ -157,12 +157,13 @@ def _data(
     place: Path | None, home: RunFolder, seed: int | None, min_item: int, resume: bool, world: World
 ) -> tuple[Split, Path | None]:
     """The data set and where it is; that of a log is kept in the run's own folder."""
+    from concf.data.logs import is_glob
     from concf.data.split import Split
     from concf.deploy.estimator import split_of
 
     if place is None:
         return home.data(), None
-    if place.is_dir() or not place.exists():
+    if place.is_dir() or not (place.exists() or is_glob(place)):
         return Split.load(place), place
     if resume:  # the same log as before, or the run refuses it
         return split_of(place, home.description()["seed"] if seed is None else seed, min_item), home.own_data

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concf.console import Json, print_table
+from concf.console import Json, choice, print_table
+from concf.errors import ConfigError
 
 if TYPE_CHECKING:
     from concf.tuning import Trial, Tuning
@@ -30,6 +31,9 @@ def tune(
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the search and of every trial's training.", rich_help_panel=SETTINGS)] = 0,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="After this no further trial begins.", show_default="no limit", rich_help_panel=RUNNING)] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="Trials that are drawn together, and do not learn from each other.", rich_help_panel=RUNNING)] = 1,
+    engine: Annotated[str | None, typer.Option(help="With --at-once, by several workers: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="one after the other", rich_help_panel=RUNNING)] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core", rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Search for better settings by their validation figure (Optuna's TPE). The test part is not looked at.
@@ -40,14 +44,21 @@ def tune(
 
     The first trial is the preset; a trial that is worse than half of the others is stopped early. A search that was
     killed goes on with the same command, to the same end; with a larger --trials it goes further.
+
+    With --at-once 4, four trials are drawn together: other trials than one after the other, but the same by any --engine.
     """
     from concf.data.split import Split
+    from concf.spread import ENGINES
     from concf.tuning import tune as search
 
+    if engine is not None:
+        choice("engine", engine, ENGINES)
+    elif workers is not None:
+        raise ConfigError("--workers needs an --engine: processes or ray")
     try:
         found = search(
             Split.load(folder), out, preset=preset, words=change or [], space=space, trials=trials, seconds=seconds,
-            seed=seed, device=device, target=target,
+            seed=seed, device=device, target=target, at_once=at_once, engine=engine, workers=workers,
         )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("concf: stopped. Go on with the same command", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 
 from concf.baselines.table import Baseline, Candidate
 from concf.book import Book
-from concf.contenders import Trained, contenders
+from concf.comparing import Figures, measure_ahead
+from concf.contenders import contenders
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.evaluation.evaluate import evaluate, known_metrics
+from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
 from concf.progress import working
@@ -114,6 +114,8 @@ def compare(
     metrics: Sequence[str] = ("recall", "ndcg"),
     tune_on: str | None = None,
     log: str | Path | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
 ) -> Comparison:
     """Tune every model on the first split's validation part, hold the settings, test on every split.
 
@@ -121,6 +123,8 @@ def compare(
     models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     log:    JSON lines of what was measured; what stands there already is not run again
+    engine: processes or ray (see `concf.spread`): what is independent is measured by several workers, with the same
+            result; None: one after the other, here. workers: how many; None: one for each core
     """
     entrants = models if isinstance(models, Mapping) else contenders(list(models))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
@@ -132,13 +136,16 @@ def compare(
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     book = Book(Path(log) if log else None)
+    wanted = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
+    if engine is not None:
+        measure_ahead(entrants, splits, wanted, book, engine, workers)
     done = []
     with working("comparing", len(entrants) * (1 + seeds)) as advance:
         for name, model in entrants.items():
-            entrant, chosen = _tuned(name, model, data, tune_on, book)
+            entrant, chosen = _tuned(name, model, data, wanted, book)
             advance(1)
             for split in splits:
-                cell = _tested(name, chosen, split, at, metrics, keep_users=seeds == 1, book=book)
+                cell = _tested(name, chosen, split, wanted, book)
                 entrant.tests.append(cell["mean"])
                 entrant.fit_seconds.append(cell["fit_seconds"])
                 entrant.per_user = {metric: np.array(row) for metric, row in cell.get("per_user", {}).items()}
@@ -163,21 +170,15 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: Book) -> tuple[Entrant, Baseline]:
+def _tuned(name: str, model: Candidate, split: Split, wanted: Figures, book: Book) -> tuple[Entrant, Baseline]:
     """The point of the grid with the best validation figure; the first of equals."""
-    metric, _, n = tune_on.partition("@")
     tried: list[tuple[float, Baseline]] = []
     points = list(model.settings())
     with working(f"tuning {name}", len(points)) as advance:
         for settings in points:
-            key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": "valid"}
-            cell = book.find(key)
-            if cell is None or tune_on not in cell["mean"]:
-                fitted, seconds = _fit(settings, split)
-                value = evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()[tune_on]
-                known = {} if cell is None else cell["mean"]
-                cell = book.add(key, {"mean": known | {tune_on: value}, "fit_seconds": seconds})
-            tried.append((cell["mean"][tune_on], settings))
+            cell = wanted.found(name, settings, split, "valid", book)
+            cell = cell or wanted.add(name, settings, split, "valid", wanted.measure(settings, split, "valid"), book)
+            tried.append((cell["mean"][wanted.tune_on], settings))
             advance(1)
     value, best = max(tried, key=lambda pair: pair[0])
     chosen = best.model_dump()
@@ -188,25 +189,6 @@ def _tuned(name: str, model: Candidate, split: Split, tune_on: str, book: Book) 
     return Entrant(name, chosen, value, edges), best
 
 
-def _tested(
-    name: str, settings: Baseline, split: Split, at: Sequence[int], metrics: Sequence[str], *,
-    keep_users: bool, book: Book,
-) -> dict[str, Any]:  # fmt: skip
-    key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": "test"}
-    key |= {"at": list(at), "metrics": list(metrics), "seed": split.recipe.seed}
-    cell = book.find(key)
-    if cell is None or (keep_users and "per_user" not in cell):
-        fitted, seconds = _fit(settings, split)
-        result = evaluate(fitted, split, on="test", at=at, metrics=metrics)
-        users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}} if keep_users else {}
-        cell = book.add(key, {"mean": result.means(), "fit_seconds": seconds, **users})
-    return cell
-
-
-def _fit(settings: Baseline, split: Split) -> tuple[Any, float]:
-    begin = time.perf_counter()
-    if isinstance(settings, Trained):
-        fitted = settings.fit_split(split)
-    else:
-        fitted = settings.fit(split.train, seed=split.recipe.seed)
-    return fitted, time.perf_counter() - begin
+def _tested(name: str, settings: Baseline, split: Split, wanted: Figures, book: Book) -> dict[str, Any]:
+    cell = wanted.found(name, settings, split, "test", book)
+    return cell or wanted.add(name, settings, split, "test", wanted.measure(settings, split, "test"), book)

@@ -29,6 +29,7 @@ from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.train import train
 from concf.progress import working
 from concf.tuning_folder import BEST, OUTCOME, SearchFolder, tell, tried
+from concf.tuning_rounds import step_round
 from concf.tuning_space import Space, as_toml, default_space, differences, flat, nested, read_space
 
 if TYPE_CHECKING:
@@ -112,6 +113,9 @@ def tune(
     seed: int = 0,
     device: str | torch.device | None = None,
     target: str | None = None,
+    at_once: int = 1,
+    engine: str | None = None,
+    workers: int | None = None,
 ) -> Tuning:
     """Search the space for the settings with the best validation figure; the first trial is the preset.
 
@@ -121,7 +125,12 @@ def tune(
     seconds: after this no further trial begins; the one under way is brought to its end
     seed:    of every trial's training, and of the search
     target:  whose figure: the consensus or a head; if not said, the one that `training.watch` names
+    at_once: trials that are drawn together, and held against those of earlier rounds alone
+    engine:  processes or ray (see `concf.spread`): who tries those of a round, with the same result; None: they are
+             tried here, one after the other. workers: how many; None: one for each core
     """
+    if engine is not None and at_once < 2:
+        raise ConfigError("an engine needs several trials at once, such as --at-once 4: else each waits for the last")
     if not find_spec("optuna"):
         raise MissingExtraError("optuna", "tune", "the search for settings")
     words = list(words)
@@ -131,6 +140,7 @@ def tune(
     about = {
         "format": FORMAT, "split_hash": data.hash, "preset": preset, "settings": base.model_dump(mode="json"),
         "space": {name: each.model_dump(mode="json") for name, each in wanted.items()}, "seed": seed, "target": target,
+        "at_once": at_once,
     }  # fmt: skip
     folder, begin = SearchFolder(Path(out), about), time.monotonic()
     with folder.study() as study, working("tuning", trials) as advance:
@@ -139,14 +149,15 @@ def tune(
         if done >= trials:
             raise ConfigError(f"{out}: {done} trials are done, no more were asked for. Try: --trials {2 * done}")
         advance(done)
-        for _ in range(done, trials):
+        while done < trials:
             try:
-                search.step()
+                new = search.step() if at_once == 1 else step_round(search, at_once, trials, engine, workers)
             except ConfigError:  # the preset itself is refused: there is nothing to search
                 folder.remove()
                 raise
             found = _best(search, folder)
-            advance(1, "" if found is None else f"best {found.best.validation:.4f}")
+            done += new
+            advance(new, "" if found is None else f"best {found.best.validation:.4f}")
             if seconds is not None and time.monotonic() - begin >= seconds:
                 break
         if found is None:
@@ -237,17 +248,17 @@ class Search:
         device: str | torch.device | None,
     ) -> None:  # fmt: skip
         self.study, self.data, self.base, self.target, self.seed, self.device = study, data, base, target, seed, device
-        self.space = {name: each.distribution(name) for name, each in space.items()}
+        self.asked, self.space = space, {name: each.distribution(name) for name, each in space.items()}
         values = {name: "none" if value is None else value for name, value in flat(base.model_dump()).items()}
         self.start = {name: values[name] for name, each in space.items() if each.holds(values[name])}
 
-    def step(self) -> None:
+    def step(self) -> int:
         """One trial: the preset first, then what TPE draws; the same is not trained twice."""
         number = len(tried(self.study))
         trial = self._ask(number)
         twin = next((each for each in tried(self.study) if each.params == trial.params), None) if number else None
         if twin is None:
-            outcome = self._outcome(trial, is_preset=number == 0)
+            outcome = self.outcome(trial, is_preset=number == 0)
             gc.collect()  # a trainer refers to itself; what it holds of a GPU is free only now
         else:
             outcome = twin.user_attrs[OUTCOME] | {"seconds": 0.0, "repeats": True}
@@ -255,6 +266,7 @@ class Search:
                 trial.report(figure, epoch)
         trial.set_user_attr(OUTCOME, outcome)
         tell(self.study, trial.number, outcome)
+        return 1
 
     def _ask(self, number: int) -> optuna.Trial:
         from optuna.samplers import TPESampler
@@ -267,7 +279,8 @@ class Search:
             self.study.enqueue_trial(self.start)
         return self.study.ask({name: self.space[name] for name in self.start})
 
-    def _outcome(self, trial: optuna.Trial, *, is_preset: bool) -> dict[str, Any]:
+    def outcome(self, trial: optuna.Trial, *, is_preset: bool) -> dict[str, Any]:
+        """What the trial comes to; only the preset is not allowed to make no sense."""
         from optuna import TrialPruned
 
         begin, watch, state, reason = time.perf_counter(), Watch(trial, self.target, 0), "finished", ""

@@ -40,6 +40,13 @@ def tell(study: optuna.Study, number: int, outcome: Mapping[str, Any]) -> None:
     study.tell(number, figure, TrialState[STATES[outcome["state"]]])
 
 
+def median_pruner() -> optuna.pruners.BasePruner:
+    """Ends a trial that is worse than half of the finished ones were at that epoch."""
+    from optuna.pruners import MedianPruner
+
+    return MedianPruner(n_startup_trials=COMPARED)
+
+
 class SearchFolder:
     """`tune.json` (what is searched), `study.jsonl` (Optuna's journal of the trials) and `best.toml`."""
 
@@ -72,12 +79,11 @@ class SearchFolder:
         path = self.path.absolute() / STUDY
         path.with_name(f"{STUDY}.lock").unlink(missing_ok=True)  # of a process that was killed
         begun = path.stat().st_size > 0
-        pruner = optuna.pruners.MedianPruner(n_startup_trials=COMPARED)
         try:
             storage = JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path))))
             if not begun:
                 optuna.create_study(storage=storage, study_name=NAME, direction="maximize")
-            study = optuna.load_study(storage=storage, study_name=NAME, pruner=pruner)
+            study = optuna.load_study(storage=storage, study_name=NAME, pruner=median_pruner())
             for each in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # killed: it is tried anew
                 tell(study, each.number, each.user_attrs.get(OUTCOME, {"state": "failed"}))
         except (ValueError, KeyError, AssertionError) as error:
@@ -92,7 +98,7 @@ class SearchFolder:
                 fresh.write_text(json.dumps(self.about | {"provenance": provenance()}, indent=2) + "\n", "utf-8")
             return
         try:
-            before = dict(json.loads(path.read_text(encoding="utf-8")))
+            before = {"at_once": 1} | dict(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as error:
             raise DataError(f"{path}: damaged ({type(error).__name__}). Choose another --out") from None
         for name, now in self.about.items():
@@ -125,5 +131,5 @@ def _other(name: str, before: Any, now: Any) -> str:
         old, new = (flat(each) if name == "settings" else each for each in (before, now))
         changed = ", ".join(each for each in old | new if old.get(each) != new.get(each))
         return f"{'from other settings' if name == 'settings' else 'of another space'} ({changed})"
-    words = {"split_hash": "on another data set", "format": "in another format"}
+    words = {"split_hash": "on another data set", "format": "in another format", "at_once": "with other rounds"}
     return f"{words.get(name, f'with another {name}')} ({str(before)[:16]}, not {str(now)[:16]})"

@@ -17,8 +17,8 @@ import numpy as np
 from concf.data.filters import Filter
 from concf.data.folders import new_file, sha256
 from concf.data.interactions import Interactions
-from concf.data.read import collect, read
-from concf.data.scan import BOTH, Reading, Table, scan_file
+from concf.data.read import read
+from concf.data.scan import Reading
 from concf.errors import DataError
 from concf.progress import working
 
@@ -182,12 +182,7 @@ def _read_ciao_matrix(paths: list[Path]) -> Interactions:
 
 
 def _read_foursquare_parts(paths: list[Path]) -> Interactions:
-    import polars as pl
-
-    reading = Reading(user="0", item="1", count="2", header=False)
-    tables = [scan_file(path, reading) for path in paths]
-    joined = Table(pl.concat([table.frame for table in tables]), paths[0].parent.name, may_be_integers=BOTH)
-    return collect(joined, reading)
+    return read(list(paths), Reading(user="0", item="1", count="2", header=False))
 
 
 _CITEULIKE = File(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from concf.config import Settings
@@ -26,22 +27,25 @@ class Filter(Settings):
 
     def apply(self, interactions: Interactions) -> Interactions:
         """The interactions that stay; a filter that leaves none is refused."""
-        while True:
-            kept = self._once(interactions)
-            if not self.core or len(kept) == len(interactions):
-                return kept
-            interactions = kept
+        stays = self._once(interactions, None)
+        while self.core:
+            before, stays = stays, self._once(interactions, stays)
+            if np.array_equal(before, stays):
+                break
+        return interactions if np.all(stays) else interactions.keep(stays)
 
-    def _once(self, interactions: Interactions) -> Interactions:
+    def _once(self, interactions: Interactions, before: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """[n] the pairs that stay, of those that stayed before."""
         raw = self.counts == "raw"
-        per_user, per_item = interactions.per_user(raw=raw), interactions.per_item(raw=raw)
+        per_user, per_item = interactions.per_user(raw=raw, rows=before), interactions.per_item(raw=raw, rows=before)
         stays = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
+        stays = stays if before is None else stays & before
         if not stays.any():
             raise DataError(
                 f"the filter ({self.describe()}) leaves nothing: the most active user has {per_user.max():g} and the "
                 f"most popular item {per_item.max():g} interactions. Lower the minimum counts"
             )
-        return interactions if np.all(stays) else interactions.keep(stays)
+        return stays
 
     def describe(self) -> str:
         """The filter in words."""

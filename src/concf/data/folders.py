@@ -8,6 +8,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from concf.errors import DataError
 
@@ -65,6 +69,11 @@ def sha256(path: Path) -> str:
     """The checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def mapped(path: Path) -> NDArray[Any]:
+    """The array of a `.npy` file, read-only; its pages come from the disk when they are looked at."""
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _refuse_occupied(target: Path, marker: str, overwrite: bool) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from concf.data.folders import mapped
+
+if TYPE_CHECKING:
+    import polars as pl
 
 MAX_ID_BYTES = 1024
 
@@ -70,11 +76,57 @@ class Ids:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Ids:
-        """Read what `save` wrote."""
-        values = np.load(folder / f"{name}.npy")
-        offsets_file = folder / f"{name}_offsets.npy"
-        if not offsets_file.exists():
-            return cls(values)
-        blob, offsets = values.tobytes(), np.load(offsets_file).tolist()
-        strings = [blob[begin:end].decode() for begin, end in pairwise(offsets)]
-        return cls(np.array(strings, dtype=object))
+        """Map what `save` wrote into memory."""
+        values = mapped(folder / f"{name}.npy")
+        offsets = folder / f"{name}_offsets.npy"
+        return PackedIds(values, mapped(offsets)) if offsets.exists() else cls(values)
+
+    @classmethod
+    def of_series(cls, values: pl.Series) -> Ids:
+        """The ids of an ascending series of integers or strings."""
+        import polars as pl
+
+        if values.dtype.is_integer():
+            return cls(values.cast(pl.Int64).to_numpy())
+        return _packed(values.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()))
+
+
+class PackedIds(Ids):
+    """String ids as they lie on disk; Python's strings are made when somebody asks for them.
+
+    blob: [b] uint8, offsets: [n + 1] int64, see `to_bytes`
+    """
+
+    def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
+        self.blob, self.offsets = blob, offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    are_integers = False
+
+    @cached_property
+    def values(self) -> NDArray[Any]:  # type: ignore[override]
+        """[n] object holding str."""
+        blob = self.blob.tobytes()
+        strings = [blob[begin:end].decode() for begin, end in pairwise(self.offsets.tolist())]
+        return np.array(strings, dtype=object)
+
+    def take(self, places: NDArray[Any]) -> Ids:
+        """The ids at the given ascending positions, still packed."""
+        import pyarrow as pa
+
+        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in (self.offsets, self.blob))]
+        return _packed(pa.Array.from_buffers(pa.large_binary(), len(self), buffers).take(pa.array(places)))
+
+    def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """([b], [n + 1]) as it lies here."""
+        return self.blob, self.offsets
+
+
+def _packed(strings: Any) -> PackedIds:
+    """The ids of an Arrow array of large strings or large binaries."""
+    _, offsets, blob = strings.buffers()
+    offsets = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
+    blob = np.frombuffer(blob, np.uint8) if blob is not None else np.zeros(0, np.uint8)
+    return PackedIds(blob[offsets[0] : offsets[-1]], offsets - offsets[0])

@@ -12,6 +12,8 @@ from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
 
+BLOCK_ROWS = 1 << 22  # looked at together, where a look at all of them would take as much memory as the log
+
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
@@ -47,19 +49,19 @@ class Interactions:
         """The number of events before repeats were merged."""
         return float(self.count.sum())
 
-    def per_user(self, *, raw: bool = False) -> NDArray[np.float64]:
-        """[n_users] distinct pairs, or with `raw` all events, of each user."""
-        return _total(self.user, self.count if raw else None, self.n_users)
+    def per_user(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """[n_users] distinct pairs, or with `raw` all events, of each user; of the mask `rows` [n] alone, if given."""
+        return _total(self.user, self.count if raw else None, rows, self.n_users)
 
-    def per_item(self, *, raw: bool = False) -> NDArray[np.float64]:
-        """[n_items] distinct pairs, or with `raw` all events, of each item."""
-        return _total(self.item, self.count if raw else None, self.n_items)
+    def per_item(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
+        """[n_items] distinct pairs, or with `raw` all events, of each item; of the mask `rows` [n] alone, if given."""
+        return _total(self.item, self.count if raw else None, rows, self.n_items)
 
     def matrix(self, rows: NDArray[np.bool_] | None = None) -> csr_array:
         """[n_users, n_items] float32 ones at the pairs, or at those that the mask `rows` keeps."""
         user, item = (self.user, self.item) if rows is None else (self.user[rows], self.item[rows])
         begins = np.zeros(self.n_users + 1, np.int64)
-        np.cumsum(np.bincount(user, minlength=self.n_users), out=begins[1:])
+        np.cumsum(occurrences(user, self.n_users), out=begins[1:])
         ones = np.ones(len(user), np.float32)
         return csr_array((ones, item, begins), shape=(self.n_users, self.n_items))
 
@@ -80,7 +82,7 @@ class Interactions:
         """A SHA-256 over ids and pairs (not counts and times), open for more."""
         fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())
         for column in (self.user, self.item):
-            fingerprint.update(column.astype("<i4").tobytes())
+            fingerprint.update(np.ascontiguousarray(column, "<i4").data)
         return fingerprint
 
     def statistics(self) -> dict[str, float]:
@@ -102,6 +104,18 @@ def _renumber(places: NDArray[np.int32], n: int) -> tuple[NDArray[np.int64], NDA
     return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[places]
 
 
-def _total(place: NDArray[np.int32], weights: NDArray[np.float64] | None, n: int) -> NDArray[np.float64]:
-    """[n] how many, or how much weight, at each place."""
-    return np.bincount(place, weights, minlength=n).astype(np.float64)
+def _total(
+    place: NDArray[np.int32], weights: NDArray[np.float64] | None, rows: NDArray[np.bool_] | None, n: int
+) -> NDArray[np.float64]:
+    """[n] how many, or how much weight, at each place; of the mask `rows` alone, if given."""
+    if rows is not None:
+        place, weights = place[rows], None if weights is None else weights[rows]
+    return (occurrences(place, n) if weights is None else np.bincount(place, weights, minlength=n)).astype(np.float64)
+
+
+def occurrences(place: NDArray[np.int32], n: int) -> NDArray[np.int64]:
+    """[n] how often each place occurs. numpy counts a copy of 8 bytes a row, so it is given a block at a time."""
+    total = np.zeros(n, np.int64)
+    for begin in range(0, len(place), BLOCK_ROWS):
+        total += np.bincount(place[begin : begin + BLOCK_ROWS], minlength=n)
+    return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
 from concf.data.folders import sha256
 from concf.data.interactions import Interactions
+from concf.data.logs import files_of, is_glob
 from concf.data.protocols import PROTOCOLS, TEST, TRAIN, VALID, Given, Parts, Protocol
 from concf.data.read import read
 from concf.data.scan import Reading
@@ -22,7 +24,7 @@ from concf.progress import working
 
 def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactions, dict[str, Any]]:
     """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and what they were read from."""
-    if isinstance(source, str) and not Path(source).is_file():
+    if isinstance(source, str) and not Path(source).is_file() and not is_glob(source):
         if source in (*CATALOGUE, "demo") and reading is not None and reading != Reading():
             raise ConfigError(
                 f"{source}: a data set of the catalogue is read as it is; what you say of columns is for files"
@@ -35,11 +37,18 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
             return load(source), {"name": source, "sha256": {path.name: sha256(path) for path in paths}}
         if not Path(source).suffix:
             entry(source)  # refuses, and names the data sets there are
+    files = files_of(source)
+    if files is not None:
+        name = Path(source).name if isinstance(source, str | Path) else f"{len(files)} files"
+        return read(files, reading), {"name": name, "sha256": _checksums(files)}
     interactions = read(source, reading)
-    if isinstance(source, str | Path):
-        path = Path(source)
-        return interactions, {"name": path.name, "sha256": {path.name: sha256(path)}}
     return interactions, {"name": type(source).__name__, "sha256": {"pairs": interactions.fingerprint().hexdigest()}}
+
+
+def _checksums(paths: list[Path]) -> dict[str, str]:
+    """SHA-256 of each file, by its name from the folder that all of them share."""
+    shared = os.path.commonpath([path.parent.absolute() for path in paths])
+    return {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in paths}
 
 
 def prepare(
@@ -58,7 +67,8 @@ def prepare(
 ) -> Split:
     """Read a log, filter it, divide it, and (with `out`) write it down.
 
-    source:   a file, a catalogue name, `demo`, a polars, pandas or Arrow frame, a sparse matrix, a pair of arrays
+    source:   a file, a glob, a list of files, a catalogue name, `demo`, a polars, pandas or Arrow frame, a sparse
+              matrix, a pair of arrays
     protocol: paper | released | random | leave-last | time | given
     valid, test: the shares that are held out; with protocol `given`, the other two logs (`source` trains)
     filter:   applied first; None: for a catalogue name what the protocol starts from, else nothing

@@ -7,6 +7,7 @@ validation or without test items is not evaluated, and its held-out items are dr
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import Field, model_validator
 
 from concf.config import Settings
 from concf.data.filters import Filter
-from concf.data.interactions import Interactions
+from concf.data.interactions import BLOCK_ROWS, Interactions, occurrences
 from concf.errors import DataError
 
 TRAIN, VALID, TEST, DROPPED = 0, 1, 2, 3
@@ -47,14 +48,16 @@ class _Fractions(Settings):
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
-        may_go = np.flatnonzero(self.eligible(interactions))
-        user = interactions.user[may_go]
-        shuffled = _shuffle_within(user, np.random.default_rng(seed))
-        place, total = _place_in_group(user[shuffled])
-        n_test = np.floor(self.test * total + 1e-9)  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
-        n_valid = np.floor(self.valid * total + 1e-9)
+        may_go, rng = self.eligible(interactions), np.random.default_rng(seed)
         parts = np.full(len(interactions), TRAIN, np.uint8)
-        parts[may_go[shuffled]] = np.select([place < n_test, place < n_test + n_valid], [TEST, VALID], TRAIN)
+        for block in _blocks_of_users(interactions.user):
+            rows = block.start + np.flatnonzero(may_go[block])
+            user = interactions.user[rows]
+            shuffled = _shuffle_within(user, rng)
+            place, total = _place_in_group(user[shuffled])
+            n_test = np.floor(self.test * total + 1e-9)  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
+            n_valid = np.floor(self.valid * total + 1e-9)
+            parts[rows[shuffled]] = np.select([place < n_test, place < n_test + n_valid], [TEST, VALID], TRAIN)
         return parts
 
 
@@ -100,15 +103,16 @@ class LeaveLast(Settings):
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
-        time = _times(interactions, self.name)
-        draw = np.random.default_rng(seed).random(len(interactions))
-        newest_first = np.lexsort((draw, -time, interactions.user))
-        place, total = _place_in_group(interactions.user[newest_first])
-        enough = total > 2 * self.n
+        all_times, rng = _times(interactions, self.name), np.random.default_rng(seed)
         parts = np.full(len(interactions), TRAIN, np.uint8)
-        parts[newest_first] = np.select(
-            [enough & (place < self.n), enough & (place < 2 * self.n)], [TEST, VALID], TRAIN
-        )
+        for block in _blocks_of_users(interactions.user):
+            user, time = interactions.user[block], all_times[block]
+            newest_first = np.lexsort((rng.random(len(user)), -time, user))
+            place, total = _place_in_group(user[newest_first])
+            enough = total > 2 * self.n
+            parts[block.start + newest_first] = np.select(
+                [enough & (place < self.n), enough & (place < 2 * self.n)], [TEST, VALID], TRAIN
+            )
         return parts
 
 
@@ -160,9 +164,19 @@ def honest(interactions: Interactions, parts: Parts) -> Parts:
     trained = np.zeros(interactions.n_items, bool)
     trained[interactions.item[parts == TRAIN]] = True
     parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
-    has = [np.bincount(interactions.user[parts == part], minlength=interactions.n_users) > 0 for part in (VALID, TEST)]
+    has = [occurrences(interactions.user[parts == part], interactions.n_users) > 0 for part in (VALID, TEST)]
     evaluated = has[0] & has[1]
     return np.where((parts != TRAIN) & ~evaluated[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+def _blocks_of_users(user: NDArray[np.int32]) -> Iterator[slice]:
+    """Slices of the ascending users [n] that divide none of them, of about BLOCK_ROWS rows."""
+    begin = 0
+    while begin < len(user):
+        last = user[min(begin + BLOCK_ROWS, len(user)) - 1]
+        end = int(np.searchsorted(user, last, side="right"))
+        yield slice(begin, end)
+        begin = end
 
 
 def _shuffle_within(groups: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int64]:

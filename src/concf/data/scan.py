@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ import polars as pl
 from scipy import sparse
 
 from concf.config import Settings
-from concf.data.sniff import ROLES, first_lines, sniff
+from concf.data.sniff import ROLES, EmptyFileError, first_lines, sniff
 from concf.errors import ConfigError, DataError
 
 Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
@@ -53,6 +54,7 @@ class Table:
     first_line: the line of the text file that holds row 0, or None if the source has no lines
     may_be_integers: the roles (user, item) whose ids came as text that may spell integers
     columns:    what the source calls the column of a role
+    users_are_lines: whether a user is the number of a line
     """
 
     frame: pl.LazyFrame
@@ -60,6 +62,7 @@ class Table:
     first_line: int | None = None
     may_be_integers: frozenset[str] = frozenset()
     columns: dict[str, str] = field(default_factory=dict)
+    users_are_lines: bool = False
 
     def where(self, row: int) -> str:
         """The place of a row, for a message."""
@@ -105,7 +108,7 @@ def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
     """row, line: every line of a text file as one string."""
     return pl.scan_csv(
         path, has_header=False, skip_rows=skip, schema={"line": pl.String},
-        separator="\x1e", quote_char=None, row_index_name=ROW,
+        separator="\x1e", quote_char=None, row_index_name=ROW, glob=False,
     )  # fmt: skip
 
 
@@ -124,7 +127,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
     if len(shape.separator.encode()) == 1:
         frame = pl.scan_csv(
             path, has_header=False, skip_rows=skip, schema=dict.fromkeys(names, pl.String),
-            separator=shape.separator, row_index_name=ROW, quote_char=None if _is_recbole(path) else '"',
+            separator=shape.separator, row_index_name=ROW, quote_char=None if _is_recbole(path) else '"', glob=False,
         )  # fmt: skip
     else:
         pieces = pl.col("line").str.split(shape.separator)
@@ -162,7 +165,7 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
     first = pl.col(ROW).cast(pl.String) if counted else pieces.list.first()
     items = frame.select(pl.col(ROW).alias("row"), user=first, item=pieces.list.slice(1))
     exploded = items.filter(pl.col("item").list.len() > 0).explode("item")
-    return Table(exploded, str(path), first_line=1, may_be_integers=BOTH)
+    return Table(exploded, str(path), first_line=1, may_be_integers=BOTH, users_are_lines=counted)
 
 
 def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> None:
@@ -193,7 +196,7 @@ def _scan_json_lines(path: Path, reading: Reading) -> Table:
             found = first.get(columns[role])
             raise DataError(f"{path}:1: the {role} id is {found!r}; expected a string or an integer")
     schema = dict.fromkeys(columns.values(), pl.String)
-    frame = _roles(pl.scan_ndjson(path, schema=schema, row_index_name=ROW), columns)
+    frame = _roles(pl.scan_ndjson(escape(str(path)), schema=schema, row_index_name=ROW), columns)
     numbers = frozenset(role for role in ("user", "item") if not isinstance(first[columns[role]], str))
     return Table(frame, str(path), first_line=1, may_be_integers=numbers, columns=columns)
 
@@ -208,7 +211,9 @@ def _keys(text: str) -> list[str]:
 
 
 def _scan_parquet(path: Path, reading: Reading) -> Table:
-    frame = pl.scan_parquet(path, row_index_name=ROW)
+    frame = pl.scan_parquet(path, row_index_name=ROW, glob=False)
+    if not frame.select(pl.len()).collect().item():
+        raise EmptyFileError(f"{path}: holds no interaction. Expected a user and an item a row")
     columns = choose_columns(frame.drop(ROW).collect_schema().names(), reading, str(path))
     return Table(_roles(frame, columns), str(path), columns=columns)
 
@@ -228,7 +233,7 @@ def scan_file(path: Path, reading: Reading) -> Table:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.stat().st_size == 0:
-        raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
+        raise EmptyFileError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
     return SCANNERS[format_of(path, reading)](path, reading)
 
 

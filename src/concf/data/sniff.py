@@ -32,6 +32,10 @@ KNOWN_NAMES = {name for names in ROLES.values() for name in names}
 Kind = Literal["table", "lines", "either"]
 
 
+class EmptyFileError(DataError):
+    """A file without a row: a mistake where it is the log, nothing where it is one of many files."""
+
+
 @dataclass(frozen=True)
 class TextShape:
     """What a text file looks like.
@@ -68,7 +72,7 @@ def first_lines(path: Path) -> list[str]:
     if "\r" in lines[0]:
         raise DataError(f"{path}:1: the lines end with a carriage return alone. Save the file with ordinary line ends")
     if not any(line.strip() for line in lines):
-        raise DataError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
+        raise EmptyFileError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
     if lines[0].startswith("#"):
         raise DataError(f"{path}:1: begins with a comment, found {lines[0][:80]!r}. Remove it")
     return lines[:SAMPLE_LINES]
@@ -157,8 +161,9 @@ def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[st
     if doubled:
         raise DataError(f"{path}:1: column {doubled[0]!r} stands twice in the header. Rename one of the two")
     first_data = numbered[header : header + 1]
-    skip = first_data[0][0] if first_data else numbered[0][0] + 1
-    return TextShape(separator, header, names, skip, kind)
+    if not first_data:
+        raise EmptyFileError(f"{path}: holds no interaction. Expected a user and an item a row")
+    return TextShape(separator, header, names, first_data[0][0], kind)
 
 
 def _kind(lines: list[str], separator: str, regular: bool) -> Kind:

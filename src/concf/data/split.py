@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 
 from concf.config import Settings
 from concf.data.filters import Filter
-from concf.data.folders import new_folder, sha256
+from concf.data.folders import mapped, new_folder, sha256
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol, honest
@@ -24,6 +24,7 @@ from concf.version import VERSION
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"
+VERIFIED_BYTES = 1 << 28  # a folder up to this size is held against its checksums whenever it is opened
 REQUIRED = {f"{name}.npy" for name in ("user_ids", "item_ids", "user", "item", "part", "count")}
 
 
@@ -96,7 +97,7 @@ class Split:
     def hash(self) -> str:
         """SHA-256 over ids, pairs and parts: the same for the same split, however it was read."""
         fingerprint = self.interactions.fingerprint()
-        fingerprint.update(self.parts.tobytes())
+        fingerprint.update(np.ascontiguousarray(self.parts).data)
         return fingerprint.hexdigest()
 
     def counts(self) -> dict[str, int]:
@@ -136,21 +137,27 @@ class Split:
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | Path) -> Split:
-        """Read a folder that `save` wrote; one that is incomplete, changed or too new is refused."""
+    def load(cls, folder: str | Path, *, verify: bool | None = None) -> Split:
+        """Map a folder that `save` wrote into memory; one that is incomplete, changed or too new is refused.
+
+        verify: hold every file against its SHA-256, which reads them all; None: only up to `VERIFIED_BYTES` of them.
+        That no file is missing or cut short is always looked at.
+        """
         folder = Path(folder)
         manifest = _read_manifest(folder)
-        columns = {path.stem: path for path in folder.glob("*.npy")}
-        interactions = Interactions(
-            Ids.load(folder, "user_ids"),
-            Ids.load(folder, "item_ids"),
-            user=np.load(columns["user"]),
-            item=np.load(columns["item"]),
-            count=np.load(columns["count"]),
-            timestamp=np.load(columns["timestamp"]) if "timestamp" in columns else None,
+        names = [f"{name}.npy" for name in ("user", "item", "count", "part", "timestamp")]
+        _check_files(folder, manifest["files"], verify)
+        columns = {name[:-4]: mapped(folder / name) for name in names if name in manifest["files"]}
+        user_ids, item_ids = (Ids.load(folder, f"{side}_ids") for side in ("user", "item"))
+        unlike = [name for name, column in columns.items() if len(column) != manifest["interactions"]]
+        if unlike:
+            raise DataError(
+                f"{folder / unlike[0]}.npy was changed: it is of another length. Prepare the data set again"
+            )
+        parts = columns.pop("part")
+        return cls(
+            Interactions(user_ids, item_ids, **columns), parts, Recipe(**manifest["recipe"]), tuple(manifest["notes"])
         )
-        split = cls(interactions, np.load(columns["part"]), Recipe(**manifest["recipe"]), tuple(manifest["notes"]))
-        return split
 
     def part(self, name: str) -> csr_array:
         """[users, items] the part called train, valid or test."""
@@ -175,16 +182,35 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
                 f"{folder}: format {manifest['format']} is newer than this concf ({VERSION}) knows. Update concf"
             )
         Recipe(**manifest["recipe"])
-        checksums = dict(manifest["files"]) | dict.fromkeys(REQUIRED - set(manifest["files"]))
+        manifest["files"] = dict.fromkeys(REQUIRED) | dict(manifest["files"])
         list(manifest["notes"])
     except (ValueError, KeyError, TypeError, ValidationError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None
-    for name, checksum in checksums.items():
-        found = sha256(folder / name) if (folder / name).is_file() else None
-        if found is None or found != checksum:
-            state = "is missing" if found is None else "was changed or cut short"
-            raise DataError(f"{folder / name} {state}: the data set is not the one that was prepared. Prepare it again")
     return manifest
+
+
+def _check_files(folder: Path, checksums: dict[str, str | None], verify: bool | None) -> None:
+    """Refuse a folder with a missing or shortened file and, by `verify`, one with a changed file."""
+    missing = [name for name in checksums if not (folder / name).is_file()]
+    if verify is None:
+        verify = sum((folder / name).stat().st_size for name in checksums if name not in missing) <= VERIFIED_BYTES
+    for name, checksum in checksums.items():
+        if name in missing:
+            state = "is missing"
+        elif checksum is None or (sha256(folder / name) != checksum if verify else _is_short(folder / name)):
+            state = "was changed or cut short"
+        else:
+            continue
+        raise DataError(f"{folder / name} {state}: the data set is not the one that was prepared. Prepare it again")
+
+
+def _is_short(path: Path) -> bool:
+    """Whether a `.npy` file holds less than its head says."""
+    try:
+        mapped(path)
+    except (ValueError, EOFError):
+        return True
+    return False
 
 
 def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]:

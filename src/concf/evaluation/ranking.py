@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from math import isqrt
 from queue import SimpleQueue
 from typing import Any
@@ -159,9 +160,18 @@ class Seen:
     """What each user has seen, on a device: `matrix` [users, items] with the places of its cells beside it."""
 
     def __init__(self, matrix: csr_array, device: str | torch.device) -> None:
-        self.matrix, self.ends = matrix, matrix.indptr.tolist()
-        row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-        self.places = torch.from_numpy(row * matrix.shape[1] + matrix.indices).to(device)
+        self.matrix, self.device = matrix, torch.device(device)
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """[users + 1] where a user's cells begin, and the last one's end."""
+        return list(self.matrix.indptr.tolist())
+
+    @cached_property
+    def places(self) -> Tensor:
+        """[n] of the cells; made for the first that asks, which nobody does on a CPU."""
+        row = np.repeat(np.arange(self.matrix.shape[0]), np.diff(self.matrix.indptr))
+        return torch.from_numpy(row * self.matrix.shape[1] + self.matrix.indices).to(self.device)
 
     def flat(self, begin: int, end: int) -> Tensor:
         """The places of the users begin .. end-1 in their own [end - begin, items] table, flattened."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from concf.experiments.plan import Cell
 from concf.experiments.variants import VARIANTS
 from concf.learning.presets import choose_settings
 from concf.progress import working
+from concf.spread import RAY, Done, one_after_the_other, spread
 
 A_GPU = 6  # cells that share a card well
 
@@ -31,13 +31,16 @@ def run_cells(
     *,
     device: str | None = None,
     workers: int | None = None,
+    engine: str = "processes",
     changes: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Measure what `book` does not have; gives what went wrong, one sentence a cell.
 
     data:    a folder for the prepared splits, `NAME-PROTOCOL-SEED` each; one that is missing is prepared
-    device:  cpu or cuda; None: the GPUs, if there are any. workers: processes; None: a few for each GPU, or one
+    device:  cpu or cuda; None: the GPUs, if there are any. workers: cells at a time; None: a few for each GPU, or one
+    engine:  processes or ray (see `concf.spread`); with a cluster of several machines, `data` is on shared storage,
+             and if not said, there is a worker for each of its cores
     changes: settings over those of each variant, such as `training.epochs=2`; such lines stand apart from the others
     say:     called with a sentence for every cell
     """
@@ -51,10 +54,11 @@ def run_cells(
     for failure in failures:
         say(failure)
     missing = [cell for cell in missing if cell.folder not in refused]
-    devices = _devices(device)
-    n_workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(missing), 1))
-    with working("measuring", len(missing)) as advance:
-        for cell, future in _measured(missing, data, devices, n_workers, tuple(changes)):
+    with (
+        working("measuring", len(missing)) as advance,
+        closing(_measured(missing, data.absolute(), device, workers, engine, tuple(changes))) as measured,
+    ):
+        for (cell, _), future in measured:
             name = _name(cell)
             error = future.exception()
             if error is None:
@@ -69,37 +73,30 @@ def run_cells(
 
 
 def _measured(
-    cells: list[Cell], data: Path, devices: list[str], workers: int, changes: tuple[str, ...]
-) -> Iterator[tuple[Cell, Future[dict[str, Any]]]]:
-    """Each cell when it is done: here if one worker is enough, else in processes of their own."""
+    cells: list[Cell], data: Path, device: str | None, workers: int | None, engine: str, changes: tuple[str, ...]
+) -> Done[tuple[Cell, str | None], dict[str, Any]]:
+    """Each cell when it is done: here if one process is enough, else by workers of their own."""
+    work = Measuring(data, changes)
+    if engine == RAY:  # which card of which machine is Ray's to say
+        return spread(work, [(cell, device) for cell in cells], engine, workers, 0.0 if device == "cpu" else 1 / A_GPU)
+    devices = _devices(device)
+    workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(cells), 1))
     if workers == 1:
-        for cell in cells:
-            future: Future[dict[str, Any]] = Future()
-            try:
-                future.set_result(_measure(cell, data, devices[0], changes))
-            except Exception as error:
-                future.set_exception(error)
-            yield cell, future
-        return
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = {
-            pool.submit(_measure, cell, data, device, changes, threads): cell
-            for cell, device in zip(cells, cycle(devices), strict=False)
-        }
-        try:
-            for done in as_completed(futures):
-                yield futures[done], done
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return one_after_the_other(work, [(cell, devices[0]) for cell in cells])
+    return spread(work, list(zip(cells, cycle(devices), strict=False)), engine, workers)
 
 
-def _measure(cell: Cell, data: Path, device: str, changes: tuple[str, ...], threads: int = 0) -> dict[str, Any]:
-    """threads: of this process; 0: as they are."""
-    if threads:
-        torch.set_num_threads(threads)
-    return measure(cell, Split.load(data / cell.folder), device, changes)
+@dataclass(frozen=True)
+class Measuring:
+    """Measures a cell on a device; None: the one there is."""
+
+    data: Path
+    changes: tuple[str, ...]
+
+    def __call__(self, job: tuple[Cell, str | None]) -> dict[str, Any]:
+        """Measure it."""
+        cell, device = job
+        return measure(cell, Split.load(self.data / cell.folder), device or _devices(None)[0], self.changes)
 
 
 def _prepared(cell: Cell, data: Path) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+Places = NDArray[np.signedinteger[Any]]
+
 DRAWS = 100  # after so many draws a user is taken to have used everything
+PIECE = 1 << 22  # pairs that are looked at together
 
 
 def stream(*key: int) -> int:
@@ -39,8 +43,12 @@ class Batch:
         return len(self.user)
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device."""
-        return Batch(self.user.to(device), self.positive.to(device), self.negative.to(device))
+        """The same on another device; on a GPU of 64 bits, lest each batch be converted by itself."""
+        kind = None if device.type == "cpu" else torch.int64
+        user, positive, negative = (
+            column.to(device).to(kind or column.dtype) for column in (self.user, self.positive, self.negative)
+        )
+        return Batch(user, positive, negative)
 
     def copy_(self, other: Batch) -> None:
         """Take over the other's pairs."""
@@ -48,10 +56,10 @@ class Batch:
             mine.copy_(theirs)
 
     def split(self, size: int) -> Iterator[Batch]:
-        """Batches of `size` pairs, the last one shorter."""
+        """Batches of `size` pairs of 64 bits each, as indices are, the last one shorter."""
         for begin in range(0, len(self), size):
             rows = slice(begin, begin + size)
-            yield Batch(self.user[rows], self.positive[rows], self.negative[rows])
+            yield Batch(self.user[rows].long(), self.positive[rows].long(), self.negative[rows].long())
 
     def part(self, rows: slice) -> Batch:
         """Some of the rows, as a part of this batch."""
@@ -77,13 +85,20 @@ class Batch:
 
 
 class Sampler:
-    """Draws epochs on the CPU, so that a seed gives the same pairs on every device."""
+    """Draws epochs on the CPU, so that a seed gives the same pairs on every device.
+
+    What has a place for every pair is of 32 bits where they are enough, and made in pieces: pairs may be very many.
+    """
 
     def __init__(self, train: csr_array) -> None:
         self.n_users, self.n_items = train.shape
-        user, item = (np.asarray(places, np.int64) for places in train.tocoo().coords)
-        self.observed = np.sort(user * self.n_items + item)
-        self.user, self.positive = np.divmod(self.observed, self.n_items)
+        ordered = train if train.has_sorted_indices else train.sorted_indices()
+        kind = np.int32 if max(*train.shape, train.nnz) < 2**31 else np.int64
+        self.user: Places = np.repeat(np.arange(self.n_users, dtype=kind), np.diff(train.indptr))
+        self.positive: Places = ordered.indices.astype(kind, copy=False)
+        self.observed = np.empty(train.nnz, np.int64)
+        for rows in _pieces(train.nnz):
+            self.observed[rows] = self._cells(self.user[rows], self.positive[rows])
 
     def epoch(self, seed: int, epoch: int, by_user: bool = False) -> Batch:
         """Every observed pair once, in an order that seed and epoch alone decide: no state to keep.
@@ -91,21 +106,42 @@ class Sampler:
         by_user: a user's pairs come one after the other, so that a batch has few users
         """
         random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
-        negative = random.integers(self.n_items, size=len(self.observed))
-        again = np.arange(len(self.observed))
+        negative = np.empty_like(self.user)
+        for rows in _pieces(len(negative)):
+            negative[rows] = random.integers(self.n_items, size=len(negative[rows]))
+        again: Places = np.arange(len(negative), dtype=self.user.dtype)
         for _ in range(DRAWS):
-            again = again[self._is_observed(self.user[again], negative[again])]
+            again = np.concatenate([self._used(again[rows], negative) for rows in _pieces(len(again))])
             if not len(again):
                 break
             negative[again] = random.integers(self.n_items, size=len(again))
-        order = random.permutation(len(self.observed))
+        order: Places = np.arange(len(negative), dtype=self.user.dtype)
+        random.shuffle(order)
         if by_user:
-            order = order[np.argsort(random.permutation(self.n_users)[self.user[order]], kind="stable")]
-        drawn = (self.user[order], self.positive[order], negative[order])
+            turn = random.permutation(self.n_users).astype(self.user.dtype)
+            order = _taken(order, np.argsort(_taken(turn, _taken(self.user, order)), kind="stable"))
+        drawn = (_taken(column, order) for column in (self.user, self.positive, negative))
         user, positive, unused = map(torch.from_numpy, drawn)
         return Batch(user, positive, unused)
 
-    def _is_observed(self, user: NDArray[np.int64], item: NDArray[np.int64]) -> NDArray[np.bool_]:
-        asked = user * self.n_items + item
+    def _used(self, pairs: Places, negative: Places) -> Places:
+        """Those of the pairs whose negative is an item that the user has used."""
+        asked = self._cells(self.user[pairs], negative[pairs])
         place = np.searchsorted(self.observed, asked).clip(max=len(self.observed) - 1)
-        return np.asarray(self.observed[place] == asked)
+        return np.asarray(pairs[self.observed[place] == asked])
+
+    def _cells(self, user: Places, item: Places) -> NDArray[np.int64]:
+        return np.asarray(user.astype(np.int64) * self.n_items + item)
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    """0 .. n-1 in runs; one of nothing if n is 0."""
+    yield from (slice(begin, min(begin + PIECE, n)) for begin in range(0, max(n, 1), PIECE))
+
+
+def _taken(column: Places, places: NDArray[Any]) -> Places:
+    """column[places]; numpy would make a copy of the places of 64 bits."""
+    taken = np.empty(len(places), column.dtype)
+    for rows in _pieces(len(places)):
+        taken[rows] = column[places[rows]]
+    return taken

@@ -38,8 +38,9 @@ class Branches:
             raise ConfigError(f"training.selection = 'one': {whole[0]!r} is no sum over observed pairs; leave it out")
         device, kind = model.user.device, model.user.dtype
         self.lanes, self.lesson_lanes = (Lanes(device, len(objectives)) for _ in range(2))
-        self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
-        self.users_of = self.items_of.T
+        if {"items", "users"} & {objective.needs for objective in objectives.values()}:
+            self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
+            self.users_of = self.items_of.T
         self.user_degree = torch.from_numpy(degree).to(device, kind)
         item_degree = np.bincount(train.indices, minlength=train.shape[1])
         self.item_degree = torch.from_numpy(item_degree).to(device, kind)

@@ -134,16 +134,21 @@ class DividedTables:
         return square, product
 
     @torch.no_grad()
-    def ranked(self, k: int, seen: csr_array) -> dict[str, Tensor]:
-        """[users of this process, k] int32 each head's lists. seen: [users of this process, items] what is left out."""
-        return {name: self._ranked(name, k, seen) for name in self.model.names}
+    def ranked(self, k: int, seen: csr_array, asked: Tensor | None = None) -> dict[str, Tensor]:
+        """[users of this process, k] int32 each head's lists.
 
-    def _ranked(self, name: str, k: int, seen: csr_array) -> Tensor:
+        seen: [users of this process, items] what is left out; asked: [e] only those of its users; None: all
+        """
+        seen = seen if asked is None else seen[asked.cpu().numpy()]
+        return {name: self._ranked(name, k, seen, asked) for name in self.model.names}
+
+    def _ranked(self, name: str, k: int, seen: csr_array, asked: Tensor | None) -> Tensor:
         held = self.world.share(self.users.n)
         users = torch.arange(held.start, held.stop, device=self.model.user.device)
         vectors, _ = self.model.head(name).user(self._encoded(name, self.model.user), users)
         if self.world.anyone(not bool(vectors.isfinite().all())):
             raise infinite(name)
+        vectors = vectors if asked is None else vectors[asked]
         return rank_blocks(vectors.contiguous(), self._blocks(name, vectors.shape[1]), k, seen)
 
     def _blocks(self, name: str, size: int) -> Iterator[Block]:

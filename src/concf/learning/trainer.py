@@ -14,7 +14,7 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.ranking import Seen, rank_everyone
+from concf.evaluation.ranking import Seen, rank, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.learning.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.learning.batches import Batch, Sampler, stream
@@ -28,7 +28,7 @@ from concf.learning.places import Places, Rows
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.together import add_up, refuse_many
-from concf.learning.validation import Validation, shared_places
+from concf.learning.validation import Validation, sample, shared_places
 from concf.learning.whole import WholeTables
 from concf.learning.world import ALONE, World, fingerprint
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
@@ -72,7 +72,9 @@ class Trainer:
         self.tables = self.divided or WholeTables(self.model)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
-        self.validation = Validation(data, settings.training.metric, self.device, world)
+        evaluated = sample(data.evaluated, settings.training.validated_users, seed)
+        self.validation = Validation(data, settings.training.metric, self.device, world, evaluated)
+        self.ranks_all = settings.several or evaluated is data.evaluated  # what heads agree on is for everyone
         self.noise = torch.Generator(self.device)
         self.weights = torch.ones(len(self.names), device=self.device, dtype=self.model.user.dtype)  # lambda
         self.initial = torch.ones_like(self.weights)  # L^0
@@ -271,7 +273,9 @@ class Trainer:
                 reports.append(self._captured(part, teaching).clone())
         if self.settings.balances and self.settings.balance.update == "epoch":
             self._move_weights(len(reports))
-        self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
+        del drawn  # before the next one is there
+        if epoch + 1 < self.settings.training.epochs:
+            self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
         steps = torch.stack(reports).cpu()  # [batches, 3, heads]
         self._refuse_infinite(steps, epoch)
         own, taught, scale = (dict(zip(self.names, row, strict=True)) for row in steps.mean(0).tolist())
@@ -311,13 +315,14 @@ class Trainer:
     def agree(self) -> dict[str, Tensor]:
         """Rank everything, update the queue and the consensus: the lists [users, ...] of each head and consensus.
 
-        Of several processes each ranks for its own users, and has their lists; the lesson is everyone's.
+        Of several processes each ranks for its own users; the lesson is everyone's. One head may rank for a sample.
         """
         self.world.refuse_difference({"model": fingerprint(self.alike)})
         kept = min(self.settings.consensus.kept or self.model.n_items, self.model.n_items)
         length = max(kept, self.validation.depth)
         if self.divided:
-            lists = self.divided.ranked(length, self.data.train[self.mine])
+            users = None if self.ranks_all else self.validation.users
+            lists = self.divided.ranked(length, self.data.train[self.mine], users)
         else:
             factors = self.model.factors()
             lists = {name: self._ranked(name, factors[name], length) for name in self.names}
@@ -338,7 +343,10 @@ class Trainer:
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
             raise infinite(name)
-        return rank_everyone(factors, k, self.seen, self.mine)
+        if self.ranks_all:
+            return rank_everyone(factors, k, self.seen, self.mine)
+        users = self.mine.start + self.validation.users.cpu().numpy()
+        return torch.from_numpy(rank(factors, users, k, seen=self.data.train, device=self.device)).to(self.device)
 
     def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
         """Eq. 10-12 on the newest ranking [heads and guests, users, M]; the lesson is taken from it."""
@@ -389,7 +397,8 @@ class Trainer:
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
         crossed = {} if self._crossed is None else {CONSENSUS: self._crossed}
-        return {name: self.validation(each) for name, each in (dict(lists) | crossed).items()}
+        users = self.validation.users if self.ranks_all else slice(None)
+        return {name: self.validation.of_its_users(each[users]) for name, each in (dict(lists) | crossed).items()}
 
     def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of the consensus that each head names too, in as many places as validation looks at; {} for one."""

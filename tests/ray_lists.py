@@ -1,0 +1,26 @@
+"""A worker of Ray that is killed in the middle of its work; in a module of its own, which workers import by name."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from concf.bulk import Asked, Lists
+
+FATAL = 14  # the first user of the part in whose middle a worker is killed
+
+
+class Interrupted(Lists):
+    """In the middle of one part the first worker leaves half a file, says who it is, and waits to be killed."""
+
+    def __call__(self, asked: Asked) -> int:
+        part, _ = asked
+        told = self.out.parent / "victim"
+        if part.begin == FATAL and not told.exists():
+            (self.out / f".{part.name}.partial-{os.getpid()}").write_bytes(b"PAR1 half a fi")
+            (self.out / f".{part.name}.partial-1").write_bytes(b"of a process on another machine")
+            (self.out.parent / "victim.new").write_text(str(os.getpid()))
+            (self.out.parent / "victim.new").rename(told)
+            time.sleep(60)
+            raise AssertionError("nobody killed it")
+        return super().__call__(asked)
