@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,23 +21,37 @@ def stream(*key: int) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """[B] users, items they used, and items they did not."""
+    """[B] users, items they used, and items they did not.
+
+    drawn: [2, n] items, then users, for all rows of the batch alike, see `sampled`; None: no softmax is sampled
+    """
 
     user: Tensor
     positive: Tensor
     negative: Tensor
+    drawn: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.user)
 
     def to(self, device: torch.device) -> Batch:
         """The same on another device."""
-        return Batch(self.user.to(device), self.positive.to(device), self.negative.to(device))
+        return self._each(lambda part: part.to(device))
+
+    def clone(self) -> Batch:
+        """The same in memory of its own."""
+        return self._each(torch.clone)
 
     def copy_(self, other: Batch) -> None:
-        """Take over the other's pairs."""
+        """Take over the other's pairs and draws."""
         for mine, theirs in ((self.user, other.user), (self.positive, other.positive), (self.negative, other.negative)):
             mine.copy_(theirs)
+        if self.drawn is not None and other.drawn is not None:
+            self.drawn.copy_(other.drawn)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        drawn = None if self.drawn is None else change(self.drawn)
+        return Batch(change(self.user), change(self.positive), change(self.negative), drawn)
 
     def split(self, size: int) -> Iterator[Batch]:
         """Batches of `size` pairs, the last one shorter."""

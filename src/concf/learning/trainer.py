@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from math import exp
 from typing import Any
@@ -22,6 +23,7 @@ from concf.learning.branches import Branches
 from concf.learning.capture import Captured, Lanes
 from concf.learning.consensus import NOTHING, consensus, consistencies
 from concf.learning.guests import guest
+from concf.learning.sampled import SampledSoftmax
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.validation import Validation, shared_places
@@ -60,7 +62,8 @@ class Trainer:
         self.others = [part for part in self.model.parameters() if id(part) not in embeddings]
         self.batch = settings.training.pairs_of_batch(data.train.nnz)
         by_user = self.batch if settings.training.order == "users" else None
-        self.branches = Branches(self.model, self.objectives, data.train, by_user)
+        self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
+        self.branches = Branches(self.model, self.objectives, data.train, by_user, self.sampled)
         self.sampler = Sampler(data.train)
         self.seen = Seen(data.train, self.device)
         self.validation = Validation(data, settings.training.metric, self.device)
@@ -254,6 +257,8 @@ class Trainer:
             for number, batch in enumerate(drawn.split(self.batch)):
                 if number < 2:
                     self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+                if self.sampled is not None:
+                    batch = replace(batch, drawn=self.sampled.draw(self.seed, epoch, number).to(self.device))
                 reports.append(self._captured(batch, teaching).clone())
         if self.settings.balances and self.settings.balance.update == "epoch":
             self._move_weights(len(reports))
