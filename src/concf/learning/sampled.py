@@ -34,9 +34,9 @@ class SampledSoftmax:
     def of(
         cls, train: csr_array, chosen: LossSettings, device: torch.device, kind: torch.dtype
     ) -> SampledSoftmax | None:
-        """As the settings say, if they say so."""
+        """As the settings say; None where they say nothing, or where both sides are summed in full."""
         n = chosen.softmax_samples
-        return None if n is None else cls(train, n, chosen.softmax_power, device, kind)
+        return None if n is None or n >= max(train.shape) else cls(train, n, chosen.softmax_power, device, kind)
 
     def in_full(self, side: int) -> bool:
         """Whether that side is no larger than a sample of it."""
