@@ -4,7 +4,7 @@ python benchmarks/bench_sampled_softmax.py accuracy DATA ... [--samples 256 1024
 python benchmarks/bench_sampled_softmax.py time [--items 3000 25000 200000 500000] [--device cuda]
 
 DATA: prepared data sets, such as `concf prepare ciao --protocol released --out DATA`. Preset `reference`, whole and
-(--single) one head alone; --power: of the proposal; --epochs: at most so many. A line a run, or a catalogue.
+(--single) one head alone; --powers: of the proposal; --epochs: at most so many. A line a run, or a catalogue.
 Times: steps without a lesson on random pairs of 20,000 users, the ways in turns.
 """
 
@@ -33,10 +33,9 @@ USERS, PAIRS_PER_USER = 20_000, 30
 
 
 def chosen_settings(
-    samples: int | None, power: float | None = None, single: str | None = None, epochs: int | None = None
+    samples: int | None, power: float = 0.5, single: str | None = None, epochs: int | None = None
 ) -> ConCFSettings:
-    words = [f"losses.softmax_samples={'none' if samples is None else samples}"]
-    words += [] if power is None else [f"losses.softmax_power={power}"]
+    words = [f"losses.softmax_samples={'none' if samples is None else samples}", f"losses.softmax_power={power}"]
     words += [] if epochs is None else [f"training.epochs={epochs}"]
     return choose_settings("reference", words=words, single=single)
 
@@ -94,7 +93,7 @@ def main() -> None:
     parser.add_argument("what", choices=("accuracy", "time"))
     parser.add_argument("data", type=Path, nargs="*")
     parser.add_argument("--samples", type=int, nargs="*", default=[256, 1024])
-    parser.add_argument("--power", type=float, help="of the proposal; without it the setting's default")
+    parser.add_argument("--powers", type=float, nargs="+", default=[0.5], help="of the proposal")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--single", nargs="*", default=["multinomial"], help="heads measured alone")
     parser.add_argument("--no-full", action="store_true", help="leave out the full softmax")
@@ -111,12 +110,14 @@ def main() -> None:
             for single in models:
                 write(NAME, kind | times(n_items, chosen.samples, single, chosen.device, chosen.rounds))
         return
+    ways = [] if chosen.no_full else [(None, 0.5)]
+    ways += [(samples, power) for samples in chosen.samples for power in chosen.powers]
     for folder in chosen.data:
         data = Split.load(folder)
         for seed in chosen.seeds:
             for single in models:
-                for samples in [*([] if chosen.no_full else [None]), *chosen.samples]:
-                    settings = chosen_settings(samples, chosen.power, single, chosen.epochs)
+                for samples, power in ways:
+                    settings = chosen_settings(samples, power, single, chosen.epochs)
                     write(NAME, kind | accuracy(data, settings, seed, chosen.device))
 
 
