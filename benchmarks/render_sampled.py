@@ -23,45 +23,44 @@ def table(head: list[str], rows: list[list[str]]) -> list[str]:
     return ["| " + " | ".join(each) + " |" for each in (head, ["---"] * len(head), *rows)]
 
 
-def way(line: Line) -> str:
-    if line["samples"] is None:
-        return "full"
-    return f"{line['samples']} draws, power {line['power']:g}"
-
-
-def shown(lines: list[Line], row: str) -> list[str]:
-    tests = [line["test"][row] for line in lines]
-    seeds = ", ".join(str(seed) for seed in sorted({line["seed"] for line in lines}))
-    return [*(f"{mean(test[name] for test in tests):.4f}"[1:] for name in FIGURES.values()), seeds]
+def way(line: Line) -> tuple[int, float]:
+    """Draws and power; the full softmax first."""
+    return (0, 0.0) if line["samples"] is None else (line["samples"], line["power"])
 
 
 def accuracies(lines: list[Line]) -> list[str]:
-    """Means over seeds: one head alone, and of the whole preset CF-E and the consensus."""
-    groups: dict[tuple[Any, ...], list[Line]] = {}
+    """Means over the seeds that all ways have: one head alone, and of the whole preset CF-E and the consensus."""
+    models: dict[tuple[str, ...], dict[tuple[int, float], dict[int, Line]]] = {}
     for line in lines:
-        key = (line["data"], line["protocol"], len(line["objectives"]) > 1, line["device"], way(line))
-        groups.setdefault(key, []).append(line)
+        several = len(line["objectives"]) > 1
+        whose = (TITLES.get(line["data"], line["data"]), line["protocol"], "`reference`" if several else "alone")
+        models.setdefault((*whose, line["device"]), {}).setdefault(way(line), {})[line["seed"]] = line
     rows = []
-    for (data, protocol, several, device, how), found in groups.items():
-        said = [f"{TITLES.get(data, data)} `{protocol}`", how]
-        for row in ("multinomial", "consensus") if several else found[0]["objectives"]:
-            title = f"{row} {'of `reference`' if several else 'alone'}"
-            rows.append([said[0], title, said[1], *shown(found, row), device])
-    rows.sort(key=lambda row: (row[0], row[-1], row[1]))  # of equal ones the order measured stays
+    for (data, protocol, model, device), ways in sorted(models.items()):
+        seeds = sorted(set.intersection(*(set(runs) for runs in ways.values())))
+        for name in ("multinomial", "consensus") if model != "alone" else ("multinomial",):
+            for (n, power), runs in sorted(ways.items()):
+                how = f"{n} draws, power {power:g}" if n else "full"
+                tests = [runs[seed]["test"][name] for seed in seeds]
+                figures = [f"{mean(test[figure] for test in tests):.4f}"[1:] for figure in FIGURES.values()]
+                said = f"{name} {'alone' if model == 'alone' else 'of ' + model}"
+                rows.append([f"{data} `{protocol}`", said, how, *figures, ", ".join(map(str, seeds)), device])
     return table(["data", "what", "softmax", *FIGURES, "seeds", "device"], rows)
 
 
+def in_words(seconds: float) -> str:
+    return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
 def times(lines: list[Line]) -> list[str]:
-    """A step's milliseconds, and how often a sampled one fits into a full one."""
+    """A step's time, and how often a sampled one fits into a full one."""
     rows = []
-    for line in lines:
-        each, ratio = line["fastest_seconds"], line["fastest_full_over_sampled"]
-        sampled = [f"{1e3 * each[n]:.3g} ms ({ratio[n]:.1f} x)" for n in ratio]
-        rows.append(
-            [f"{line['items']:,}", line["objectives"], f"{1e3 * each['full']:.4g} ms", *sampled, line["device"]]
-        )
-    ways = [f"{n} draws" for n in lines[0]["fastest_full_over_sampled"]]
-    return table(["items", "what", "full", *ways, "device"], rows)
+    for line in sorted(lines, key=lambda line: (line["device"], line["objectives"], line["items"])):
+        each, ratio = line["median_seconds"], line["full_over_sampled"]
+        sampled = [f"{in_words(each[n])} ({ratio[n]:.1f} x)" for n in ratio]
+        rows.append([line["objectives"], f"{line['items']:,}", in_words(each["full"]), *sampled, line["device"]])
+    ways = [f"{n} draws" for n in lines[0]["full_over_sampled"]]
+    return table(["heads", "items", "full", *ways, "device"], rows)
 
 
 def main() -> None:
