@@ -29,7 +29,10 @@ def way(line: Line) -> tuple[int, float]:
 
 
 def accuracies(lines: list[Line]) -> list[str]:
-    """Means over the seeds that all ways have: one head alone, and of the whole preset CF-E and the consensus."""
+    """Means over seeds: one head alone, and of the whole preset CF-E and the consensus.
+
+    A way that was not measured with every seed of the full softmax is left out: it would not be compared with its own.
+    """
     models: dict[tuple[str, ...], dict[tuple[int, float], dict[int, Line]]] = {}
     for line in lines:
         several = len(line["objectives"]) > 1
@@ -37,7 +40,8 @@ def accuracies(lines: list[Line]) -> list[str]:
         models.setdefault((*whose, line["device"]), {}).setdefault(way(line), {})[line["seed"]] = line
     rows = []
     for (data, protocol, model, device), ways in sorted(models.items()):
-        seeds = sorted(set.intersection(*(set(runs) for runs in ways.values())))
+        seeds = sorted(ways[0, 0.0])
+        ways = {each: runs for each, runs in ways.items() if set(seeds) <= set(runs)}
         for name in ("multinomial", "consensus") if model != "alone" else ("multinomial",):
             for (n, power), runs in sorted(ways.items()):
                 how = f"{n} draws, power {power:g}" if n else "full"
