@@ -24,11 +24,13 @@ from concf.learning import capture
 from concf.learning.branches import distinct
 from concf.learning.consensus import consensus
 from concf.learning.presets import choose_settings
+from concf.learning.sampled import NOTHING
 from concf.learning.settings import ConCFSettings
 from concf.learning.train import train
 from concf.learning.trainer import Trainer
 from concf.model.kernels import Sparse, listed_scores, log_partition, sums_of_groups, take_rows, two_layers
 from concf.model.losses import listwise
+from concf.model.objectives import FIVE
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -76,6 +78,12 @@ def placed(lists: Tensor) -> Callable[[Tensor], Tensor]:
 )
 def test_log_partition(rows: int, n: int, size: int) -> None:
     same(log_partition, TF32, torch.randn(rows, size), torch.randn(n, size), torch.randn(n))
+
+
+def test_columns_that_count_for_nothing_may_fill_a_tile() -> None:
+    bias = torch.randn(200)
+    bias[:70] = bias[130:] = NOTHING
+    same(lambda rows, table: log_partition(rows, table, bias.to(rows)), TF32, torch.randn(9, 16), torch.randn(200, 16))
 
 
 def test_a_log_partition_does_not_overflow() -> None:
@@ -240,10 +248,24 @@ def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
         assert any(teaching for _, teaching in first._captured.graphs)
 
 
+@pytest.mark.parametrize("objectives", [FIVE, ("bpr", "cosine-softmax@0.3", "multinomial")])
+def test_epochs_with_a_sampled_softmax_equal_those_on_the_cpu(objectives: tuple[str, ...]) -> None:
+    chosen = settings("reference", losses={"softmax_samples": 20}).model_copy(update={"objectives": objectives})
+    first, second = (Trainer(small(), chosen, 3, device) for device in ("cuda", "cpu"))
+    for epoch in range(4):
+        close(first.epoch(epoch), second.epoch(epoch), 1e-3)
+        for trainer in (first, second):
+            trainer.agree()
+        follow(first, second)
+    assert first._captured.graphs
+
+
+@pytest.mark.parametrize("samples", [None, 20])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_captured_steps_equal_eager_ones(monkeypatch: pytest.MonkeyPatch, dropout: float) -> None:
+def test_captured_steps_equal_eager_ones(monkeypatch: pytest.MonkeyPatch, dropout: float, samples: int | None) -> None:
     """A captured step runs its lanes at once, so that nothing but the order it says protects what they read."""
-    chosen, data = settings("reference", model={"dimensions": 24, "dropout": dropout, "spread": 0.3}), small()
+    model, losses_of = {"dimensions": 24, "dropout": dropout, "spread": 0.3}, {"softmax_samples": samples}
+    chosen, data = settings("reference", model=model, losses=losses_of), small()
     captured, eager = (Trainer(data, chosen, 3, "cuda") for _ in range(2))
     losses = []
     for epoch in range(4):

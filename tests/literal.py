@@ -20,7 +20,8 @@ from concf.model.model import Model
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
 Lists = list[list[int]]  # [users] of items, best first
-Triples = tuple[list[int], list[int], list[int]]  # users, items they used, items they did not
+Draws = tuple[list[int], list[int]]  # items, and users, that a sampled softmax drew
+Triples = tuple[list[int], list[int], list[int], Draws | None]  # users, items they used, items they did not
 
 PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "bpr": lambda s, t: -torch.log(torch.sigmoid(s - t)),
@@ -107,16 +108,35 @@ class Branch:
         users, items = zip(*pairs, strict=True)
         return list((self.scores if table is None else table)[list(users), list(items)].unbind())
 
-    def own_loss(self, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
+    def partition(self, logits: Tensor, held: list[int], drawn: list[int], degrees: list[int]) -> Tensor:
+        """The sum of one row's exp(logits): as it is, or what the batch holds and draws of the others say it is."""
+        n, power = self.settings.losses.softmax_samples, self.settings.losses.softmax_power
+        if n is None or n >= len(logits):
+            return logits.exp().sum()
+        masses = [(1 + degree) ** power for degree in degrees]
+        total = sum(logits[j].exp() for j in set(held))
+        for j in drawn:
+            if j not in held:
+                total = total + logits[j].exp() / (n * masses[j] / sum(masses))
+        return total
+
+    def own_loss(
+        self, users: list[int], positives: list[int], negatives: list[int], drawn: Draws | None = None
+    ) -> Tensor:
         """Eq. 1-5."""
         n_users, n_items = self.dense.shape
         scale, margin = self.settings.losses.error_scale, self.settings.losses.margin
+        drawn_items, drawn_users = drawn or ([], [])
+        of_items, of_users = self.dense.sum(0).tolist(), self.dense.sum(1).tolist()
         if self.name == "multinomial":
             used = [(u, i) for u in sorted(set(users)) for i in range(n_items) if self.dense[u, i]]
-            return -sum(self.at(used, self.scores.log_softmax(1)))
+            sums = {u: self.partition(self.scores[u], positives, drawn_items, of_items) for u in set(users)}
+            return -sum(torch.log(self.scores[u, i].exp() / sums[u]) for u, i in used)
         if self.name == "multinomial-users":
-            items = sorted({*positives, *negatives})
-            return -sum(self.at([(u, i) for i in items for u in range(n_users) if self.dense[u, i]]))
+            logits, items = self.head.table(self.item), sorted({*positives, *negatives})
+            sums = {i: self.partition(logits[i], users, drawn_users, of_users) for i in items}
+            used = [(u, i) for i in items for u in range(n_users) if self.dense[u, i]]
+            return -sum(torch.log(logits[i, u].exp() / sums[i]) for u, i in used)
         total = torch.zeros(())
         observed, unobserved = (self.at(list(zip(users, items, strict=True))) for items in (positives, negatives))
         for u, s, t in zip(users, observed, unobserved, strict=True):
@@ -128,7 +148,7 @@ class Branch:
                 everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
                 total = total + scale * ((1 - s) ** 2 + self.settings.losses.unobserved * (everything - s**2))
             elif self.kind == "cosine-softmax":
-                total = total - torch.log(s.exp() / self.scores[u].exp().sum())
+                total = total - torch.log(s.exp() / self.partition(self.scores[u], positives, drawn_items, of_items))
             elif self.kind != "weighted-squares":
                 total = total + PAIRWISE[self.name](s, t)
         if self.kind == "weighted-squares":
@@ -209,13 +229,15 @@ class LiteralConCF:
         own, taught, scale = torch.stack(reports).mean(0).tolist()
         return {"loss": own, "lesson": taught, "gradient": scale, "weight": self.weights.tolist()}
 
-    def step(self, epoch: int, users: list[int], positives: list[int], negatives: list[int]) -> Tensor:
+    def step(
+        self, epoch: int, users: list[int], positives: list[int], negatives: list[int], drawn: Draws | None = None
+    ) -> Tensor:
         """[3, heads] L_CF, L_CL and G, after the step."""
         chosen, training = self.settings.consensus, self.settings.training
         weights = self.weights.clone().requires_grad_()
         own, taught, totals = [], [], []
         for branch, weight in zip(self.branches(), weights.unbind(), strict=True):
-            own.append(branch.own_loss(users, positives, negatives))
+            own.append(branch.own_loss(users, positives, negatives, drawn))
             listens = self.teaches(epoch) and branch.name not in chosen.untaught
             taught.append(branch.lesson_loss(users, self.lesson) if listens else torch.zeros(()))
             totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])

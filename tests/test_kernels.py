@@ -52,11 +52,13 @@ def test_rows_of_a_table_that_all_groups_share_are_taken() -> None:
     same(lambda t: take_rows(t.expand(4, -1, -1), places), lambda t: t.expand(4, -1, -1)[:, places], drawn(1, 5, 2))
 
 
-@pytest.mark.parametrize("block", [1, 7, 50, 1 << 18])
+@pytest.mark.parametrize("kept", [0, kernels.KEPT])
+@pytest.mark.parametrize(("block", "least"), [(1, 1), (50, 1), (1, 3), (1 << 18, 16)])
 @pytest.mark.parametrize(("rows", "n", "size"), [(1, 1, 1), (5, 13, 3), (17, 9, 7), (8, 31, 64)])
-def test_a_log_partition_is_a_logsumexp(monkeypatch, rows: int, n: int, size: int, block: int) -> None:
-    """With blocks smaller than one row of logits, too."""
-    monkeypatch.setattr(kernels, "BLOCK", block)
+def test_a_log_partition_is_a_logsumexp(monkeypatch, rows: int, n: int, size: int, block: int, least: int, kept: int):
+    """Kept, and computed again in blocks, also of one row."""
+    for name, value in (("BLOCK", block), ("LEAST", least), ("KEPT", kept)):
+        monkeypatch.setattr(kernels, name, value)
     plain = lambda h, table, bias: (h @ table.T + bias).logsumexp(1)  # noqa: E731
     same(log_partition, plain, drawn(rows, size), drawn(n, size), drawn(n))
 

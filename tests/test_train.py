@@ -70,6 +70,11 @@ def listed(lists: torch.Tensor) -> list[list[int]]:
     return [[item for item in row if item >= 0] for row in rows]
 
 
+def drawn(trainer: Trainer, epoch: int, batch: int) -> list[list[int]] | None:
+    """What stands for all items and all users in that batch, if they do not themselves."""
+    return None if trainer.sampled is None else trainer.sampled.draw(SEED, epoch, batch).tolist()
+
+
 def follow(chosen: ConCFSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
@@ -82,7 +87,10 @@ def follow(chosen: ConCFSettings) -> list[int]:
         lessons += [epoch] if any(record["lesson"].values()) else []
         by_user = chosen.training.order == "users"
         batches = Sampler(data.train).epoch(SEED, epoch, by_user).split(chosen.training.batch)
-        triples = [(each.user.tolist(), each.positive.tolist(), each.negative.tolist()) for each in batches]
+        triples = [
+            (each.user.tolist(), each.positive.tolist(), each.negative.tolist(), drawn(trainer, epoch, number))
+            for number, each in enumerate(batches)
+        ]
         for name, values in literal.epoch(epoch, triples).items():
             assert list(record[name].values()) == pytest.approx(values, rel=1e-9, abs=1e-9), (epoch, name)
         if epoch % chosen.consensus.every == 0:
@@ -146,6 +154,14 @@ ALONE: dict[str, dict[str, Any]] = {
     },
     "cosines": {"objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "squared-error")},
     "batches by user": {"objectives": ("cosine-softmax@0.4", "multinomial", "cml"), "training": {"order": "users"}},
+    "a sampled softmax": {"losses": {"softmax_samples": 4, "softmax_power": 0.7}},
+    "a softmax of one draw": {"losses": {"softmax_samples": 1, "softmax_power": 0.0}, "training": {"batch": 3}},
+    "sampled items, all users": {"losses": {"softmax_samples": 9}, "training": {"batch": 5}},
+    "sampled cosines, by user": {
+        "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users"),
+        "losses": {"softmax_samples": 5, "softmax_power": 1.0},
+        "training": {"order": "users", "batch": 6},
+    },
     "guests vote": {"consensus": {"guests": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
     "voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "silent ones do not set the tone": {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ class Batch:
     """[B] users, items they used, and items they did not.
 
     whole: the batch of all processes that this is a part of, from its row `first` on; None: this is all of it
+    drawn: [2, n] items, then users, for all rows of the batch alike, see `sampled`; None: no softmax is sampled
     """
 
     user: Tensor
@@ -38,6 +39,7 @@ class Batch:
     negative: Tensor
     whole: Batch | None = None
     first: int = 0
+    drawn: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.user)
@@ -45,15 +47,23 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """The same on another device; on a GPU of 64 bits, lest each batch be converted by itself."""
         kind = None if device.type == "cpu" else torch.int64
-        user, positive, negative = (
-            column.to(device).to(kind or column.dtype) for column in (self.user, self.positive, self.negative)
-        )
-        return Batch(user, positive, negative)
+        return self._each(lambda part: part.to(device).to(kind or part.dtype))
+
+    def clone(self) -> Batch:
+        """The same in memory of its own."""
+        return self._each(torch.clone)
 
     def copy_(self, other: Batch) -> None:
-        """Take over the other's pairs."""
+        """Take over the other's pairs and draws."""
         for mine, theirs in ((self.user, other.user), (self.positive, other.positive), (self.negative, other.negative)):
             mine.copy_(theirs)
+        if self.drawn is not None and other.drawn is not None:
+            self.drawn.copy_(other.drawn)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        drawn = None if self.drawn is None else change(self.drawn)
+        user, positive, negative = map(change, (self.user, self.positive, self.negative))
+        return replace(self, user=user, positive=positive, negative=negative, drawn=drawn)
 
     def split(self, size: int) -> Iterator[Batch]:
         """Batches of `size` pairs of 64 bits each, as indices are, the last one shorter."""
@@ -62,8 +72,8 @@ class Batch:
             yield Batch(self.user[rows].long(), self.positive[rows].long(), self.negative[rows].long())
 
     def part(self, rows: slice) -> Batch:
-        """Some of the rows, as a part of this batch."""
-        return Batch(self.user[rows], self.positive[rows], self.negative[rows], self, rows.start)
+        """Some of the rows, as a part of this batch; what is drawn is for all its parts."""
+        return Batch(self.user[rows], self.positive[rows], self.negative[rows], self, rows.start, self.drawn)
 
     @property
     def items(self) -> Tensor:

@@ -12,9 +12,10 @@ from concf.errors import ConfigError
 from concf.learning.batches import Among, Batch
 from concf.learning.capture import Lanes
 from concf.learning.places import EVERYWHERE, Places, marked
+from concf.learning.sampled import ITEMS, USERS, SampledSoftmax
 from concf.model import losses
 from concf.model.encoders import MLP, Encoder
-from concf.model.heads import TableHead
+from concf.model.heads import Columns, TableHead
 from concf.model.kernels import Sparse, listed_scores, log_partition, take_from, take_rows
 from concf.model.model import Model
 from concf.model.objectives import Objective
@@ -24,13 +25,15 @@ class Branches:
     """The losses of all branches on embedding tables with a copy for each head.
 
     batch_by_user: pairs of a batch, where a user's pairs come one after the other; None: in any order
+    sampled: what stands for all items, and all users, in a softmax; None: they do themselves
     The copies are what the gradient of each head is read from: a head's loss depends on its own copy alone.
     """
 
     def __init__(
-        self, model: Model, objectives: dict[str, Objective], train: csr_array, batch_by_user: int | None = None
-    ) -> None:
-        self.model, self.objectives = model, objectives
+        self, model: Model, objectives: dict[str, Objective], train: csr_array, batch_by_user: int | None = None,
+        sampled: SampledSoftmax | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.objectives, self.sampled = model, objectives, sampled
         degree = np.diff(train.indptr).astype(np.int64)
         self.most_users = None if batch_by_user is None else most_users(degree, batch_by_user)
         whole = [name for name, objective in objectives.items() if objective.needs in ("everything", "catalogue")]
@@ -100,25 +103,47 @@ class Branches:
         """One head's. h_user: [B, size]; h_item: [2 B, size] of the items `both`; item: [heads, items, d]."""
         objective = self.objectives[name]
         if objective.needs == "items":
-            return self._rows(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree)
+            columns = self._columns(ITEMS, batch)
+            return self._rows(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree, columns)
         if objective.needs == "users":
-            return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree)
+            columns = self._columns(USERS, batch)
+            return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree, columns)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
+        columns = self._columns(ITEMS, batch) if objective.needs == "catalogue" else None
+        item = item if columns is None else take_rows(item, columns[0])
         h_all = self.model.encode(item, noise)[self.model.names.index(name)]
         if objective.needs == "catalogue":
             (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
-            return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all))
+            return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all, columns))
         vectors = self._whole_vectors(name, h_user, batch.user, h_all)
         _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
 
-    def _partitions(self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor) -> tuple[Tensor, Tensor]:
-        """([b], [b]) the log-partition over all items of the batch's users, and how often each of them comes."""
+    def _columns(self, side: int, batch: Batch) -> Columns | None:
+        """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.
+
+        The same in every process: what the batch holds, not only a part of it, is counted in full.
+        """
+        if self.sampled is None or batch.drawn is None or self.sampled.in_full(side):
+            return None
+        whole = batch if batch.whole is None else batch.whole
+        places, n = ((whole.positive, self.model.n_items), (whole.user, self.model.n_users))[side]
+        rows, weight = distinct(places, n, self.model.user.dtype)
+        return self.sampled.columns(side, places[rows], weight, batch.drawn[side])
+
+    def _partitions(
+        self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, columns: Columns | None
+    ) -> tuple[Tensor, Tensor]:
+        """([b], [b]) the log-partition over items of the batch's users, and how often each of them comes.
+
+        h_item: of all items, or of the columns
+        """
         rows, weight = distinct(user, self.model.n_users, h_user.dtype, self.most_users)
         head, users = self.model.head(name), user[rows]
         vectors, offset = head.user(h_user[rows], users)
-        items, bias = head.item(h_item)
+        items, bias = head.item(h_item, None if columns is None else columns[0])
+        bias = bias if columns is None else bias + columns[1]
         times = torch.zeros_like(self.user_degree).index_add_(0, user, torch.ones_like(h_user[:, 0]))[users]
         return offset + log_partition(vectors, items, bias), times * weight
 
@@ -176,8 +201,9 @@ class Branches:
         return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
 
     def _rows(
-        self, name: str, encoding: Tensor, places: Tensor, among: Among | None, used: Sparse, degree: Tensor
-    ) -> Tensor:
+        self, name: str, encoding: Tensor, places: Tensor, among: Among | None, used: Sparse, degree: Tensor,
+        columns: Columns | None,
+    ) -> Tensor:  # fmt: skip
         """The multinomial loss of the distinct rows among `places`.
 
         sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse sum, no dense matrix of what was used.
@@ -190,7 +216,8 @@ class Branches:
         summed = take_rows(summed[None], places)[0]
         vectors, biases = _divided(summed, encoding.shape[1], 1)
         observed = (encoding * vectors).sum(1) + biases[:, 0]
-        loss: Tensor = self.objectives[name].loss(head.partition(encoding), observed, degree[places], weight)
+        partition = head.partition(encoding, columns)
+        loss: Tensor = self.objectives[name].loss(partition, observed, degree[places], weight)
         return loss
 
     def taught(

@@ -65,7 +65,7 @@ class Captured:
         return result
 
     def _capture(self, batch: Batch, teaching: bool) -> _Graph:
-        mine = Batch(batch.user.clone(), batch.positive.clone(), batch.negative.clone())
+        mine = batch.clone()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
         shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # they never run at once

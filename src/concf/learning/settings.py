@@ -150,6 +150,8 @@ class ConCFSettings(Settings):
             raise ValueError(
                 "training.selection = 'one' chooses a head by the shared embedding; sharing 'none' has none"
             )
+        if self.training.selection == "one" and self.losses.softmax_samples is not None:
+            raise ValueError("losses.softmax_samples: with training.selection = 'one' a softmax is over all items")
         if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS, EVERYTHING):
             raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
         if self.consensus.by == "softmax" and self.training.watch == R_CONSENSUS:

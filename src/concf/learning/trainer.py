@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha256
 from math import exp
 from typing import Any
@@ -25,6 +26,7 @@ from concf.learning.divided import DividedTables, infinite, refuse_undividable
 from concf.learning.guests import guest
 from concf.learning.judge import Judge
 from concf.learning.places import Places, Rows
+from concf.learning.sampled import SampledSoftmax
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.together import add_up, refuse_many
@@ -66,7 +68,8 @@ class Trainer:
         self.others = [part for part in self.model.parameters() if id(part) not in embeddings]
         self.batch = settings.training.pairs_of_batch(data.train.nnz)
         by_user = self.batch if settings.training.order == "users" else None
-        self.branches = Branches(self.model, self.objectives, data.train, by_user)
+        self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
+        self.branches = Branches(self.model, self.objectives, data.train, by_user, self.sampled)
         refuse_undividable(world, settings, self.branches)
         self.divided = DividedTables(world, self.model, self.branches) if world.divided else None
         self.tables = self.divided or WholeTables(self.model)
@@ -269,6 +272,8 @@ class Trainer:
             for number, batch in enumerate(drawn.split(self.batch)):
                 if number < 2:
                     self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+                if self.sampled is not None:
+                    batch = replace(batch, drawn=self.sampled.draw(self.seed, epoch, number).to(self.device))
                 part = batch.part(self.world.share(len(batch))) if self.world.several else batch
                 reports.append(self._captured(part, teaching).clone())
         if self.settings.balances and self.settings.balance.update == "epoch":

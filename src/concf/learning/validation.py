@@ -85,7 +85,7 @@ def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int
     """[n] of the users, ascending, drawn by the run's seed and the same in every epoch; None, or too many: all."""
     if n is None or n >= len(users):
         return users
-    random = np.random.Generator(np.random.Philox(stream(seed, 0, 2)))
+    random = np.random.Generator(np.random.Philox(stream(seed, 0, 3)))
     return np.sort(random.choice(users, n, replace=False))
 
 

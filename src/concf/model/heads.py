@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from concf.model.kernels import log_partition, take_rows
 
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
+Columns = tuple[Tensor, Tensor]  # ([c] places of a softmax, [c] what is added to the logit of each)
 
 
 class Head(nn.Module, ABC):
@@ -137,9 +138,13 @@ class TableHead(Head):
             return self.table.weight, self.table.bias
         return take_rows(self.table.weight[None], places)[0], take_rows(self.table.bias[None, :, None], places)[0, :, 0]
 
-    def partition(self, encoding: Tensor) -> Tensor:
-        """[b] the log-partition of each encoding [b, size]."""
-        return log_partition(encoding, self.table.weight, self.table.bias)
+    def partition(self, encoding: Tensor, columns: Columns | None = None) -> Tensor:
+        """[b] the log-partition of each encoding [b, size], over the whole table or the columns that stand for it."""
+        if columns is None:
+            return log_partition(encoding, self.table.weight, self.table.bias)
+        places, correction = columns
+        vectors, bias = self._at(places)
+        return log_partition(encoding, vectors, bias + correction)
 
 
 class ItemTableHead(TableHead):

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
 KEPT = 1 << 23  # ... unless all of them are no more than that
+LEAST = 16  # rows of a block: every block goes through the whole table and its gradient
 FEW = 4  # places of a list up to which its vectors are simply gathered
 CHUNK = 32  # cells of a sparse row that go together on a GPU
 NARROW = 64  # columns up to which a sparse product, and a softmax, have kernels of their own
@@ -311,7 +312,7 @@ def _logits(
     one, subtracted = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, 0]) if less is None else -less
     left = torch.cat([rows, one, subtracted[:, None]], 1)
     right = torch.cat([table, bias[:, None], torch.ones_like(bias)[:, None]], 1).T
-    size = max(1, cells // max(1, len(table)))
+    size = max(LEAST, cells // max(1, len(table)))
     buffer = rows.new_empty(min(size, len(rows)), len(table))
     for begin in range(0, len(rows), size):
         part = slice(begin, min(begin + size, len(rows)))

@@ -65,6 +65,8 @@ class LossSettings(Settings):
     penalty: float = Field(0.03, ge=0)  # of weighted-squares: how much a pair holds its vectors back
     squares_lesson: float = Field(10.0, gt=0)  # weighted-squares' lesson is the score, times this
     temperature: float = Field(0.15, gt=0)  # of cosine-softmax: the cosine is divided by it
+    softmax_samples: int | None = Field(None, ge=1)  # draws that stand for what a batch does not hold; none: all of it
+    softmax_power: float = Field(0.5, ge=0, le=1)  # what is popular is drawn more often: by (1 + degree) to this power
 
 
 def minus_distance(scores: Tensor) -> Tensor:
