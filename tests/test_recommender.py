@@ -134,7 +134,7 @@ def trained(log: pl.DataFrame, *words: str) -> Trained:
     def take_down(epoch: int, trainer: Trainer, _lists: dict[str, torch.Tensor]) -> None:
         vectors[epoch] = copy.deepcopy(trainer.model.factors())
         if trainer.queue:
-            voted[epoch], window[epoch] = lists(trainer.queue[-1]), [lists(each) for each in trainer.window]
+            voted[epoch], window[epoch] = lists(trainer.queue[-1]), [lists(each) for each in trainer.agreement.window]
 
     run = train(data, choose_settings(words=(*LIVELY, *words)), watch_rankings=take_down)
     return Trained(run, viewed, voted, window, vectors)

@@ -62,7 +62,7 @@ def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharin
     chosen = small(model={"sharing": sharing}, balance={"on": sharing != "none"}, training={"batch": 16})
     taught, by_hand = Trainer(data, chosen, SEED, teacher=lists), Trainer(data, chosen, SEED)
     by_hand.lesson.copy_(lists)
-    by_hand.n_rankings = 1
+    by_hand.agreement.n_rankings = 1
     records = [each.epoch(chosen.consensus.first_lesson) for each in (taught, by_hand)]
     for name in ("loss", "lesson", "gradient", "weight"):
         assert records[0][name] == pytest.approx(records[1][name], rel=1e-12)
@@ -72,7 +72,7 @@ def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharin
 
 def test_a_teacher_is_not_heard_where_the_lesson_has_no_weight() -> None:
     chosen = small(consensus={"weight": 0.0})
-    assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).teaches(5)
+    assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).agreement.teaches(5)
 
 
 @pytest.mark.parametrize("head", PUPILS)

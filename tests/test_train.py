@@ -79,7 +79,7 @@ def follow(chosen: ConCFSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
-    guests = [listed(each) for each in trainer.guests]
+    guests = [listed(each) for each in trainer.agreement.guests]
     literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, guests, (data.valid, data.test))
     lessons, kept = [], chosen.consensus.kept or 12
     for epoch in range(chosen.training.epochs):

@@ -88,11 +88,11 @@ def sampled(users: int | None, single: str | None = None) -> ConCFSettings:
 def test_a_sample_of_users_is_validated_as_if_there_were_no_others(single: str | None) -> None:
     data = small()
     trainer, whole = (Trainer(data, sampled(users, single), 3) for users in (7, None))
-    users = trainer.validation.users.numpy()
+    users = trainer.agreement.validation.users.numpy()
     assert len(users) == 7 < len(data.evaluated)
     assert set(users) < set(data.evaluated)
-    assert users.tolist() == Trainer(data, sampled(7), 3).validation.users.tolist()
-    assert users.tolist() != Trainer(data, sampled(7), 4).validation.users.tolist()
+    assert users.tolist() == Trainer(data, sampled(7), 3).agreement.validation.users.tolist()
+    assert users.tolist() != Trainer(data, sampled(7), 4).agreement.validation.users.tolist()
     assert trainer.epoch(0)["loss"] == whole.epoch(0)["loss"]
     lists = trainer.agree()
     found, factors, rows = trainer.validate(lists), whole.model.factors(), np.searchsorted(data.evaluated, users)

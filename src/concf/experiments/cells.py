@@ -165,8 +165,8 @@ def _steadiness(setup: _Setup) -> dict[str, Any]:
             }
         if epoch % CURVE_EVERY == 0:
             one, _ = consensus(
-                trainer.queue[-1], trainer.window, trainer.model.n_items, trainer.lesson.shape[1] + 100, voters=[0],
-                places=chosen.places or trainer.model.n_items, temperature=chosen.temperature,
+                trainer.queue[-1], trainer.agreement.window, trainer.model.n_items, trainer.lesson.shape[1] + 100,
+                voters=[0], places=chosen.places or trainer.model.n_items, temperature=chosen.temperature,
                 steadiness=chosen.steadiness,
             )  # fmt: skip
             curves["epoch"].append(epoch)

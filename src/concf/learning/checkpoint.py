@@ -126,7 +126,7 @@ class RunFolder:
 
         Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
         """
-        rankings = [] if run.finished or trainer is None else distinct([*trainer.queue, *trainer.window])
+        rankings = [] if run.finished or trainer is None else distinct([*trainer.queue, *trainer.agreement.window])
         world = trainer.world if trainer else ALONE
         tensors = numbered(rankings) | results(run) | (state_of(trainer) if trainer else {})
         divided = divisions(tensors, run, world)
@@ -137,9 +137,9 @@ class RunFolder:
             "epoch": run.epoch,
             "finished": run.finished,
             "best": {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()},
-            "rankings": trainer.n_rankings if trainer else 0,
+            "rankings": trainer.agreement.n_rankings if trainer else 0,
             "queue": places(trainer.queue, rankings) if trainer and rankings else [],
-            "window": places(trainer.window, rankings) if trainer and rankings else [],
+            "window": places(trainer.agreement.window, rankings) if trainer and rankings else [],
         }
         said = {"concf": json.dumps(state)}
         with new_file(self.path / CHECKPOINT) as fresh:
@@ -159,7 +159,7 @@ class RunFolder:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
         _refuse_another(self.description(), run, self.path)
         self._refuse_other_ids(run.data)
-        if self.description().get("teacher") != trainer.teacher:
+        if self.description().get("teacher") != trainer.agreement.teacher:
             raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)

@@ -93,9 +93,10 @@ def restore_state(trainer: Trainer, state: dict[str, Any], tensors: dict[str, Te
             place, _, part = name.partition("/")
             parts.setdefault(int(place), {})[part] = tensor
         optimiser.load_state_dict({"state": parts, "param_groups": optimiser.state_dict()["param_groups"]})
-    trainer.n_rankings = state["rankings"]
     mine = {int(place): ranking.contiguous() for place, ranking in _under("ranking/", tensors).items()}
-    trainer.queue, trainer.window = ([mine[place] for place in state[name]] for name in ("queue", "window"))
+    agreement = trainer.agreement
+    agreement.n_rankings = state["rankings"]
+    agreement.queue, agreement.window = ([mine[place] for place in state[name]] for name in ("queue", "window"))
 
 
 def _optimisers(trainer: Trainer) -> dict[str, torch.optim.Optimizer]:

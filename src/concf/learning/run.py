@@ -27,7 +27,7 @@ class Best:
 
     state: parameters: of a head its single-branch model's, of the consensus the whole model's
     lists: [users, shown] of a consensus
-    votes: what the consensus was made of, see `Trainer.votes`
+    votes: what the consensus was made of, see `Agreement.votes`
     """
 
     validation: float = -1.0

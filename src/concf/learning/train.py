@@ -86,7 +86,7 @@ def train(
     if folder is not None and resume:
         folder.resume(run, trainer)
     elif folder is not None and world.writes:
-        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.teacher)
+        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.agreement.teacher)
     _refuse_other_processes(run, trainer)
     saved = time.monotonic()
     with working("training", chosen.training.epochs) as advance:
@@ -117,7 +117,7 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
             "settings": run.settings.model_dump_json(),
             "seed": str(run.seed),
             "kind of device": trainer.device.type,
-            "teacher": str(trainer.teacher),
+            "teacher": str(trainer.agreement.teacher),
             "checkpoint": str(run.epoch),
             "model": fingerprint(trainer.alike),
             "way to hold tables": str(trainer.world.divides),
@@ -157,8 +157,8 @@ def _epoch(
         begin = time.perf_counter()
         lists = trainer.agree()
         record["validation"] = trainer.validate(lists)
-        record["agreement"] = trainer.agreement(lists)
-        run.notice(epoch, record["validation"], lists, trainer.votes, trainer.whole)
+        record["agreement"] = trainer.agreement.shared(lists)
+        run.notice(epoch, record["validation"], lists, trainer.agreement.votes, trainer.agreement.whole)
         record["ranking_seconds"] = time.perf_counter() - begin
         if watch_rankings is not None:
             watch_rankings(epoch, trainer, lists)
