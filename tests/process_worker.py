@@ -59,6 +59,12 @@ CASES: dict[str, dict[str, Any]] = {
         "balance": {"on": False},
         "training": {"order": "users"},
     },
+    "a sampled softmax": {"losses": {"softmax_samples": 4, "softmax_power": 0.7}},
+    "sampled cosines, by user": {
+        "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users"),
+        "losses": {"softmax_samples": 5},
+        "training": {"order": "users", "batch": 7},
+    },
     "one head": {"objectives": ("multinomial",), "training": {"watch": "multinomial"}},
     "one head, two users validated": {
         "objectives": ("multinomial",),
@@ -66,9 +72,16 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
     "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
+    "a judge, five users validated": {
+        "consensus": {"guests": ("rp3beta(beta=0.1)",), "steadiness": None, "judged": True},
+        "training": {"validated_users": 5},
+    },
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
-FEW = ("mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two", "a table for each head")
+FEW = (
+    "mlp", "mf", "lightgcn", "strong", "everything is taught in batches of two", "a table for each head",
+    "a sampled softmax", "sampled cosines, by user",
+)  # fmt: skip
 WHOLE = {
     "lightgcn": "the encoder LightGCN",
     "strong": "'weighted-squares@0.02' looks at all items",

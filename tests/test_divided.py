@@ -7,9 +7,15 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.evaluation.ranking_blocks import rank_blocks
 from concf.evaluation.scorers import Factors
+from concf.learning.divided import refuse_undividable
+from concf.learning.presets import choose_settings
+from concf.learning.trainer import Trainer
 from concf.learning.world import World
 from concf.model.model import drawn_rows
 
@@ -42,3 +48,17 @@ def test_blocks_of_items_rank_as_all_of_them(k: int, block: int) -> None:
              for begin in range(0, 30, block)]  # fmt: skip
     found = rank_blocks(vectors.user, parts, k, seen)
     assert found.tolist() == rank(vectors, np.arange(25), k, seen=seen).tolist()
+
+
+@pytest.mark.parametrize("samples", [None, 9, 12, 30])
+def test_a_cosine_softmax_is_divided_only_where_it_is_sampled(samples: int | None) -> None:
+    data = prepare(Simulation(users=20, items=9, events=90).draw(0), protocol="random")
+    chosen = choose_settings(changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": samples}})
+    with pytest.raises(ConfigError, match=r"'cosine-softmax' looks at all items .*softmax_samples below 9"):
+        refuse_undividable(World(0, 2, divides=True), chosen, Trainer(data, chosen).branches)
+
+
+def test_what_stands_for_all_items_is_divided() -> None:
+    data = prepare(Simulation(users=20, items=9, events=90).draw(0), protocol="random")
+    chosen = choose_settings(changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": 8}})
+    refuse_undividable(World(0, 2, divides=True), chosen, Trainer(data, chosen).branches)

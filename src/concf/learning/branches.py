@@ -50,10 +50,24 @@ class Branches:
 
     def touched(self, batch: Batch) -> list[Tensor | None]:
         """The users and the items whose copies have a gradient by `own`; None: any of them may."""
-        whole = any(each.needs in ("everything", "catalogue") for each in self.objectives.values())
         if self.spreads():
             return [None, None]
-        return [marked(batch.user, self.model.n_users), None if whole else marked(batch.items, self.model.n_items)]
+        items = self.items_read(batch)
+        return [marked(batch.user, self.model.n_users), None if items is None else marked(items, self.model.n_items)]
+
+    def items_read(self, batch: Batch) -> Tensor | None:
+        """The items whose rows `own` reads, of an encoder that does not spread; None: all of them."""
+        if any(map(self.reads_all, self.objectives)):
+            return None
+        sampled = any(each.needs == "catalogue" for each in self.objectives.values())
+        columns = self._columns(ITEMS, batch) if sampled else None
+        return batch.items if columns is None else torch.cat([batch.items, columns[0]])
+
+    def reads_all(self, name: str) -> bool:
+        """Whether that head's own loss looks at the rows of all items."""
+        needs = self.objectives[name].needs
+        sampled = self.sampled is not None and not self.sampled.in_full(ITEMS)
+        return needs == "everything" or (needs == "catalogue" and not sampled)
 
     def touched_by_lesson(self, batch: Batch, lesson: Tensor | None) -> list[Tensor | None]:
         """The same by `taught` with that lesson, or by `peers` with none."""
@@ -92,13 +106,13 @@ class Branches:
                 if chosen:
                     costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
                 else:
-                    costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise))
+                    costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise, places))
         self.lanes.join()
         return torch.stack(costs)
 
     def _own(
         self, name: str, h_user: Tensor, h_item: Tensor, item: Tensor, batch: Batch, both: Tensor,
-        noise: torch.Generator | None,
+        noise: torch.Generator | None, places: Places,
     ) -> Tensor:  # fmt: skip
         """One head's. h_user: [B, size]; h_item: [2 B, size] of the items `both`; item: [heads, items, d]."""
         objective = self.objectives[name]
@@ -111,7 +125,7 @@ class Branches:
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
         columns = self._columns(ITEMS, batch) if objective.needs == "catalogue" else None
-        item = item if columns is None else take_rows(item, columns[0])
+        item = item if columns is None else take_rows(item, places.of_items(columns[0]))
         h_all = self.model.encode(item, noise)[self.model.names.index(name)]
         if objective.needs == "catalogue":
             (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)

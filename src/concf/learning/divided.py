@@ -101,8 +101,10 @@ class DividedTables:
         return [own] if lesson is None else [own, self._for_lesson(batch, lesson, own)]
 
     def _for_batch(self, batch: Batch) -> Fetched:
-        """The rows of the batch's users and items."""
-        users, items = marked(batch.user, self.users.n), marked(batch.items, self.items.n)
+        """The rows of the batch's users and items, and of those that stand for all items."""
+        read = self.branches.items_read(batch)
+        assert read is not None  # else refused
+        users, items = marked(batch.user, self.users.n), marked(read, self.items.n)
         asked = self.users.ask(users), self.items.ask(items)
         user, item = self.users.fetch(self.model.user, asked[0]), self.items.fetch(self.model.item, asked[1])
         return Fetched.of(user, item, *asked)
@@ -189,10 +191,12 @@ def refuse_undividable(world: World, settings: ConCFSettings, branches: Branches
         raise ConfigError(
             f"divided tables: the encoder {type(model.encoder).__name__} may need all rows for one. Choose mf or mlp"
         )
-    whole = [name for name, each in branches.objectives.items() if each.needs in ("everything", "catalogue")]
+    whole = [name for name in branches.objectives if branches.reads_all(name)]
     if whole:
+        sampled = branches.objectives[whole[0]].needs == "catalogue"
+        mend = f", sample it (losses.softmax_samples below {model.n_items})" if sampled else ""
         raise ConfigError(
-            f"divided tables: {whole[0]!r} looks at all items in every step. Leave it out, or do not divide"
+            f"divided tables: {whole[0]!r} looks at all items in every step. Leave it out{mend}, or do not divide"
         )
     if settings.several and settings.consensus.by == "softmax":
         raise ConfigError(
