@@ -34,7 +34,7 @@ from concf.learning.world import World
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-once = cache(trained)  # in one process, in double precision
+once = cache(trained)  # in one process, in double precision; said with `out`, its checkpoint is there too
 WAIT = 120  # seconds after which a test gives up
 
 
@@ -61,7 +61,7 @@ def figures(record: Any) -> list[float]:
 
 
 def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
-    expected = once(case)
+    expected = once(case, out=folder.parent / "alone" / case)
     found = json.loads((folder / f"{name}.json").read_text())
     assert len(found) == len(expected.history)
     for mine, theirs in zip(found, expected.history, strict=True):
@@ -115,8 +115,7 @@ def leave_unfinished(folder: Path, *processes: int) -> None:
 
 def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
     """The one that divided tables were written to piece by piece: the optimiser's state too."""
-    if not expected.exists():
-        trained(name, out=expected)
+    once(name, out=expected)
     (state, found), (wanted_state, wanted) = checkpoint(folder), checkpoint(expected)
     assert found.keys() == wanted.keys()
     for part, tensor in found.items():

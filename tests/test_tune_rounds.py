@@ -24,7 +24,7 @@ from concf.tuning_folder import SEARCH
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-QUICK = (*SMALL, "objectives=bpr,multinomial", "model.encoder=mf", "training.epochs=6", "training.batch=256")
+QUICK = (*SMALL, "objectives=bpr,multinomial", "model.encoder=mf", "training.epochs=2", "training.batch=256")
 RATE = "training.learning_rate"
 RATES: dict[str, Any] = {RATE: {"low": 1e-3, "high": 0.1, "log": True}, "consensus.weight": {"low": 0.0, "high": 0.1}}
 TRIALS, SIZE = 8, 3  # the preset, two rounds, and one of the third
