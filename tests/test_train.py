@@ -145,6 +145,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "cosines": {"objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "squared-error")},
     "batches by user": {"objectives": ("cosine-softmax@0.4", "multinomial", "cml"), "training": {"order": "users"}},
     "guests vote": {"consensus": {"guests": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
+    "judged": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "judged": True, "trust": 0.5, "steadiness": None}},
     "voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "silent ones do not set the tone": {
         "consensus": {"guests": ("rp3beta",), "silent": ("rp3beta", "bpr"), "trust": 0.2, "steadiness": None}

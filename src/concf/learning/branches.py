@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -62,6 +64,21 @@ class Branches:
         """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
         return type(self.model.encoder) not in (Encoder, MLP)
 
+    def _both_sides(
+        self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
+    ) -> Sequence[Tensor]:
+        """([heads, B, size], [heads, n, size]) encodings; an encoder that does something has all rows in one go."""
+        if self.model.encoder.plain:
+            return [take_rows(user, users), take_rows(item, items)]
+        rows = take_from([user, item], [users, items])
+        return _divided(self.model.encode(rows, noise), len(users), 1)
+
+    def _draws(self) -> bool:
+        """Whether any head looks at the unobserved items that were drawn."""
+        return self.model.selector is not None or any(
+            each.needs in ("pairs", "users") for each in self.objectives.values()
+        )
+
     def end(self) -> None:
         """Wait for all that was begun here, the gradients included."""
         self.lanes.end()
@@ -72,24 +89,24 @@ class Branches:
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.spread(user, item)
-        both = batch.items
-        rows = take_from([user, item], [batch.user, both])
-        h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
+        both = batch.items if self._draws() else batch.positive
+        h_user, h_item = (side.unbind() for side in self._both_sides(user, item, batch.user, both, noise))
+        tables = item.unbind()  # one by one they would each leave a gradient of all
         chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
             with self.lanes.lane(place, h_user[place], h_item[place], both, *chosen):
                 if chosen:
                     costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
                 else:
-                    costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise))
+                    costs.append(self._own(name, h_user[place], h_item[place], tables, batch, both, noise))
         self.lanes.join()
         return torch.stack(costs)
 
     def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, item: Tensor, batch: Batch, both: Tensor,
+        self, name: str, h_user: Tensor, h_item: Tensor, tables: tuple[Tensor, ...], batch: Batch, both: Tensor,
         noise: torch.Generator | None,
     ) -> Tensor:  # fmt: skip
-        """One head's. h_user: [B, size]; h_item: [2 B, size] of the items `both`; item: [heads, items, d]."""
+        """One head's. h_user: [B, size]; h_item: [n, size] of the items `both`; tables: of each head [items, d]."""
         objective = self.objectives[name]
         if objective.needs == "items":
             return self._rows(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree)
@@ -97,13 +114,19 @@ class Branches:
             return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
-        h_all = self.model.encode(item, noise)[self.model.names.index(name)]
+        h_all = self._catalogue(self.model.names.index(name), tables, noise)
         if objective.needs == "catalogue":
             (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
             return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all))
         vectors = self._whole_vectors(name, h_user, batch.user, h_all)
         _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
+
+    def _catalogue(self, place: int, tables: tuple[Tensor, ...], noise: torch.Generator | None) -> Tensor:
+        """[items, size] the encodings of all items by one head."""
+        if not self.model.encoder.divides:
+            return self.model.encode(torch.stack(tables), noise)[place]
+        return self.model.encode(tables[place][None], noise, slice(place, place + 1))[0]
 
     def _partitions(self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor) -> tuple[Tensor, Tensor]:
         """([b], [b]) the log-partition over all items of the batch's users, and how often each of them comes."""
