@@ -106,8 +106,6 @@ class LightGCN(Encoder):
     E^(l+1) = D^-1/2 A D^-1/2 E^(l),  E = mean_l E^(l)
     """
 
-    divides = True
-
     def __init__(self, dimensions: int, train: csr_array, layers: int = 3) -> None:
         super().__init__(dimensions)
         self.layers, self.n_users = layers, train.shape[0]
