@@ -11,24 +11,12 @@ from statistics import mean, stdev
 from typing import Any
 
 from scipy.stats import ttest_rel
-from strong import DATA, RESULTS, ROOT
+from strong import ABLATIONS, DATA, RESULTS, ROOT
 
 FIGURES = ("recall@50", "ndcg@50")
-HEAD, FUSION, AGREED = (
-    "ConCF `strong`, the head it ships",
-    "the same voters trained apart, fused",
-    "ConCF `strong`, consensus",
-)
-TRIALS = {
-    "as it was then": "R",
-    "no lesson": "apart",
-    "a lesson of 0.002": "w.002",
-    "a lesson of 0.01": "w.01",
-    "with steadiness, T_c 100": "base",
-    "with steadiness, T_c 10": "Tc10",
-    "no guests": "noguest",
-    "twice as sharp voices": "trust.02",
-}
+HEAD, AGREED = "ConCF `strong`, the head it ships", "ConCF `strong`, consensus"
+FUSION, JUDGED = "its voters trained apart, plain rank fusion", "its voters trained apart, judged"
+OURS = (HEAD, AGREED, FUSION, JUDGED)
 Series = dict[int, dict[str, float]]  # seed -> figures
 
 
@@ -41,7 +29,10 @@ def series(name: str) -> dict[str, dict[str, Series]]:
     found: dict[str, dict[str, Series]] = {each: {} for each in DATA}
     for line in [*lines("strong-baselines.jsonl"), *lines("strong.jsonl")]:
         key, rows = line["key"], line["rows"]
-        who = {"strong": {HEAD: line.get("best_head"), AGREED: "consensus"}, "apart": {FUSION: "consensus"}}
+        who = {
+            "strong": {HEAD: line.get("best_head"), AGREED: "consensus"},
+            "apart": {FUSION: "R-consensus", JUDGED: "consensus"},
+        }
         for title, row in who.get(key["variant"], {key["variant"]: key["variant"]}).items():
             found[key["data"]].setdefault(title, {})[key["seed"]] = rows[row]["test"]
     return found[name] if name else found
@@ -49,7 +40,7 @@ def series(name: str) -> dict[str, dict[str, Series]]:
 
 def best_baseline(known: dict[str, Series]) -> dict[str, str]:
     """The best of each figure, chosen on the very splits that it is held against: the hardest bar."""
-    baselines = {who: runs for who, runs in known.items() if who not in (HEAD, FUSION, AGREED)}
+    baselines = {who: runs for who, runs in known.items() if who not in OURS}
     return {figure: max(baselines, key=lambda who: value(baselines[who], figure)) for figure in FIGURES}
 
 
@@ -86,27 +77,21 @@ def section(name: str, known: dict[str, Series]) -> str:
     return f"\n### {source}, protocol `{protocol}`\n\n" + table(header, [row(who, known) for who in ordered])
 
 
-def trials() -> str:
-    """What each part was worth on the split of seed 0, when all heads were taught and had 128 dimensions."""
-    found = {
-        (line["data"], line["label"]): line
-        for line in lines("strong-trials.jsonl")
-        if "preset, trial 2" in line["stage"]
-    }
-    names = [f"{name}-0" for name in reversed(DATA)]
-    rows = []
-    for title, label in TRIALS.items():
+def ablations() -> str:
+    """Validation of the best head and of the consensus without each part: the mean over the splits that have it."""
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for line in lines("strong-ablations.jsonl"):
+        rows, key = line["rows"], line["key"]
+        figures = rows[line["best_head"]]["validation"], rows["consensus"]["validation"]
+        found.setdefault((key["variant"], key["data"]), []).append(figures)
+    names, rows = list(reversed(DATA)), []
+    for title in ABLATIONS:
         cells = [title]
         for name in names:
-            line = found.get((name, label))
-            if line is None:
-                cells.append("")
-                continue
-            heads = {who: each for who, each in line["rows"].items() if "consensus" not in who}
-            head = max(heads.values(), key=lambda each: each["valid"])
-            cells.append(f"{head['valid']:.4f}, {line['rows']['consensus']['valid']:.4f}")
+            runs = found.get((title, name), [])
+            cells.append(", ".join(f"{mean(each):.4f}" for each in zip(*runs, strict=True)))
         rows.append(cells)
-    return table(["", *(name.removesuffix("-0") for name in names)], rows)
+    return table(["", *names], rows)
 
 
 def goal(known: dict[str, dict[str, Series]]) -> str:
@@ -116,15 +101,21 @@ def goal(known: dict[str, dict[str, Series]]) -> str:
         rows, bars = known[name], best_baseline(known[name])
         gains = {
             who: [100 * (value(rows[who], figure) / value(rows[bars[figure]], figure) - 1) for figure in FIGURES]
-            for who in (HEAD, FUSION, AGREED)
+            for who in OURS
         }
         shown = {who: " / ".join(f"{gain:+.1f} %" for gain in pair) for who, pair in gains.items()}
         met = "reached" if min(gains[HEAD]) >= 0 else "not reached"
-        above = "above" if gains[AGREED][0] > gains[FUSION][0] else "not above"
-        five = "reached" if min(gains[AGREED]) >= 5 else "not reached"
+        above = (
+            "above"
+            if all(mine > other for mine, other in zip(gains[AGREED], gains[FUSION], strict=True))
+            else "not above"
+        )
+        five = " and ".join(
+            f"{letter} {'yes' if gain >= 5 else 'no'}" for letter, gain in zip("RN", gains[AGREED], strict=True)
+        )
         said.append(
             f"- {name.replace('-', ', protocol `')}`: the head {shown[HEAD]} (R / N; {met}); the consensus "
-            f"{shown[AGREED]} (5 % {five}), in recall {above} the fusion ({shown[FUSION]})."
+            f"{shown[AGREED]} (5 %: {five}), in both {above} its voters trained apart and fused ({shown[FUSION]})."
         )
     return "\n".join(said)
 
@@ -141,12 +132,17 @@ def plot(target: Path) -> None:
     for axis, name in zip(axes.flat, reversed(DATA), strict=True):
         known = series(name)
         for who, runs in known.items():
-            variant = {HEAD: "strong", AGREED: "strong", FUSION: "apart"}.get(who, who)
+            variant = {HEAD: "strong", AGREED: "strong", FUSION: "apart", JUDGED: "apart"}.get(who, who)
             took = [
                 line["seconds"] for line in every if line["key"]["data"] == name and line["key"]["variant"] == variant
             ]
-            ours = who in (HEAD, AGREED, FUSION)
-            label = {HEAD: "strong, head", AGREED: "strong, consensus", FUSION: "trained apart, fused"}.get(who, who)
+            ours = who in OURS
+            label = {
+                HEAD: "strong, head",
+                AGREED: "strong, consensus",
+                FUSION: "apart, fused",
+                JUDGED: "apart, judged",
+            }.get(who, who)
             axis.scatter(max(mean(took), 0.02), value(runs, "recall@50"), color="C0" if ours else "0.5", s=22)
             axis.annotate(
                 label, (max(mean(took), 0.02), value(runs, "recall@50")), (4, 3), textcoords="offset points", fontsize=7
@@ -162,9 +158,9 @@ def main() -> None:
     text = (ROOT / "benchmarks" / "strong_words.md").read_text("utf-8")
     filled = {
         "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
-        "trials": trials(),
+        "ablations": ablations(),
         "goal": goal(known),
-        "n": str(len(lines("strong-trials.jsonl"))),
+        "n": str(len(lines("strong-trials.jsonl")) + len(lines("strong-trials-judge.jsonl"))),
         "alone": ", ".join(
             f"{line['seconds']:.0f} s ({line['device'].replace('cuda:0', 'H200').replace('cpu', 'two cores')})"
             for line in alone

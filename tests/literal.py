@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from math import exp
+from math import exp, log
 from statistics import pstdev
 
 import torch
@@ -30,7 +30,7 @@ PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @cache
-def spread(ranks: tuple[int, ...]) -> float:
+def spread(ranks: tuple[float, ...]) -> float:
     """The population standard deviation."""
     return pstdev(ranks)
 
@@ -320,9 +320,65 @@ class LiteralConCF:
         voting = times[-2] if late else times[-1]
         agreed = [self.consensus_of(u, voting, window) for u in range(n_users)]
         by_rank = [self.consensus_of(u, voting, []) for u in range(n_users)]
+        if chosen.judged:
+            agreed = self.judged(agreed, voting)
         end = None if chosen.tail is None else chosen.length + chosen.tail
         self.lesson = [items[:end] for items in agreed]
         return {"consensus": agreed, "R-consensus": by_rank}
+
+    def judged(self, agreed: Lists, voting: int, learners: list[int] | None = None) -> Lists:
+        """Every user's list in the order of a judge that `learners`, or all who are validated, have taught."""
+        valid, test = (part.toarray() > 0 for part in self.held)
+        everyone = [u for u in range(len(agreed)) if valid[u].any() and test[u].any()]
+        told = [self.told(u, agreed[u], voting) for u in range(len(agreed))]
+        wanted = [torch.tensor([float(valid[u, item]) for item in agreed[u]]) for u in range(len(agreed))]
+        voters = [head for head, name in enumerate(self.electorate()) if name not in self.settings.consensus.silent]
+        loud, plain = [self.voices[head] for head in voters], torch.zeros(5 * len(voters) + 5)
+        for place, voice in enumerate(loud):
+            plain[5 * place + 1] = voice / (sum(loud) / len(loud))
+
+        def cost(weights: Tensor) -> Tensor:
+            total = (weights - plain).square().sum()
+            for u in everyone if learners is None else learners:
+                hits = wanted[u][:100]
+                if hits.sum():
+                    scores = told[u][:100] @ weights
+                    total = total + scores.exp().sum().log() - (hits * scores).sum() / hits.sum()
+            return total
+
+        weights = plain.clone()
+        with torch.enable_grad():
+            for _ in range(30):
+                slope = torch.autograd.functional.jacobian(cost, weights)
+                step = torch.linalg.solve(torch.autograd.functional.hessian(cost, weights), slope)
+                while cost(weights - step) > cost(weights) + 1e-12:
+                    step = step / 2
+                weights = weights - step
+        self.judge = weights
+        scores = [(each @ weights).tolist() for each in told]
+        return [
+            [items[place] for place in sorted(range(len(items)), key=lambda place, u=u: (-scores[u][place], place))]
+            for u, items in enumerate(agreed)
+        ]
+
+    def told(self, u: int, items: list[int], voting: int) -> Tensor:
+        """[items, 5 voters + 5] what a judge looks at."""
+        chosen, dense = self.settings.consensus, self.train.toarray() > 0
+        popular, active = [log(max(n, 1)) for n in dense.sum(0)], [log(max(n, 1)) for n in dense.sum(1)]
+        rows = []
+        for item in items:
+            p = (popular[item] - sum(popular) / len(popular)) / max(spread(tuple(popular)), 1e-9)
+            q = (active[u] - sum(active) / len(active)) / max(spread(tuple(active)), 1e-9)
+            row = []
+            for head, name in enumerate(self.electorate()):
+                if name in chosen.silent:
+                    continue
+                named, t = self.rankings[voting][head][u][: chosen.places], chosen.temperature
+                rank = named.index(item) if item in named else float("inf")
+                row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
+                row += [exp(-rank / t) * p, exp(-rank / t) * q]
+            rows.append([*row, p, p**2, p**3, p * q, p**2 * q])
+        return torch.tensor(rows).reshape(len(items), -1)
 
     def electorate(self) -> list[str]:
         return [*self.model.names, *self.settings.consensus.guests]

@@ -83,7 +83,8 @@ def test_a_killed_run_goes_on_to_the_same_end(data: Split, tmp_path: Path, last:
     assert_same_end(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_the_votes_of_heads_and_guests_make_up_the_importance(run: Run) -> None:
+def test_the_votes_of_heads_and_guests_make_up_the_importance(data: Split) -> None:
+    run = train(data, small(consensus={"judged": False}), seed=3)
     model = Recommender(run, frame="arrays")
     heads = [*VOTERS, *PUPILS, *run.settings.consensus.guests]
     for user in model.user_ids.values[::7].tolist():
@@ -92,6 +93,7 @@ def test_the_votes_of_heads_and_guests_make_up_the_importance(run: Run) -> None:
             told = model.explain(user, item)
             assert [each["head"] for each in told["heads"]] == heads
             assert told["importance"] == pytest.approx(score, rel=1e-6)
+            assert told["judged"] is None
             assert sum(each["vote"] for each in told["heads"]) / len(heads) == pytest.approx(score, rel=1e-6)
             assert all(each["C"] == 0 for each in told["heads"])
 

@@ -163,6 +163,7 @@ ALONE: dict[str, dict[str, Any]] = {
         "training": {"order": "users", "batch": 6},
     },
     "guests vote": {"consensus": {"guests": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
+    "judged": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "judged": True, "trust": 0.5, "steadiness": None}},
     "voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
     "silent ones do not set the tone": {
         "consensus": {"guests": ("rp3beta",), "silent": ("rp3beta", "bpr"), "trust": 0.2, "steadiness": None}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -61,7 +63,8 @@ class Branches:
             return None
         sampled = any(each.needs == "catalogue" for each in self.objectives.values())
         columns = self._columns(ITEMS, batch) if sampled else None
-        return batch.items if columns is None else torch.cat([batch.items, columns[0]])
+        both = batch.items if self._draws() else batch.positive
+        return both if columns is None else torch.cat([both, columns[0]])
 
     def reads_all(self, name: str) -> bool:
         """Whether that head's own loss looks at the rows of all items."""
@@ -81,6 +84,21 @@ class Branches:
         """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
         return type(self.model.encoder) not in (Encoder, MLP)
 
+    def _both_sides(
+        self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
+    ) -> Sequence[Tensor]:
+        """([heads, B, size], [heads, n, size]) encodings; an encoder that does something has all rows in one go."""
+        if self.model.encoder.plain:
+            return [take_rows(user, users), take_rows(item, items)]
+        rows = take_from([user, item], [users, items])
+        return _divided(self.model.encode(rows, noise), len(users), 1)
+
+    def _draws(self) -> bool:
+        """Whether any head looks at the unobserved items that were drawn."""
+        return self.model.selector is not None or any(
+            each.needs in ("pairs", "users") for each in self.objectives.values()
+        )
+
     def end(self) -> None:
         """Wait for all that was begun here, the gradients included."""
         self.lanes.end()
@@ -97,24 +115,25 @@ class Branches:
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.spread(user, item)
-        both = batch.items
-        rows = take_from([user, item], [places.of_users(batch.user), places.of_items(both)])
-        h_user, h_item = (side.unbind() for side in _divided(self.model.encode(rows, noise), len(batch), 1))
+        both = batch.items if self._draws() else batch.positive
+        rows = places.of_users(batch.user), places.of_items(both)
+        h_user, h_item = (side.unbind() for side in self._both_sides(user, item, *rows, noise))
+        tables = item.unbind()  # one by one they would each leave a gradient of all
         chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
             with self.lanes.lane(place, h_user[place], h_item[place], both, *chosen):
                 if chosen:
                     costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
                 else:
-                    costs.append(self._own(name, h_user[place], h_item[place], item, batch, both, noise, places))
+                    costs.append(self._own(name, h_user[place], h_item[place], tables, batch, both, noise, places))
         self.lanes.join()
         return torch.stack(costs)
 
     def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, item: Tensor, batch: Batch, both: Tensor,
+        self, name: str, h_user: Tensor, h_item: Tensor, tables: tuple[Tensor, ...], batch: Batch, both: Tensor,
         noise: torch.Generator | None, places: Places,
     ) -> Tensor:  # fmt: skip
-        """One head's. h_user: [B, size]; h_item: [2 B, size] of the items `both`; item: [heads, items, d]."""
+        """One head's. h_user: [B, size]; h_item: [n, size] of the items `both`; tables: of each head [items, d]."""
         objective = self.objectives[name]
         if objective.needs == "items":
             columns = self._columns(ITEMS, batch)
@@ -125,14 +144,27 @@ class Branches:
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
         columns = self._columns(ITEMS, batch) if objective.needs == "catalogue" else None
-        item = item if columns is None else take_rows(item, places.of_items(columns[0]))
-        h_all = self.model.encode(item, noise)[self.model.names.index(name)]
+        at = None if columns is None else places.of_items(columns[0])
+        h_all = self._catalogue(self.model.names.index(name), tables, at, noise)
         if objective.needs == "catalogue":
             (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
             return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all, columns))
         vectors = self._whole_vectors(name, h_user, batch.user, h_all)
         _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
+
+    def _catalogue(
+        self, place: int, tables: tuple[Tensor, ...], at: Tensor | None, noise: torch.Generator | None
+    ) -> Tensor:
+        """[n, size] the encodings of all items, or of the rows `at`, by one head."""
+        divides = self.model.encoder.divides
+        rows = tables[place][None] if divides else torch.stack(tables)
+        rows = rows if at is None else take_rows(rows, at)
+        return (
+            self.model.encode(rows, noise, slice(place, place + 1))[0]
+            if divides
+            else self.model.encode(rows, noise)[place]
+        )
 
     def _columns(self, side: int, batch: Batch) -> Columns | None:
         """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.

@@ -83,7 +83,7 @@ class Judge:
     def _learned(
         self, lists: Tensor, ranks: Tensor, held: Tensor, rows: Tensor, plain: Tensor, begin: Tensor
     ) -> Tensor:
-        """[5 voters + 5] float64. held: [validated users, TOP]; rows: whom to learn from; begin: where to start."""
+        """[5 voters + 5] float64. held: [validated users, TOP]; rows: whom to learn from; begin: the first weights."""
         users, held = self.validation.users[rows], held[rows]
         weights, (cost, step) = begin, self._explained(begin, plain, lists, ranks, held, users)
         for _ in range(STEPS):

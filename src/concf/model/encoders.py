@@ -50,6 +50,12 @@ class Encoder(nn.Module):
     def __init__(self, dimensions: int) -> None:
         super().__init__()
         self.size = dimensions
+        self.divides = self.divides or type(self) is Encoder  # what others make of it is not known
+
+    @property
+    def plain(self) -> bool:
+        """Whether an encoding is the embedding itself."""
+        return type(self).forward is Encoder.forward
 
     def spread(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""

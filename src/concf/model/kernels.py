@@ -21,7 +21,7 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
-KEPT = 1 << 23  # ... unless all of them are no more than that
+KEPT = 1 << 24  # ... unless all of them are no more than that
 LEAST = 16  # rows of a block: every block goes through the whole table and its gradient
 FEW = 4  # places of a list up to which its vectors are simply gathered
 CHUNK = 32  # cells of a sparse row that go together on a GPU

@@ -47,15 +47,16 @@ def squared_error_everywhere(
     So a vector is held back in proportion to the pairs that it takes part in (Rendle et al., RecSys 2022).
     user, used: [B, d] of the batch's observed pairs; item: [n, d] of all; s_ui = <user_u, item_i>; share: [B]
     1 / |I_u|. A user with |I_u| pairs comes so often in an epoch, so the batches of an epoch sum to L.
-    The sum over all pairs is <U' diag(share) U, I'I>, two Gram matrices of d x d: O((B + n) d^2).
+    The sum over all pairs is <U' diag(share) U, I'I>, two Gram matrices of d x d: O((B + n) d^2). Their traces are the
+    sums of squared lengths.
     """
     positive = (user * used).sum(1)
     observed = ((1 - positive).square() - unobserved * positive.square()).sum()
-    everywhere = ((user.T @ (share[:, None] * user)) * (item.T @ item)).sum()
+    users, items = _gram(share.sqrt()[:, None] * user), _gram(item)
+    everywhere = (users * items).sum()
     if penalty:
-        lengths, theirs = user.square().sum(1), used.square().sum(1)
-        observed = observed + penalty * (1 - unobserved) * (lengths + theirs).sum()
-        everywhere = everywhere + penalty * (len(item) * (share * lengths).sum() + share.sum() * item.square().sum())
+        observed = observed + penalty * (1 - unobserved) * (user.square().sum() + used.square().sum())
+        everywhere = everywhere + penalty * (len(item) * users.trace() + share.sum() * items.trace())
     return scale * (observed + unobserved * everywhere)
 
 
@@ -96,6 +97,27 @@ def ensemble_divergence(logits: Tensor, weight: Tensor) -> Tensor:
     teacher = logits.detach().mean(0).log_softmax(1)
     divergence = (teacher.exp() * (teacher - logits.log_softmax(2))).sum(2)
     return divergence @ weight
+
+
+def _gram(rows: Tensor) -> Tensor:
+    """[d, d] rows' rows, of [n, d]."""
+    gram: Tensor = _Gram.apply(rows)  # type: ignore[no-untyped-call]
+    return gram
+
+
+class _Gram(torch.autograd.Function):
+    """Both sides of the product are the same: one product for the gradient instead of two."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return rows.T @ rows
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        (rows,) = ctx.saved_tensors
+        gradient: Tensor = rows @ (upstream + upstream.T)
+        return gradient
 
 
 class _NegativeLogPermutation(torch.autograd.Function):

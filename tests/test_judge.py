@@ -1,0 +1,112 @@
+"""The judge: its weights explain the validation part best, and what they make of the lists."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from literal import LiteralConCF
+from test_strong import data, run  # noqa: F401
+from test_train import SEED, in_double, listed, tiny  # noqa: F401
+from test_train import small as tiny_settings
+
+from concf.data.split import Split
+from concf.deploy.recommender import Recommender
+from concf.errors import ConfigError
+from concf.learning.judge import CURVE, PLAIN, VOTER, figures, standing
+from concf.learning.presets import choose_settings
+from concf.learning.run import Run
+from concf.learning.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+JUDGED = tiny_settings(
+    consensus={"guests": ("rp3beta(beta=0.1)", "itemknn"), "judged": True, "trust": 0.5, "steadiness": None}
+)
+
+
+def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
+    """A trainer and its literal after two epochs, and the lists that the trainer agreed on."""
+    split = tiny()
+    trainer = Trainer(split, JUDGED, SEED)
+    for epoch in range(2):
+        trainer.epoch(epoch)
+    lists = trainer.agree()
+    guests = [listed(each) for each in trainer.agreement.guests]
+    literal = LiteralConCF(trainer.model, JUDGED, split.train, guests, (split.valid, split.test))
+    literal.agree(0)
+    return trainer, literal, lists
+
+
+def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
+    trainer, literal, lists = both_ways()
+    assert torch.allclose(trainer.agreement.judge.weights, literal.judge, rtol=0, atol=1e-8)
+    assert (literal.judge - torch.zeros_like(literal.judge)).abs().max() > 0.1
+    assert listed(lists["consensus"]) != listed(lists["R-consensus"])
+    for judged, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
+        assert sorted(judged) == sorted(plain)
+
+
+def test_who_is_validated_was_not_learned_from(in_double) -> None:  # noqa: F811
+    trainer, literal, lists = both_ways()
+    assert trainer.agreement._crossed is not None
+    crossed, plain = listed(trainer.agreement._crossed), listed(lists["R-consensus"])
+    validated = trainer.agreement.validation.users.tolist()
+    for fold in (0, 1):
+        learners = [u for u in validated if u % 2 != fold]
+        expected = literal.judged(plain, 0, learners)
+        for user in (u for u in validated if u % 2 == fold):
+            assert crossed[user] == expected[user]
+    assert trainer.validate(lists)["consensus"] == trainer.agreement.validation(trainer.agreement._crossed)
+
+
+def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) -> None:  # noqa: F811
+    trainer, _, lists = both_ways()
+    trainer.agreement.validation.valid = torch.empty(0, dtype=torch.int64)
+    plain = lists["R-consensus"]
+    voters = [trainer.queue[-1][voter] for voter in trainer.agreement._voters()]
+    judged, crossed = trainer.agreement.judge(plain, voters, trainer.agreement.voices)
+    weights = trainer.agreement.judge.weights
+    loud = torch.tensor(trainer.agreement.voices)
+    assert torch.allclose(weights[PLAIN:-CURVE:VOTER], loud / loud.mean())
+    assert torch.count_nonzero(weights) == len(voters)
+    assert torch.equal(judged, plain)
+    assert torch.equal(crossed, plain)
+
+
+def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity() -> None:
+    ranks = torch.full((3, 1, 2), 7)
+    ranks[1, 0, 0] = 0
+    told = figures(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), 7, 10.0)
+    assert told.shape == (1, 2, 3 * VOTER + CURVE)
+    assert told[0, 0, VOTER : 2 * VOTER].tolist() == [1, 1, 1, 0.5, 3]
+    assert not told[0, 1, : 3 * VOTER].any()
+    assert told[0, 1, -CURVE:].tolist() == [-2, 4, -8, -6, 12]
+
+
+def test_popularity_and_activity_have_mean_0_and_spread_1(data: Split) -> None:  # noqa: F811
+    for each in standing(data.train):
+        assert float(each.mean()) == pytest.approx(0, abs=1e-12)
+        assert float(each.std(correction=0)) == pytest.approx(1)
+
+
+def test_lists_are_in_the_order_of_the_judge_and_explained_by_it(run: Run) -> None:  # noqa: F811
+    model = Recommender(run, frame="arrays")
+    for user in model.user_ids.values[::9].tolist():
+        items, scores = model.recommend(user, k=6)
+        assert all(above >= below for above, below in pairwise(scores.tolist()))
+        for item, score in zip(items.tolist(), scores.tolist(), strict=True):
+            assert model.explain(user, item)["judged"] == pytest.approx(score, rel=1e-5)
+    many_items, many_scores = model.recommend(model.user_ids.values[:5], k=6)
+    for place, user in enumerate(model.user_ids.values[:5].tolist()):
+        items, scores = model.recommend(user, k=6)
+        assert np.array_equal(items, many_items[place])
+        assert scores == pytest.approx(many_scores[place], rel=1e-5)
+
+
+@pytest.mark.parametrize("change", [{"steadiness": 10.0}, {"by": "softmax", "steadiness": None}])
+def test_a_judge_weighs_ranks_alone(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="judged weighs ranks alone"):
+        choose_settings("strong", {"consensus": change})
