@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from small_run import small_data
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
+from concf.data.split import Split
 from concf.deploy.ranking import _highest
 from concf.deploy.recommender import Recommender, place_of
 from concf.evaluation.scorers import Factors
+from concf.learning.checkpoint import RunFolder
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
 from concf.service.schemas import Lists, SimilarItems, UserList
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -253,6 +259,21 @@ def test_explanations_are_the_librarys(client: Client, model: Recommender) -> No
         for item in model.item_ids.values.tolist()[::3]:
             answer = client.get(f"/explain/{segment(user)}/{segment(item)}").json()
             assert answer == model.explain(user, item) | {"title": None}
+
+
+def test_guests_and_a_judge_are_explained_too(tmp_path: Path) -> None:
+    words = ("consensus.every=1", "consensus.shown=9", "training.epochs=1", "training.metric=recall@5")
+    data = Split.load(small_data(tmp_path / "data"))
+    train(data, choose_settings("strong", words=(*words, "model.dimensions=8")), out=tmp_path / "run")
+    RunFolder(tmp_path / "run").keep(data)
+    with Client(loaded(tmp_path / "run")) as client:
+        model = client.service.model.recommender
+        for item in model.item_ids.values.tolist()[::5]:
+            told = client.get(f"/explain/3/{item}").json()
+            assert told == model.explain(3, item) | {"title": None}
+            assert told["judged"] is not None
+            assert told["heads"][-1]["score"] is None
+        assert client.get("/explore/3").status_code == 200
 
 
 def test_no_figure_that_json_lacks_is_ever_sent(client: Client, model: Recommender, monkeypatch: Any) -> None:

@@ -95,24 +95,31 @@ class SimilarItems(BaseModel):
 
 
 class HeadVote(BaseModel):
-    """A head's word on an item. rank: from 1, null if it was learned from; R (Eq. 10), C (Eq. 11): 0 without a vote"""
+    """A head's word on an item. R (Eq. 10), C (Eq. 11): 0 without a vote
+
+    rank: from 1, null if it was learned from, or if a guest does not name it; score: null of a guest
+    """
 
     head: str
     rank: int | None
-    score: float
+    score: float | None
     R: float
     C: float
     vote: float
 
 
 class Explanation(BaseModel):
-    """Why an item stands where it stands. rank: in the consensus, null if not there; importance: Eq. 12"""
+    """Why an item stands where it stands.
+
+    rank: in the consensus, null if not there; importance: Eq. 12; judged: what a judge makes of it, null without one
+    """
 
     user: Id
     item: Id
     title: str | None
     rank: int | None
     importance: float
+    judged: float | None
     used_in_training: bool
     heads: list[HeadVote]
 
