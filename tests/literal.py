@@ -6,12 +6,13 @@ presets differ in is read here too, from the paper's page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
 from math import exp, log
 from statistics import pstdev
 
 import torch
+from literal_branch import Branch, Draws, Lists
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -19,166 +20,13 @@ from concf.learning.settings import ConCFSettings
 from concf.model.model import Model
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
-Lists = list[list[int]]  # [users] of items, best first
-Draws = tuple[list[int], list[int]]  # items, and users, that a sampled softmax drew
 Triples = tuple[list[int], list[int], list[int], Draws | None]  # users, items they used, items they did not
-
-PAIRWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "bpr": lambda s, t: -torch.log(torch.sigmoid(s - t)),
-    "cross-entropy": lambda s, t: -torch.log(torch.sigmoid(s)) - torch.log(1 - torch.sigmoid(t)),
-}
 
 
 @cache
 def spread(ranks: tuple[float, ...]) -> float:
     """The population standard deviation."""
     return pstdev(ranks)
-
-
-def tables(model: Model, place: int, train: csr_array, layers: int) -> tuple[Tensor, Tensor]:
-    """One branch's embedding tables, propagated over a dense graph where the encoder is LightGCN."""
-    group = place if model.user.shape[0] > 1 else 0
-    user, item = model.user[group], model.item[group]
-    if not hasattr(model.encoder, "graph"):
-        return user, item
-    n_users, n_items = train.shape
-    observed = torch.from_numpy(train.toarray()).double()
-    adjacency = torch.zeros(n_users + n_items, n_users + n_items)
-    adjacency[:n_users, n_users:], adjacency[n_users:, :n_users] = observed, observed.T
-    degree = adjacency.sum(1)
-    root = torch.where(degree > 0, degree.clamp(min=1).rsqrt(), 0.0)
-    nodes = [torch.cat([user, item])]
-    for _ in range(layers):
-        nodes.append((root[:, None] * adjacency * root) @ nodes[-1])
-    mean = torch.stack(nodes).mean(0)
-    return mean[:n_users], mean[n_users:]
-
-
-def encoding(model: Model, place: int, rows: Tensor) -> Tensor:
-    """h of users or items in one branch."""
-    if not hasattr(model.encoder, "first"):
-        return rows
-    first, second = model.encoder.first, model.encoder.second
-    one, two = (place if layer.weight.shape[0] > 1 else 0 for layer in (first, second))
-    hidden = torch.relu(rows @ first.weight[one] + first.bias[one, 0])
-    return hidden @ second.weight[two] + second.bias[two, 0]
-
-
-def ball(vectors: Tensor) -> Tensor:
-    """Pulled into the unit ball: those outside it are divided by their length."""
-    length = vectors.norm(dim=1, keepdim=True)
-    return torch.where(length > 1, vectors / length, vectors)
-
-
-class Branch:
-    """One head: its scores from scratch."""
-
-    def __init__(self, model: Model, name: str, train: csr_array, settings: ConCFSettings) -> None:
-        self.name, self.head, self.settings = name, model.head(name), settings
-        self.kind, _, value = name.split("#")[0].partition("@")
-        default = {"weighted-squares": settings.losses.penalty, "cosine-softmax": settings.losses.temperature}
-        self.value = float(value) if value else default.get(self.kind)
-        self.dense = train.toarray() > 0
-        place = model.names.index(name)
-        both = tables(model, place, train, settings.model.layers)
-        self.user, self.item = (encoding(model, place, rows) for rows in both)
-        self.scores = self.score_table()
-
-    def score_table(self) -> Tensor:
-        """[users, items] s(u, i) as the losses see it; of the multinomial head the logits."""
-        head, user, item = self.head, self.user, self.item
-        if self.name == "bpr":
-            return head.map(user) @ head.map(item).T
-        if self.name == "cml":
-            squared = (ball(head.map(user))[:, None] - ball(head.map(item))).square().sum(2)
-            return -squared if self.settings.losses.distance == "squared" else -squared.sqrt()
-        if self.name == "multinomial":
-            return head.table(user)
-        if self.name == "multinomial-users":
-            return head.table(item).log_softmax(1).T
-        if self.kind == "weighted-squares":
-            return user @ item.T
-        if self.kind == "cosine-softmax":
-            lengths = user.norm(dim=1)[:, None] * item.norm(dim=1)
-            return user @ item.T / lengths / self.value
-        return head.map(user[:, None] * item)[:, :, 0]
-
-    def at(self, pairs: list[tuple[int, int]], table: Tensor | None = None) -> list[Tensor]:
-        """The scores of (user, item) pairs, one by one."""
-        users, items = zip(*pairs, strict=True)
-        return list((self.scores if table is None else table)[list(users), list(items)].unbind())
-
-    def partition(self, logits: Tensor, held: list[int], drawn: list[int], degrees: list[int]) -> Tensor:
-        """The sum of one row's exp(logits): as it is, or what the batch holds and draws of the others say it is."""
-        n, power = self.settings.losses.softmax_samples, self.settings.losses.softmax_power
-        if n is None or n >= len(logits):
-            return logits.exp().sum()
-        masses = [(1 + degree) ** power for degree in degrees]
-        total = sum(logits[j].exp() for j in set(held))
-        for j in drawn:
-            if j not in held:
-                total = total + logits[j].exp() / (n * masses[j] / sum(masses))
-        return total
-
-    def own_loss(
-        self, users: list[int], positives: list[int], negatives: list[int], drawn: Draws | None = None
-    ) -> Tensor:
-        """Eq. 1-5."""
-        n_users, n_items = self.dense.shape
-        scale, margin = self.settings.losses.error_scale, self.settings.losses.margin
-        drawn_items, drawn_users = drawn or ([], [])
-        of_items, of_users = self.dense.sum(0).tolist(), self.dense.sum(1).tolist()
-        if self.name == "multinomial":
-            used = [(u, i) for u in sorted(set(users)) for i in range(n_items) if self.dense[u, i]]
-            sums = {u: self.partition(self.scores[u], positives, drawn_items, of_items) for u in set(users)}
-            return -sum(torch.log(self.scores[u, i].exp() / sums[u]) for u, i in used)
-        if self.name == "multinomial-users":
-            logits, items = self.head.table(self.item), sorted({*positives, *negatives})
-            sums = {i: self.partition(logits[i], users, drawn_users, of_users) for i in items}
-            used = [(u, i) for i in items for u in range(n_users) if self.dense[u, i]]
-            return -sum(torch.log(logits[i, u].exp() / sums[i]) for u, i in used)
-        total = torch.zeros(())
-        observed, unobserved = (self.at(list(zip(users, items, strict=True))) for items in (positives, negatives))
-        for u, s, t in zip(users, observed, unobserved, strict=True):
-            if self.name == "cml":
-                total = total + torch.relu(-s + t + margin)
-            elif self.name == "squared-error":
-                total = total + scale * ((1 - s) ** 2 + (0 - t) ** 2)
-            elif self.name == "squared-error-everywhere":
-                everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
-                total = total + scale * ((1 - s) ** 2 + self.settings.losses.unobserved * (everything - s**2))
-            elif self.kind == "cosine-softmax":
-                total = total - torch.log(s.exp() / self.partition(self.scores[u], positives, drawn_items, of_items))
-            elif self.kind != "weighted-squares":
-                total = total + PAIRWISE[self.name](s, t)
-        if self.kind == "weighted-squares":
-            total = sum(self.squares(u, i) for u, i in zip(users, positives, strict=True))
-        return total
-
-    def squares(self, u: int, i: int) -> Tensor:
-        """An observed pair's squared error and penalty, and its share of those of the user's unobserved pairs."""
-        held = self.value * ((self.user[u] ** 2).sum() + (self.item**2).sum(1))
-        unobserved = torch.from_numpy(~self.dense[u])
-        others = ((self.scores[u] ** 2 + held)[unobserved]).sum() / int(self.dense[u].sum())
-        corrected = sum((self.scores[u, j] ** 2 + held[j]) for j in range(len(held)) if self.dense[u, j])
-        mine = self.scores[u, i] ** 2 + held[i]  # sums over the user's pairs to `corrected`
-        weight = self.settings.losses.unobserved
-        share = corrected / int(self.dense[u].sum())
-        return (1 - self.scores[u, i]) ** 2 + held[i] + weight * (others + share - mine)
-
-    def lesson_loss(self, users: list[int], lists: Lists) -> Tensor:
-        """Eq. 13, 14 for the distinct users of the batch."""
-        chosen = self.settings.consensus
-        louder = {"cml": self.settings.losses.distance_lesson, "weighted-squares": self.settings.losses.squares_lesson}
-        said = self.scores * louder.get(self.kind, 1.0)
-        if chosen.clip is not None and self.name in chosen.clipped:
-            said = said.clamp(-chosen.clip, chosen.clip)
-        total = torch.zeros(())
-        for u in sorted(set(users)):
-            strength = said[u, lists[u]].exp()
-            for k in range(min(chosen.length, len(strength))):
-                total = total - torch.log(strength[k] / strength[k:].sum())
-        return total
 
 
 @torch.no_grad()

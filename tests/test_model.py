@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from literal import Branch
+from literal_branch import Branch
 from scipy.sparse import csr_array
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -8,7 +8,7 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-import literal
+import literal_branch
 import pytest
 import torch
 from hypothesis import given
@@ -125,8 +125,8 @@ def logits_of(model: Model, train: Any, layers: int = 2) -> list[Tensor]:
     """[users, items] of each multinomial head, from the parameters."""
     found = []
     for place, name in enumerate(model.names):
-        user, _ = literal.tables(model, place, train, layers)
-        found.append(model.head(name).table(literal.encoding(model, place, user)))
+        user, _ = literal_branch.tables(model, place, train, layers)
+        found.append(model.head(name).table(literal_branch.encoding(model, place, user)))
     return found
 
 
@@ -253,7 +253,7 @@ def test_pairs_that_are_all_alike_are_drawn_for_evenly(pairs: Tensor) -> None:
     assert gradient.isfinite().all()
 
 
-def cost_of_pair(branch: literal.Branch, u: int, i: int, j: int) -> Tensor:
+def cost_of_pair(branch: literal_branch.Branch, u: int, i: int, j: int) -> Tensor:
     """What an observed pair (u, i) with the unobserved (u, j) costs a head by itself."""
     if branch.name == "multinomial":
         return branch.scores[u].exp().sum().log() - branch.scores[u, i]
@@ -266,7 +266,7 @@ def costs_of_pairs(model: Model, chosen: ConCFSettings, data: Split, epoch: int)
     """[B, heads] for every pair of the epoch."""
     drawn = Sampler(data.train).epoch(SEED, epoch)
     triples = list(zip(drawn.user.tolist(), drawn.positive.tolist(), drawn.negative.tolist(), strict=True))
-    branches = [literal.Branch(model, name, data.train, chosen) for name in model.names]
+    branches = [literal_branch.Branch(model, name, data.train, chosen) for name in model.names]
     return torch.stack([torch.stack([cost_of_pair(branch, *each) for branch in branches]) for each in triples])
 
 
