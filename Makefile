@@ -9,6 +9,9 @@ ifneq ($(wildcard ../shared/data),)
 export CONCF_DATA_HOME ?= $(abspath ../shared/data)
 endif
 
+# Python keeps what it has compiled, whatever the shell says: the tests start a hundred processes and more.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup demo test lint docs bench baselines reproduction dist clean
 
 setup: $(READY)
