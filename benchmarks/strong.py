@@ -3,6 +3,8 @@
     python benchmarks/strong.py baselines         # with the settings that docs/baselines.md chose on seed 0
     python benchmarks/strong.py test              # strong, and the same voters trained apart: seeds 5 to 9
     python benchmarks/strong.py ablations         # strong without each part: seeds 0 and 1, judged by validation
+    python benchmarks/strong.py alone             # one run with the machine to itself: how long it takes
+    python benchmarks/strong.py steps             # steps and rankings of that run, where a whole one takes too long
     python benchmarks/render_strong.py
 
 --data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What stands in the results is not run again.
@@ -18,17 +20,22 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import torch
+from measuring import busy_cores, in_turns, medians
+
 from concf.baselines.table import BASELINES
 from concf.book import Book
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
+from concf.learning.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-released")  # the slowest first
 TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(2)
+ALONE = ("citeulike-paper", 5)  # data and seed
 AT, METRICS = (20, 50), ("recall", "ndcg")
 ABLATIONS = {
     "strong": [],
@@ -131,9 +138,35 @@ def baselines(book: Book, folder: Path) -> None:
             print(name, model, flush=True)
 
 
+def alone(book: Book, folder: Path, device: str | None) -> None:
+    job: Job = (*ALONE, "strong", ())
+    found = trained(job, folder, device)
+    book.add(_key(job) | {"alone": True, "device": found["device"]}, found)
+    print(found["seconds"], "s", flush=True)
+
+
+def steps(book: Book, folder: Path, device: str | None) -> None:
+    """Medians of six of each, and what they make of a whole run."""
+    data, settings = split_of(*ALONE, folder), choose_settings("strong")
+    trainer = Trainer(data, settings, ALONE[1], device or "cpu")
+    batches = list(trainer._draw(0).split(trainer.batch))
+    works = {
+        "step": lambda: trainer._step(batches[0], False),
+        "ranking": lambda: trainer.validate(trainer.agree()),
+        "taught_step": lambda: trainer._step(batches[0], True),
+    }
+    took = medians(in_turns(works, 6))
+    epochs, every, first = settings.training.epochs, settings.consensus.every, settings.consensus.first_lesson
+    whole = len(batches) * (first * took["step"] + (epochs - first) * took["taught_step"])
+    whole += len({*range(0, epochs, every), epochs - 1}) * took["ranking"]
+    line = {"seconds": took, "batches": len(batches), "whole_run_seconds": whole, "threads": torch.get_num_threads()}
+    book.add({"data": ALONE[0], "seed": ALONE[1], "device": str(trainer.device)}, line | {"busy": busy_cores()})
+    print(line, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["baselines", "test", "ablations"])
+    parser.add_argument("what", choices=["baselines", "test", "ablations", "alone", "steps"])
     parser.add_argument("--data", type=Path, default=ROOT / "data")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device")
@@ -144,6 +177,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.what == "baselines":
         baselines(Book(options.results / "strong-baselines.jsonl"), options.data)
+        return
+    if options.what in ("alone", "steps"):
+        work = {"alone": alone, "steps": steps}[options.what]
+        work(Book(options.results / f"strong-{options.what}.jsonl"), options.data, options.device)
         return
     test = options.what == "test"
     variants = {"strong": [], "apart": ["consensus.weight=0"]} if test else ABLATIONS

@@ -43,7 +43,7 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
 def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
     assert torch.allclose(trainer.agreement.judge.weights, literal.judge, rtol=0, atol=1e-8)
-    assert (literal.judge - torch.zeros_like(literal.judge)).abs().max() > 0.1
+    assert literal.judge[-CURVE:].abs().min() > 1e-3  # where it begins they are 0
     assert listed(lists["consensus"]) != listed(lists["R-consensus"])
     for judged, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
         assert sorted(judged) == sorted(plain)

@@ -25,7 +25,7 @@ def tune(
     out: Annotated[Path, typer.Option(help="The folder of the search; the same search goes on where it stopped.")],
     trials: Annotated[int, typer.Option(min=1, help="In all, with those that are done.")] = 50,
     space: Annotated[Path | None, typer.Option(help="A TOML file of what to search: `consensus.weight = { low = 0.001, high = 0.1, log = true }`, `model.dimensions = { choices = [32, 64] }`.", show_default="eight settings, see docs/tuning.md", rich_help_panel=SETTINGS)] = None,
-    preset: Annotated[str, typer.Option(help="reference, paper or released: the first trial.", rich_help_panel=SETTINGS)] = "reference",
+    preset: Annotated[str, typer.Option(help="reference, paper, released or strong: the first trial.", rich_help_panel=SETTINGS)] = "reference",
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of every trial, which is then left out of the default space; may be repeated.", rich_help_panel=SETTINGS)] = None,
     target: Annotated[str | None, typer.Option(help="Whose validation: consensus, or a head such as bpr.", show_default="training.watch", rich_help_panel=SETTINGS)] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of the search and of every trial's training.", rich_help_panel=SETTINGS)] = 0,

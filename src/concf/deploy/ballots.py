@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from concf.learning.consensus import rank_importance
+from concf.learning.consensus import rank_importance, ranks_over_time
 from concf.learning.judge import figures, standing
 from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS
@@ -69,13 +69,10 @@ class Ballots:
     def _judged(self, users: NDArray[np.int64], items: Tensor) -> Tensor:
         """[b, k] the judge's scores."""
         assert self.judge is not None
-        places = self.items.shape[2]
-        named = torch.from_numpy(self.items[:, users])  # [voters, b, K]
-        same = named[:, :, None] == items.clamp(min=0)[:, :, None]  # [voters, b, k, K]
-        ranks = torch.where(same.any(3), same.int().argmax(3), places)
-        who = torch.from_numpy(np.asarray(users))
-        popularity, activity = self.popularity[items.clamp(min=0)], self.activity[who]
-        return figures(ranks, popularity, activity, places, self.temperature) @ self.judge
+        named = [torch.from_numpy(each[users]).long() for each in self.items]
+        ranks = ranks_over_time(items, named, len(self.popularity))
+        popularity, activity = self.popularity[items.clamp(min=0)], self.activity[torch.from_numpy(users)]
+        return figures(ranks, popularity, activity, self.items.shape[2], self.temperature) @ self.judge
 
     def cast(self, user: int, item: int) -> list[dict[str, Any]]:
         """Of each voter the rank that it gave the item (from 0, None outside its first K places), R, C and its vote."""

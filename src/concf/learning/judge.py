@@ -9,7 +9,7 @@ times T, p_i and q_u the logarithms of how many users used the item and of how m
 0 and spread 1. The weights are those under which a softmax of s over a user's list gives most to what that user holds
 out for validation. A penalty draws them to the plain consensus, where w_vT is the voter's voice and all else 0: with
 few users there is little to learn. The problem is convex, and solved by Newton's steps from there, so that the weights
-depend on the votes alone.
+depend on the votes and the validation part alone.
 """
 
 from __future__ import annotations
