@@ -121,19 +121,23 @@ class Branches:
         tables = item.unbind()  # one by one they would each leave a gradient of all
         chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
-            with self.lanes.lane(place, h_user[place], h_item[place], both, *chosen):
+            h_all, columns = self._catalogue(name, tables, batch, noise, places)
+            handed = [
+                each for each in (h_user[place], h_item[place], both, h_all, *(columns or ())) if each is not None
+            ]
+            with self.lanes.lane(place, *handed, *chosen):
                 if chosen:
                     costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
                 else:
-                    costs.append(self._own(name, h_user[place], h_item[place], tables, batch, both, noise, places))
+                    costs.append(self._own(name, h_user[place], h_item[place], h_all, columns, batch, both))
         self.lanes.join()
         return torch.stack(costs)
 
     def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, tables: tuple[Tensor, ...], batch: Batch, both: Tensor,
-        noise: torch.Generator | None, places: Places,
+        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, columns: Columns | None, batch: Batch,
+        both: Tensor,
     ) -> Tensor:  # fmt: skip
-        """One head's. h_user: [B, size]; h_item: [n, size] of the items `both`; tables: of each head [items, d]."""
+        """One head's. h_user: [B, size]; h_item: [n, size] of the items `both`; h_all, columns: of `_catalogue`."""
         objective = self.objectives[name]
         if objective.needs == "items":
             columns = self._columns(ITEMS, batch)
@@ -143,9 +147,7 @@ class Branches:
             return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree, columns)
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
-        columns = self._columns(ITEMS, batch) if objective.needs == "catalogue" else None
-        at = None if columns is None else places.of_items(columns[0])
-        h_all = self._catalogue(self.model.names.index(name), tables, at, noise)
+        assert h_all is not None
         if objective.needs == "catalogue":
             (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
             return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all, columns))
@@ -154,17 +156,22 @@ class Branches:
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
 
     def _catalogue(
-        self, place: int, tables: tuple[Tensor, ...], at: Tensor | None, noise: torch.Generator | None
-    ) -> Tensor:
-        """[n, size] the encodings of all items, or of the rows `at`, by one head."""
-        divides = self.model.encoder.divides
+        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None, places: Places
+    ) -> tuple[Tensor | None, Columns | None]:
+        """[n, size] the encodings of all items by one head that looks at them, or of the columns that stand for them.
+
+        tables: of each head [items, d]. Before the head's lane, since encoders' parameters are all heads'.
+        """
+        needs = self.objectives[name].needs
+        if needs not in ("everything", "catalogue"):
+            return None, None
+        columns = self._columns(ITEMS, batch) if needs == "catalogue" else None
+        place, divides = self.model.names.index(name), self.model.encoder.divides
         rows = tables[place][None] if divides else torch.stack(tables)
-        rows = rows if at is None else take_rows(rows, at)
-        return (
-            self.model.encode(rows, noise, slice(place, place + 1))[0]
-            if divides
-            else self.model.encode(rows, noise)[place]
-        )
+        rows = rows if columns is None else take_rows(rows, places.of_items(columns[0]))
+        if divides:
+            return self.model.encode(rows, noise, slice(place, place + 1))[0], columns
+        return self.model.encode(rows, noise)[place], columns
 
     def _columns(self, side: int, batch: Batch) -> Columns | None:
         """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.

@@ -56,7 +56,7 @@ def squared_error_everywhere(
     everywhere = (users * items).sum()
     if penalty:
         observed = observed + penalty * (1 - unobserved) * (user.square().sum() + used.square().sum())
-        everywhere = everywhere + penalty * (len(item) * users.trace() + share.sum() * items.trace())
+        everywhere = everywhere + penalty * (len(item) * _trace(users) + share.sum() * _trace(items))
     return scale * (observed + unobserved * everywhere)
 
 
@@ -97,6 +97,11 @@ def ensemble_divergence(logits: Tensor, weight: Tensor) -> Tensor:
     teacher = logits.detach().mean(0).log_softmax(1)
     divergence = (teacher.exp() * (teacher - logits.log_softmax(2))).sum(2)
     return divergence @ weight
+
+
+def _trace(square: Tensor) -> Tensor:
+    """Of [d, d]; the gradient of PyTorch's own waits for the GPU, which a captured step must not."""
+    return square.diagonal().sum()
 
 
 def _gram(rows: Tensor) -> Tensor:

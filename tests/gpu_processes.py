@@ -1,0 +1,123 @@
+"""Processes on GPUs train as one does. Not collected by itself: `pytest --noconftest tests/gpu_processes.py`.
+
+With one GPU there are two halves of the proof: a process that is alone but takes its collectives for those of several
+talks by NCCL, and two processes that share the GPU talk by gloo. With two GPUs, two processes talk by NCCL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from gpu_kernels import settings, small
+
+from concf.learning import capture
+from concf.learning import train as training
+from concf.learning import world as worlds
+from concf.learning.settings import ConCFSettings
+from concf.learning.world import World
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+
+EPOCHS = 3
+WAIT = 300  # seconds after which a test gives up
+CHANGES: dict[str, dict[str, Any]] = {
+    "mlp": {"encoder": "mlp"},
+    "mf": {"encoder": "mf"},
+    "lightgcn": {"encoder": "lightgcn"},
+    "strong": {"encoder": "mf", "sharing": "none"},
+    "sampled": {"encoder": "mlp"},
+}
+DIVIDED = ("mlp", "mf", "sampled")
+
+
+class Several(World):
+    """One process that talks as if there were others."""
+
+    @property
+    def several(self) -> bool:
+        return True
+
+
+def chosen(case: str) -> ConCFSettings:
+    model = {"dimensions": 24, "dropout": 0.0, "spread": 0.3} | CHANGES[case]
+    limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
+    if case == "strong":
+        return settings("strong", model=model, training=limits | {"steps": None}, consensus={"every": 1, "warm_up": 2})
+    losses = {"softmax_samples": 20} if case == "sampled" else {}
+    return settings("reference", model=model, losses=losses, training=limits | {"weight_decay": 1e-3})
+
+
+def trained(case: str, world: World = worlds.ALONE, **words: Any) -> list[dict[str, Any]]:
+    return training.train(small(), chosen(case), seed=3, device="cuda", world=world, **words).history
+
+
+def train_all(world: World, folder: Path) -> None:
+    """Every case in double precision, whole and divided, and one in single, in which the GPU's own kernels are used."""
+    for case in CHANGES:
+        found = {"whole": trained(case, world)}
+        if case in DIVIDED:
+            found["divided"] = trained(case, replace(world, divides=True), out=folder / f"divided {case}")
+        if world.writes:
+            (folder / f"{case}.json").write_text(json.dumps(found))
+    torch.set_default_dtype(torch.float32)
+    found = {"whole": trained("mlp", world)}
+    if world.writes:
+        (folder / "single.json").write_text(json.dumps(found))
+
+
+def main() -> None:
+    """What torchrun starts: process_group of NCCL if every process has a GPU of its own, else of gloo on the first."""
+    torch.set_default_dtype(torch.float64)
+    folder, size = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"])
+    if size == 1:
+        dist.init_process_group(worlds._backend(), timeout=timedelta(seconds=60))
+        train_all(Several(), folder)
+        dist.destroy_process_group()
+        return
+    shared = torch.cuda.device_count() < size
+    if shared:
+        worlds._backend = lambda: "gloo"
+    with worlds.joined(60) as world:
+        train_all(replace(world, place=0) if shared else world, folder)
+
+
+def figures(record: Any) -> list[float]:
+    """All figures of a record but its times."""
+    if not isinstance(record, dict):
+        return [record]
+    return [figure for name, part in record.items() if "seconds" not in name for figure in figures(part)]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_processes_on_gpus_train_as_one(processes: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    done = subprocess.run([*command, __file__, tmp_path], capture_output=True, text=True, timeout=WAIT)
+    assert not done.returncode, done.stderr[-3000:]
+    monkeypatch.setattr(capture, "WARM_UP", 10**9)  # steps of several processes are not captured
+    torch.set_default_dtype(torch.float64)
+    try:
+        expected = {case: trained(case) for case in CHANGES}
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for case, alone in expected.items():
+        for name, history in json.loads((tmp_path / f"{case}.json").read_text()).items():
+            for mine, theirs in zip(history, alone, strict=True):
+                assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), (case, name)
+    alone, (found,) = trained("mlp"), json.loads((tmp_path / "single.json").read_text()).values()
+    for name in ("loss", "lesson"):
+        for mine, theirs in zip(found, alone, strict=True):
+            assert mine[name] == pytest.approx(theirs[name], rel=1e-2, abs=1e-6), name
+
+
+if __name__ == "__main__":
+    main()
