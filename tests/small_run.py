@@ -20,6 +20,8 @@ SMALL = (
     "consensus.shown=12",
 )  # fmt: skip
 SETS = [word for each in SMALL for word in ("--set", each)]
+# Long enough to be disturbed.
+LONG = [*SETS, "--set", "training.epochs=14", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}  # as many threads as the runs in this process have
 
 
