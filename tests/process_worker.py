@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ WHOLE = {
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
+@cache
 def data() -> Split:
     return prepare(Simulation(users=11, items=14, events=110, tastes=3).draw(1), protocol="random")
 

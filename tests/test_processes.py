@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
 once = cache(trained)  # in one process, in double precision; said with `out`, its checkpoint is there too
-WAIT = 120  # seconds after which a test gives up
+WAIT = 300  # seconds after which a test gives up
 
 
 @contextmanager
