@@ -15,7 +15,7 @@ from concf.data.simulate import Simulation
 from concf.learning.checkpoint import CHECKPOINT, HISTORY
 
 SMALL = (
-    "training.epochs=10", "training.batch=64", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",
+    "training.epochs=10", "training.batch=128", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",
     "consensus.window=2", "consensus.places=8", "consensus.kept=12", "consensus.length=4", "consensus.tail=4",
     "consensus.shown=12",
 )  # fmt: skip

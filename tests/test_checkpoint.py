@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,18 +47,25 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     return folders
 
 
-@pytest.fixture
-def stopped(data: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after its sixth epoch."""
 
     def stop(record: dict[str, Any]) -> None:
         if record["epoch"] == 5:
             raise KeyboardInterrupt
 
-    chosen = choose_settings("reference", words=SMALL)
+    torch.set_num_threads(1)
+    run, chosen = tmp_path_factory.mktemp("stopped") / "run", choose_settings("reference", words=SMALL)
     with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=stop, data_folder=data)
-    return tmp_path / "run"
+        train(Split.load(data), chosen, out=run, checkpoint_seconds=0, watch=stop, data_folder=data)
+    return run
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of it, to damage and to go on with."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
 
 
 # Each moment is a process of its own, forked before anything was computed, that kills itself there. Two more are
@@ -306,7 +314,7 @@ def ruined_after(batches: int) -> Objective:
 
 
 def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
-    split, chosen = Split.load(data), choose_settings(words=[*SMALL, 'objectives=["cml", "mine"]'])
+    split, chosen = Split.load(data), choose_settings(words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]'])
     batches = -(-split.train.nnz // 64)
     own = {"mine": ruined_after(4 * batches + 2)}
     with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"):
