@@ -102,7 +102,7 @@ def settings(case: str) -> ConCFSettings:
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2},
         "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
-        "training": {"epochs": 3, "batch": 16, "weight_decay": 1e-3, "metric": "recall@3"},
+        "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},
     }
     if preset != "paper":
         chosen["model"]["spread"], chosen["balance"] = 0.3, {"settle": 2}
