@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import pty
 import subprocess
@@ -64,6 +65,15 @@ def on_one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def quick_collections() -> Iterator[None]:
+    """Where garbage is collected again and again, as after every trial, all that was there before is left out."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

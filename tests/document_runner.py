@@ -10,9 +10,10 @@ A fenced block without a language (or `sh`, `bash`) is commands and nothing else
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from io import StringIO
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ import pytest
 from small_run import QUIET
 
 from concf.baselines.table import BASELINES
+from concf.cli import main as command_line
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
 from concf.data.read import read
 from concf.data.simulate import Simulation
@@ -70,6 +73,9 @@ PRELUDES = {  # page: commands, then Python
     ),
 }
 STARTING = 30.0  # seconds that a server may take
+SERVERS = multiprocessing.get_context("forkserver")  # servers are forked from a process that has what takes long
+SERVERS.set_forkserver_preload(["torch", "fastapi", "uvicorn", "scipy.sparse"])  # and no threads, as Polars has
+HTTP = httpx.Client(verify=False)  # one for all: to make one takes longer than a question
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,7 @@ class Page:
     concf: Callable[..., tuple[int, str, str]]
     patch: pytest.MonkeyPatch
     names: dict[str, Any] = field(default_factory=lambda: {"letters": letters})
-    server: subprocess.Popen[str] | None = None
+    server: BaseProcess | None = None
     port: int = 0
 
     def run(self, page: Path) -> None:
@@ -159,28 +165,35 @@ class Page:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        with Path("server.log").open("w", encoding="utf-8") as log:
-            self.server = subprocess.Popen(
-                [sys.executable, "-m", "concf", *words, "--port", str(self.port)],
-                env=QUIET, stdout=log, stderr=subprocess.STDOUT, text=True,
-            )  # fmt: skip
+        self.server = SERVERS.Process(target=serve_here, args=(Path.cwd(), [*words, "--port", str(self.port)]))
+        self.server.start()
         end = time.monotonic() + STARTING
         while not is_ready(self.port):
-            alive = self.server.poll() is None and time.monotonic() < end
+            alive = self.server.is_alive() and time.monotonic() < end
             assert alive, f"concf {' '.join(words)}\n{Path('server.log').read_text()}"
             time.sleep(0.1)
 
     def stop(self) -> None:
         """End the server, if there is one."""
         if self.server is not None:
-            self.server.send_signal(signal.SIGTERM)
-            self.server.wait(STARTING)
+            self.server.terminate()
+            self.server.join(STARTING)
             self.server = None
+
+
+def serve_here(folder: Path, words: list[str]) -> None:
+    """`concf serve` in a process of its own."""
+    os.chdir(folder)
+    log = os.open("server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.argv = ["concf", *words]
+    command_line()
 
 
 def is_ready(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+        return HTTP.get(f"http://127.0.0.1:{port}/ready").status_code == 200
     except httpx.TransportError:
         return False
 
@@ -199,7 +212,7 @@ def curl(words: list[str]) -> httpx.Response:
         headers["Content-Type"] = "application/json"
     url = asked.url if "://" in asked.url else f"http://{asked.url}"
     method = asked.request or ("GET" if asked.data is None else "POST")
-    return httpx.request(method, url, headers=headers, content=asked.data, timeout=STARTING)
+    return HTTP.request(method, url, headers=headers, content=asked.data, timeout=STARTING)
 
 
 def letters() -> pl.DataFrame:

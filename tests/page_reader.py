@@ -19,6 +19,7 @@ class Page(HTMLParser):
         self.section = self.title = ""
         self.figure = self.style = ""
         self.rows: list[list[str]] = []
+        self.marks: set[tuple[int, int]] = set()
         self.texts: list[str] = []
         self.feed(text)
         self.close()
@@ -35,13 +36,13 @@ class Page(HTMLParser):
         if tag == "svg" and "role" in dict(attrs):
             self.figure = (dict(attrs)["aria-labelledby"] or "").removesuffix("-about").partition("-title")[0]
         if tag == "table":
-            self.rows, self.title = [], self.figure if "details" in self.open else ""
+            self.rows, self.marks, self.title = [], set(), self.figure if "details" in self.open else ""
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
         if (tag == "mark" or dict(attrs).get("class") == "best") and "table" in self.open:
-            self.marked.add((self.section, self.title, len(self.rows) - 1, len(self.rows[-1]) - 1))
+            self.marks.add((len(self.rows) - 1, len(self.rows[-1]) - 1))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
@@ -53,6 +54,7 @@ class Page(HTMLParser):
             while key in self.tables:  # of the next user
                 key = (key[0], key[1] + "+")
             self.tables[key] = self.rows
+            self.marked |= {(*key, *place) for place in self.marks}
 
     def handle_data(self, data: str) -> None:
         if "style" in self.open:

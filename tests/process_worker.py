@@ -1,7 +1,4 @@
-"""One of several processes, started by torchrun: trains every case, and writes what came of it.
-
-torchrun ... process_worker.py FOLDER
-"""
+"""What each of several processes does: trains every case, and writes what came of it. See process_group.py."""
 
 from __future__ import annotations
 
@@ -9,11 +6,13 @@ import json
 import os
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from small_run import LONG, small_data
 
 from concf.cli import main as command_line
 from concf.data.prepare import prepare
@@ -91,6 +90,7 @@ WHOLE = {
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
+@cache
 def data() -> Split:
     return prepare(Simulation(users=11, items=14, events=110, tastes=3).draw(1), protocol="random")
 
@@ -102,7 +102,7 @@ def settings(case: str) -> ConCFSettings:
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2},
         "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
-        "training": {"epochs": 3, "batch": 16, "weight_decay": 1e-3, "metric": "recall@3"},
+        "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},
     }
     if preset != "paper":
         chosen["model"]["spread"], chosen["balance"] = 0.3, {"settle": 2}
@@ -199,17 +199,25 @@ def assert_holds_its_share(run: Run, world: World) -> None:
     raise AssertionError("a part was taken for the whole")
 
 
-def by_command(folder: Path) -> None:
-    """`concf train --divide-tables`, in the processes that are there."""
-    prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
-    data().save(prepared)
-    words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
-    sys.argv = ["concf", "train", str(prepared), "--out", str(folder / "by command"), "--divide-tables", *words]
+def by_command(out: Path, *words: object) -> None:
+    """`concf train`, in the processes that are there."""
+    sys.argv = ["concf", "train", *map(str, words), "--out", str(out)]
     try:
         command_line()
     except SystemExit as end:
         if end.code:
             raise AssertionError(end.code) from end
+
+
+def run_commands(folder: Path) -> None:
+    """With divided tables; and, in single precision, a run for others of two processes to be held against."""
+    prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
+    data().save(prepared)
+    words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
+    by_command(folder / "by command", prepared, "--divide-tables", *words)
+    torch.set_default_dtype(torch.float32)
+    by_command(folder / "undisturbed", small_data(prepared / "small"), *LONG, "--device", "cpu")
+    torch.set_default_dtype(torch.float64)
 
 
 def train_all(world: World, folder: Path) -> None:
@@ -221,11 +229,10 @@ def train_all(world: World, folder: Path) -> None:
         (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
 
 
-def main() -> None:
+def work(folder: Path) -> None:
     """With all processes, then with one fewer: each of them begins anew on the store that the others have used."""
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    folder = Path(sys.argv[1])
     while int(os.environ["RANK"]) < (size := int(os.environ["WORLD_SIZE"])):
         here = folder / str(size)
         here.mkdir(exist_ok=True)
@@ -233,12 +240,9 @@ def main() -> None:
             train_all(world, here)
             train_divided(replace(world, divides=True), here)
         if size == 2:
-            by_command(here)
+            run_commands(here)
             with joined(60) as world:
                 (here / f"full.{world.rank}").write_text(on_a_full_disk(world, here / "full disk"))
+                sys.stdout.flush()
                 os._exit(0)  # as after any error: nobody waits for the others
         os.environ["WORLD_SIZE"] = str(size - 1)
-
-
-if __name__ == "__main__":
-    main()

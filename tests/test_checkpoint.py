@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from small_run import QUIET, SETS, SMALL, assert_same_end, checkpoint, contents, history, small_data
+from small_run import QUIET, SETS, SMALL, assert_same_end, checkpoint, contents, small_data
 
 import concf as library
 from concf.data.split import Split
@@ -47,23 +47,31 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     return folders
 
 
-@pytest.fixture
-def stopped(data: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after its sixth epoch."""
 
     def stop(record: dict[str, Any]) -> None:
         if record["epoch"] == 5:
             raise KeyboardInterrupt
 
-    chosen = choose_settings("reference", words=SMALL)
+    torch.set_num_threads(1)
+    run, chosen = tmp_path_factory.mktemp("stopped") / "run", choose_settings("reference", words=SMALL)
     with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=stop, data_folder=data)
-    return tmp_path / "run"
+        train(Split.load(data), chosen, out=run, checkpoint_seconds=0, watch=stop, data_folder=data)
+    return run
 
 
-# Each moment is a process of its own, forked before anything was computed, that kills itself there.
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """A copy of it, to damage and to go on with."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
+
+
+# Each moment is a process of its own, forked before anything was computed, that kills itself there. Two more are
+# disturbed by the process that forked them.
 MOMENTS = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 import torch._dynamo  # else every process would import it
 import concf.cli
@@ -112,29 +120,49 @@ def as_a_checkpoint_takes_its_place():
 out, *words = sys.argv[1:]
 moments = (in_the_first_epoch, between_checkpoints_after_the_lesson_began, while_a_line_of_history_is_written,
            while_a_checkpoint_is_written, as_a_checkpoint_takes_its_place)
-children = {}
-for preset in ("reference", "released"):
-    for moment in moments:
-        name = f"{preset}/{moment.__name__}"
-        children[name] = os.fork()
-        if children[name] == 0:
-            moment()
-            sys.argv = ["concf", *words, "--preset", preset, "--out", f"{out}/{name}"]
-            concf.cli.main()
-            os._exit(0)
+
+def start(name, *words, moment=lambda: None):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(f"{out}/said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+        moment()
+        sys.argv = ["concf", *words, "--out", f"{out}/{name}"]
+        concf.cli.main()
+        sys.exit()
+    return child
+
+def end_of(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+children = {
+    f"{preset}/{moment.__name__}": start(f"{preset}/{moment.__name__}", *words, "--preset", preset, moment=moment)
+    for preset in ("reference", "released") for moment in moments
+}
 for name, child in children.items():
-    print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(name, end_of(child))
+
+history = Path(out, "disturbed", checkpoint.HISTORY)
+for end, said in ((signal.SIGINT, words), (signal.SIGKILL, ["train", "--resume", "--checkpoint-seconds", "0"])):
+    before = history.read_text().count("\\n") if history.exists() else 0
+    child = start("disturbed", *said)
+    while not history.exists() or history.read_text().count("\\n") <= before:
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        time.sleep(0.01)
+    os.kill(child, end)
+    print(end.name, end_of(child))
 """
 
 
 @pytest.fixture(scope="module")
 def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs of every preset, killed at every moment."""
+    """Runs of every preset, killed at every moment, and one that was interrupted and killed from outside."""
     folder = tmp_path_factory.mktemp("killed")
     script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS, "--checkpoint-seconds", "0"]
-    answer = subprocess.run(script, capture_output=True, text=True, env=QUIET, check=True)
+    answer = subprocess.run(script, stdout=subprocess.PIPE, text=True, env=QUIET, check=True, timeout=300)
     deaths = dict(line.split() for line in answer.stdout.splitlines())
-    assert set(deaths.values()) == {str(-signal.SIGKILL)}, answer.stderr
+    assert deaths.pop("SIGINT") == "130"
+    assert set(deaths.values()) == {str(-signal.SIGKILL)}, (folder / "said").read_text()
     return folder
 
 
@@ -153,29 +181,11 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
         assert sorted(contents(folder)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]  # nothing half-written is left
 
 
-def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, whole: dict[str, Path], tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "concf", "train", "--out", str(tmp_path / "run"), "--checkpoint-seconds", "0"]
-    for end, more in ((signal.SIGINT, [str(data), *SETS]), (signal.SIGKILL, ["--resume"])):
-        before = len(history(tmp_path / "run")) if end == signal.SIGKILL else 0
-        process = subprocess.Popen([*words, *more], stderr=subprocess.PIPE, text=True, env=QUIET)
-        wait_for_history(tmp_path / "run", before + 1, process)
-        process.send_signal(end)
-        message = process.communicate(timeout=60)[1]
-        if end == signal.SIGINT:
-            assert process.returncode == 130
-            assert message == f"concf: stopped. Go on with: concf train --resume --out {tmp_path / 'run'}\n"
-        else:
-            assert process.returncode == -signal.SIGKILL
-    train(Split.load(data), out=tmp_path / "run", resume=True)
-    assert_same_end(tmp_path / "run", whole["reference"])
-
-
-def wait_for_history(folder: Path, lines: int, process: subprocess.Popen[str]) -> None:
-    for _ in range(6000):
-        if (folder / HISTORY).exists() and len((folder / HISTORY).read_text().splitlines()) >= lines:
-            return
-        assert process.poll() is None
-        time.sleep(0.01)
+def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, killed: Path, whole: dict[str, Path]) -> None:
+    run = killed / "disturbed"
+    assert (killed / "said").read_text() == f"concf: stopped. Go on with: concf train --resume --out {run}\n"
+    train(Split.load(data), out=run, resume=True)
+    assert_same_end(run, whole["reference"])
 
 
 def change_run(folder: Path, **parts: object) -> None:
@@ -304,7 +314,7 @@ def ruined_after(batches: int) -> Objective:
 
 
 def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
-    split, chosen = Split.load(data), choose_settings(words=[*SMALL, 'objectives=["cml", "mine"]'])
+    split, chosen = Split.load(data), choose_settings(words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]'])
     batches = -(-split.train.nnz // 64)
     own = {"mine": ruined_after(4 * batches + 2)}
     with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"):

@@ -25,7 +25,7 @@ from concf.cli import app
 from concf.learning.presets import PRESETS, choose_settings
 from concf.learning.settings import ConCFSettings
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
+pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
 COMMANDS: Any = get_command(app)
 CLI = Callable[..., tuple[int, str, str]]

@@ -9,18 +9,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import process_group
 import process_worker
 import pytest
 import torch
 from process_worker import RESUMED, WHOLE, cases, settings, stopped, tensors, trained
 from safetensors.torch import load_file
-from small_run import QUIET, SETS, assert_same_end, checkpoint, history, small_data
+from small_run import LONG, QUIET, assert_same_end, checkpoint, history, small_data
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -33,24 +35,33 @@ from concf.learning.world import World
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
 once = cache(trained)  # in one process, in double precision; said with `out`, its checkpoint is there too
-WAIT = 120  # seconds after which a test gives up
+WAIT = 300  # seconds after which a test gives up
 
 
-@pytest.fixture
-def in_double():
+@contextmanager
+def double_precision() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
 
 
-def run_job(processes: int, folder: Path) -> None:
-    """Start the processes by torchrun and wait for their end."""
-    subprocess.run(
-        [*TORCHRUN, f"--nproc-per-node={processes}", process_worker.__file__, folder],
-        check=True, env=QUIET, timeout=WAIT,
-    )  # fmt: skip
+@pytest.fixture
+def in_double() -> Iterator[None]:
+    with double_precision():
+        yield
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """What three processes have left behind, and then two of them, in one job; and what they said."""
+    folder = tmp_path_factory.mktemp("group")
+    with double_precision():
+        leave_unfinished(folder, 3, 2)
+    words = [*TORCHRUN, process_group.__file__, folder, "3"]
+    done = subprocess.run(words, env=QUIET, timeout=WAIT, stdout=subprocess.PIPE, text=True, check=True)
+    return folder, done.stdout
 
 
 def figures(record: Any) -> list[float]:
@@ -74,35 +85,34 @@ def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> 
             assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, rank, part)
 
 
-def test_processes_train_as_one(in_double, tmp_path: Path) -> None:
-    """All cases in one job, with three processes and then with two of them: to start it takes longer than they do."""
-    leave_unfinished(tmp_path, 3, 2)
-    run_job(3, tmp_path)
+def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
+    folder, spoken = group
     for processes in (3, 2):
-        folder = tmp_path / str(processes)
+        here = folder / str(processes)
         for case in cases(processes):
-            assert_trained_alike(folder, case, processes, case)
-            last = json.loads((folder / f"{case}.json").read_text())[-1]
+            assert_trained_alike(here, case, processes, case)
+            last = json.loads((here / f"{case}.json").read_text())[-1]
             assert any(last["lesson"].values()) == settings(case).teaches, case
             if case in WHOLE:
-                assert WHOLE[case] in (folder / f"divided {case}.1").read_text()
+                assert WHOLE[case] in (here / f"divided {case}.1").read_text()
             else:
-                assert_same_checkpoint(folder / f"divided {case}", tmp_path / "alone" / case, case)
-        assert_trained_alike(folder, "resumed", processes, RESUMED)  # from a checkpoint of one process
-        assert_goes_on_alone(folder / "stopped here", tmp_path)
-        assert_same_checkpoint(folder / "stopped alone too", tmp_path / "alone" / RESUMED, RESUMED)
+                assert_same_checkpoint(here / f"divided {case}", folder / "alone" / case, case)
+        assert_trained_alike(here, "resumed", processes, RESUMED)  # from a checkpoint of one process
+        assert_goes_on_alone(here / "stopped here", folder)
+        assert_same_checkpoint(here / "stopped alone too", folder / "alone" / RESUMED, RESUMED)
         for rank in range(processes):
-            said = (folder / f"refused.{rank}").read_text()
+            said = (here / f"refused.{rank}").read_text()
             assert f"process 1 of {processes} has another seed than process 0" in said
-    assert_same_checkpoint(tmp_path / "3" / "divided stopped", tmp_path / "alone" / RESUMED, RESUMED)
-    assert_goes_on_alone(tmp_path / "2" / "divided stopped", tmp_path)
-    by_command = load_run(tmp_path / "2" / "by command")
+    assert_same_checkpoint(folder / "3" / "divided stopped", folder / "alone" / RESUMED, RESUMED)
+    assert_goes_on_alone(folder / "2" / "divided stopped", folder)
+    assert spoken.count("best head") == 2  # two commands, and of each one process speaks
+    by_command = load_run(folder / "2" / "by command")
     assert by_command.finished
     assert len(by_command.evaluate(at=[3])[by_command.best_head()].lists) == len(by_command.data.evaluated)
-    said, other = ((tmp_path / "2" / f"full.{rank}").read_text() for rank in (0, 1))
+    said, other = ((folder / "2" / f"full.{rank}").read_text() for rank in (0, 1))
     assert "checkpoint.safetensors: could not be written" in said
     assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
-    assert [path.name for path in (tmp_path / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
+    assert [path.name for path in (folder / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
 
 
 def leave_unfinished(folder: Path, *processes: int) -> None:
@@ -138,8 +148,7 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
     alone = {"TORCHELASTIC_RUN_ID": "alone", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
     for name, value in alone.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("sys.argv", ["worker", str(tmp_path)])
-    process_worker.main()
+    process_worker.work(tmp_path)
     assert_trained_alike(tmp_path / "1", "mlp", 1, "mlp")
 
 
@@ -170,24 +179,12 @@ def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -
     assert torch.equal(torch.cat([part.user for part in parts]), whole.user)
 
 
-# Jobs of the command line. A long run, so that there is time to disturb it.
-
-LONG = [*SETS, "--set", "training.epochs=14", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    return small_data(tmp_path / "small")
-
-
 class Job:
-    """`concf train` in two processes on the small data, by itself or by torchrun; what it says is in `said`."""
+    """`concf train` in two processes on the small data; what it says is in `said`."""
 
-    def __init__(self, out: Path, *words: object, torchrun: bool = False) -> None:
+    def __init__(self, out: Path, *words: object) -> None:
         self.out, self.said = out, out.with_suffix(".said")
-        launcher = [*TORCHRUN, "--nproc-per-node=2"] if torchrun else [sys.executable]
-        command = [*launcher, "-m", "concf", "train", *words, "--out", out, "--device", "cpu"]
-        command += [] if torchrun else ["--processes", "2"]
+        command = [sys.executable, "-m", "concf", "train", *words, "--out", out, "--device", "cpu", "--processes", "2"]
         with self.said.open("a") as said:
             self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=said, stderr=said)
 
@@ -217,10 +214,11 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found 
 
 
 @linux
-def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(small: Path, tmp_path: Path) -> None:
+def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
+    group: tuple[Path, str], tmp_path: Path
+) -> None:
     """With dropout, bit for bit: as many processes add up in the same order."""
-    undisturbed = Job(tmp_path / "undisturbed", small, *LONG, torchrun=True)
-    job = Job(tmp_path / "run", small, *LONG, "--restarts", "1", "--timeout", "3")
+    job = Job(tmp_path / "run", small_data(tmp_path / "small"), *LONG, "--restarts", "1", "--timeout", "3")
     job.until_epoch(3)
     os.kill(job.pid(0), signal.SIGKILL)
     _until(lambda: "a process failed, all are started again" in job.said.read_text())
@@ -237,12 +235,12 @@ def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(small
     assert not checkpoint(job.out)[0]["finished"]
     again = Job(job.out, "--resume", "--checkpoint-seconds", "0")
     assert again.end() == 0, again.said.read_text()
-    assert undisturbed.end() == 0, undisturbed.said.read_text()
-    assert undisturbed.said.read_text().count("best head") == 1  # one process speaks
-    assert_same_end(job.out, undisturbed.out)
+    assert again.said.read_text().count("best head") == 1  # one process speaks
+    assert_same_end(job.out, group[0] / "2" / "undisturbed")
 
 
-def test_a_mistake_is_said_once_before_anything_is_started(concf, small: Path, tmp_path: Path) -> None:
+def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path) -> None:
+    small = small_data(tmp_path / "small")
     code, _, said = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
     assert code == 2
     assert said.count("unknown setting") == said.count("\n") == 1

@@ -237,20 +237,17 @@ def test_an_error_of_another_kind_is_named(prepared: Path, tmp_path: Path, monke
     assert not (tmp_path / "book").exists()
 
 
-def test_two_processes_give_the_lines_of_one(prepared: Path, tmp_path: Path) -> None:
-    cells = [*CELLS, Cell("ConCF", "demo", "released", 0), Cell("consistency", "demo", "released", 1)]
-    assert run(cells, tmp_path / "one", prepared, workers=1) == []
-    assert run(cells, tmp_path / "two", prepared, workers=2) == []
-    assert by_cell(tmp_path / "one") == by_cell(tmp_path / "two")
-    assert len(by_cell(tmp_path / "two")) == 6
-
-
-def test_two_processes_tell_of_a_cell_that_fails(home: Path, tmp_path: Path) -> None:
-    (home / "demo-released-0" / "part.npy").write_bytes(b"")
-    failures = run(CELLS, tmp_path / "book", home, workers=2)
-    assert len(failures) == 2
-    assert all("split 0" in failure and "part.npy was changed or cut short" in failure for failure in failures)
-    assert {line["cell"]["seed"] for line in lines_of(tmp_path / "book")} == {1}
+def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: Path, tmp_path: Path) -> None:
+    Split.load(home / "demo-released-0").save(home / "demo-released-2")
+    (home / "demo-released-2" / "part.npy").write_bytes(b"")
+    bad = [Cell(variant, "demo", "released", 2) for variant in ("statistics", "PCL")]
+    cells = [*bad, *CELLS, Cell("ConCF", "demo", "released", 0), Cell("consistency", "demo", "released", 1)]
+    for workers in (1, 2):
+        failures = run(cells, tmp_path / str(workers), home, workers=workers)
+        assert len(failures) == 2
+        assert all("split 2" in failure and "part.npy was changed or cut short" in failure for failure in failures)
+    assert by_cell(tmp_path / "1") == by_cell(tmp_path / "2")
+    assert len(by_cell(tmp_path / "2")) == 6
 
 
 @pytest.mark.parametrize("lost", [1, 40, 2000])

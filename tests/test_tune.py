@@ -31,7 +31,7 @@ from concf.learning.trainer import Trainer
 from concf.tuning import Blind, Trial, Tuning, tune
 from concf.tuning_folder import BEST, SEARCH, STUDY
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
+pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
 CLI = Callable[..., tuple[int, str, str]]
 QUICK = (*SMALL, "objectives=bpr,multinomial", "model.encoder=mf", "training.epochs=6", "training.batch=256")

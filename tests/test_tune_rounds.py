@@ -22,7 +22,7 @@ from concf.spread import one_after_the_other
 from concf.tuning import Tuning, tune
 from concf.tuning_folder import SEARCH
 
-pytestmark = pytest.mark.usefixtures("on_one_thread")
+pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
 QUICK = (*SMALL, "objectives=bpr,multinomial", "model.encoder=mf", "training.epochs=2", "training.batch=256")
 RATE = "training.learning_rate"
