@@ -219,7 +219,7 @@ def _cluster(workers: int | None) -> Iterator[Any]:
 @contextmanager
 def _complaints_on_stderr() -> Iterator[None]:
     """Ray tells of lost machines on standard output, which is for results."""
-    worker = import_module("ray._private.worker")
+    worker: Any = import_module("ray._private.worker")
     say = getattr(worker, "print_to_stdstream", None)  # not part of Ray's interface: without it nothing is changed
     if say is None:
         yield
@@ -275,8 +275,10 @@ def _reason(error: Exception) -> str:
         return (
             f"Ray's client is not let in: is it the client's port, 10001 unless chosen? If a token is wanted, {TOKEN}"
         )
-    if "rpc_code: 12" in whole:
-        return "that is another port of Ray: the head's is 6379 unless chosen, the client's needs ray:// before it"
+    if "Failed to connect to Ray cluster" in whole:
+        return (
+            "what answers there is no head of Ray. Its port is 6379 unless chosen; the client's needs ray:// before it"
+        )
     return shorten(str(error) or type(error).__name__, 400)
 
 
