@@ -48,6 +48,7 @@ from concf.spread import JOINED, LOOPBACK, DeadWorkersError, _cluster, one_after
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CLI = Callable[..., tuple[int, str, str]]
+Commands = tuple[Path, dict[str, subprocess.Popen[str]]]
 USERS, SIZE = 40, 7
 # The command, which also tells where its Ray listens, and whether others are told of its use.
 TELLING = """
@@ -89,10 +90,36 @@ def head() -> Iterator[Cluster]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def commands(run: Path, head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Commands with a Ray of their own and with that which is there; they mostly wait, and other tests go on."""
+    words = ["recommend", run, "-k", "5", "--by", "bpr", "--engine", "ray", "--workers", "1", "--json", "--out"]
+    plainly = {name: value for name, value in QUIET.items() if not name.startswith("RAY_")}
+    folder = tmp_path_factory.mktemp("commands")
+
+    def start(program: str, *words: object, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, words)], cwd=folder, env=plainly | more, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as room:
+        started = {
+            "own": start(TELLING, *words, "own", RAY_TMPDIR=room),
+            "joined": start(TELLING, *words, "joined", RAY_ADDRESS=head.address, **head.environment),
+            "stranger": start("from concf.spread import *; next(spread(abs, [1], RAY))", RAY_ADDRESS=head.address),
+        }
+        yield folder, started
+        for command in started.values():  # done long ago, unless its test was not asked for
+            command.terminate()
+            command.communicate()
+
+
 @pytest.fixture
 def ray(head: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Ray, not connected; RAY_ADDRESS says where to."""
-    for name, value in (JOINED | LOOPBACK | head.environment | {"RAY_ADDRESS": head.address}).items():
+    once = dict.fromkeys(JOINED, "1")  # a test that is refused need not wait for the second time
+    for name, value in (once | LOOPBACK | head.environment | {"RAY_ADDRESS": head.address}).items():
         monkeypatch.setenv(name, value)
     yield ray_module()
     assert not ray_module().is_initialized()
@@ -144,6 +171,7 @@ def test_some_users_and_strangers_in_the_order_asked_for(run: Path, tmp_path: Pa
     assert pl.read_parquet(tmp_path / "recs").equals(plain(run, asked, unknown="popular"))
 
 
+@pytest.mark.usefixtures("commands")
 def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,13 +250,14 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
 
 
 def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: Any) -> None:
-    cells = [Cell("PCL", "demo", "released", 0), Cell("statistics", "demo", "released", 0)]
+    changes = (*SMALL, "training.epochs=3")
+    cells = [Cell(name, "demo", "released", 0) for name in ("PCL", "statistics")]
     small_data(tmp_path / cells[0].folder)
     books = {engine: Book(tmp_path / engine) for engine in ("processes", "ray")}
     for engine, book in books.items():
-        assert run_cells(cells, book, tmp_path, engine=engine, workers=1, device="cpu", changes=SMALL) == []
+        assert run_cells(cells, book, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
     for cell in cells:
-        key = cell.key(SMALL)
+        key = cell.key(changes)
         one, other = (book.find(key) or {} for book in books.values())
         assert one.get("rows") == other.get("rows")
         assert len(one) == len(other) > 1
@@ -241,36 +270,17 @@ def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
     assert (found.settings, found.validation, found.tests) == (alone.settings, alone.validation, alone.tests)
 
 
-def test_the_command_starts_a_ray_of_its_own_or_joins_one_and_says_one_line(
-    run: Path, tmp_path: Path, head: Cluster
-) -> None:
-    """Both at once, since they mostly wait, and one that has not the cluster's token."""
-    words = ["recommend", run, "-k", "5", "--by", "bpr", "--engine", "ray", "--workers", "1", "--json", "--out"]
-    plainly = {name: value for name, value in QUIET.items() if not name.startswith("RAY_")}
-
-    def start(program: str, *words: object, **more: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", program, *map(str, words)], cwd=tmp_path, env=plainly | more, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as room:
-        commands = {
-            "own": start(TELLING, *words, "own", RAY_TMPDIR=room),
-            "joined": start(TELLING, *words, "joined", RAY_ADDRESS=head.address, **head.environment),
-            "stranger": start("from concf.spread import *; next(spread(abs, [1], RAY))", RAY_ADDRESS=head.address),
-        }
-        said = {name: command.communicate() for name, command in commands.items()}
-    commands.pop("stranger")
-    assert "it wants a token: set RAY_AUTH_MODE=token" in said["stranger"][1]
+def test_the_command_starts_a_ray_of_its_own_or_joins_one_and_says_one_line(run: Path, commands: Commands) -> None:
+    folder, started = commands
+    said = {name: (*command.communicate(), command.returncode) for name, command in started.items()}
+    assert "it wants a token: set RAY_AUTH_MODE=token" in said.pop("stranger")[1]
     expected = plain(run, by="bpr")
-    for name, command in commands.items():
-        out, err = said[name]
-        assert (command.returncode, err) == (0, "")
+    for name, (out, err, code) in said.items():
+        assert (code, err) == (0, "")
         assert json.loads(out) == {"out": name, "users": USERS, "rows": len(expected), "by": "bpr"}
-        assert pl.read_parquet(tmp_path / name).equals(expected)
-    assert json.loads((tmp_path / "own.json").read_text()) == [["127.0.0.1"], False]  # no other machine can reach it
-    assert names_in(tmp_path) == ["joined", "joined.json", "own", "own.json"]
+        assert pl.read_parquet(folder / name).equals(expected)
+    assert json.loads((folder / "own.json").read_text()) == [["127.0.0.1"], False]  # no other machine can reach it
+    assert names_in(folder) == ["joined", "joined.json", "own", "own.json"]
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -312,9 +322,7 @@ def test_an_address_without_a_cluster_is_refused_at_once(
     assert names_in(tmp_path) == []
 
 
-def test_ports_of_others_and_other_ports_of_ray_are_told_apart(
-    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ports_of_others_and_other_ports_of_ray_are_told_apart(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with _cluster(None):
         node = next(each["NodeManagerPort"] for each in ray.nodes())
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{node}")
@@ -349,9 +357,7 @@ def test_another_version_of_ray_or_of_concf_is_refused(ray: Any, monkeypatch: py
         next(spread(abs, [1], "ray", workers=1))
 
 
-def test_a_function_that_the_workers_have_not_is_named(
-    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_function_the_workers_have_not_is_named(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def double(job):\n    return 2 * job\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"could not start\. Has every machine of it this version of concf"):
@@ -359,7 +365,7 @@ def test_a_function_that_the_workers_have_not_is_named(
 
 
 def test_a_full_cluster_is_waited_for_and_that_is_said(
-    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("concf.spread.PATIENCE", 0.5)
     say = spreading._say_waiting

@@ -209,11 +209,11 @@ def _cluster(workers: int | None) -> Iterator[Any]:
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"RAY_ADDRESS = {address}: there is no Ray cluster to join" if address else "Ray could not be started"
         raise ConfigError(f"{where} ({_reason(error)})") from error
-    try:
-        with _complaints_on_stderr():
+    with _complaints_on_stderr():
+        try:
             yield ray
-    finally:
-        ray.shutdown()
+        finally:
+            ray.shutdown()
 
 
 @contextmanager
