@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,3 +27,21 @@ class Sums:
             os.kill(os.getpid(), signal.SIGKILL)
         self.total += job
         return self.total
+
+
+@dataclass
+class Doomed:
+    """Doubles a job. A worker of a doomed machine says that it is at one, and ends with it; others wait for that."""
+
+    folder: Path
+
+    def __call__(self, job: int) -> int:
+        told = self.folder / "victim"
+        if "DOOMED" in os.environ:
+            told.write_text(str(job))
+            time.sleep(60)
+            raise AssertionError("its machine lives on")
+        limit = time.monotonic() + 50
+        while not told.exists() and time.monotonic() < limit:
+            time.sleep(0.01)
+        return 2 * job

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,11 +23,13 @@ import torch
 from conftest import absent
 from hypothesis import given
 from hypothesis import strategies as st
+from ray_cluster import Cluster, cluster, wait_for
 from ray_lists import FATAL, Interrupted
-from ray_work import Sums
+from ray_work import Doomed, Sums
 from small_run import QUIET, SMALL, small_data
 
 from concf import bulk
+from concf import spread as spreading
 from concf.baselines.popularity import Popularity
 from concf.baselines.table import Candidate
 from concf.book import Book
@@ -38,12 +43,25 @@ from concf.experiments.running import run_cells
 from concf.learning.checkpoint import RunFolder
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
-from concf.spread import DeadWorkersError, _cluster, one_after_the_other, spread
+from concf.spread import JOINED, LOOPBACK, DeadWorkersError, _cluster, one_after_the_other, ray_module, spread
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CLI = Callable[..., tuple[int, str, str]]
+Commands = tuple[Path, dict[str, subprocess.Popen[str]]]
 USERS, SIZE = 40, 7
+# The command, which also tells where its Ray listens, and whether others are told of its use.
+TELLING = """
+import json, pathlib, sys
+from concf import cli, spread
+def room(ray, *more):
+    from ray._common.usage.usage_lib import usage_stats_enabled
+    told = [sorted({node["NodeManagerAddress"] for node in ray.nodes()}), usage_stats_enabled()]
+    pathlib.Path(sys.argv[-1] + ".json").write_text(json.dumps(told))
+    return plain(ray, *more)
+plain, spread._room = spread._room, room
+cli.main()
+"""
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
 
@@ -64,15 +82,53 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def ray() -> Iterator[Any]:
-    """A local Ray with two workers, in whose processes `ray_work` can be imported."""
+def head() -> Iterator[Cluster]:
+    """A Ray that someone else has started, in whose workers `ray_work` can be imported."""
+    needs_ray()
+    with cluster() as started:
+        started.start_node()  # it takes its time: tests go on
+        yield started
+
+
+@pytest.fixture(scope="module")
+def commands(run: Path, head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Commands with a Ray of their own and with that which is there; they mostly wait, and other tests go on."""
+    words = ["recommend", run, "-k", "5", "--by", "bpr", "--engine", "ray", "--workers", "1", "--json", "--out"]
+    plainly = {name: value for name, value in QUIET.items() if not name.startswith("RAY_")}
+    folder = tmp_path_factory.mktemp("commands")
+
+    def start(program: str, *words: object, **more: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *map(str, words)], cwd=folder, env=plainly | more, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as room:
+        started = {
+            "own": start(TELLING, *words, "own", RAY_TMPDIR=room),
+            "joined": start(TELLING, *words, "joined", RAY_ADDRESS=head.address, **head.environment),
+            "stranger": start("from concf.spread import *; next(spread(abs, [1], RAY))", RAY_ADDRESS=head.address),
+        }
+        yield folder, started
+        for command in started.values():  # done long ago, unless its test was not asked for
+            command.terminate()
+            command.communicate()
+
+
+@pytest.fixture
+def ray(head: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Ray, not connected; RAY_ADDRESS says where to."""
+    once = dict.fromkeys(JOINED, "1")  # a test that is refused need not wait for the second time
+    for name, value in (once | LOOPBACK | head.environment | {"RAY_ADDRESS": head.address}).items():
+        monkeypatch.setenv(name, value)
+    yield ray_module()
+    assert not ray_module().is_initialized()
+    assert head.left()
+
+
+def needs_ray() -> None:
     if find_spec("ray") is None:
         absent("ray is not installed: pip install 'concf[ray]'")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAY_ADDRESS", raising=False)
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-        with _cluster(2) as started:
-            yield started
 
 
 def plain(run: Path, users: Any = None, k: int = 5, **options: Any) -> pl.DataFrame:
@@ -115,6 +171,7 @@ def test_some_users_and_strangers_in_the_order_asked_for(run: Path, tmp_path: Pa
     assert pl.read_parquet(tmp_path / "recs").equals(plain(run, asked, unknown="popular"))
 
 
+@pytest.mark.usefixtures("commands")
 def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,13 +217,10 @@ def test_a_job_that_kills_every_worker_ends_and_leaves_the_others(
     assert [future.result() for future in done.values()] == [5, 11]
 
 
-def test_a_failing_worker_leaves_nothing_behind(run: Path, tmp_path: Path, ray: Any) -> None:
+def test_a_failure_leaves_nothing_behind_but_what_was_there(run: Path, tmp_path: Path, here: None) -> None:
     with pytest.raises(DataError, match="no user is called 77777"):
-        write_lists(run, tmp_path / "recs", [1, 77777], engine="ray", workers=1, parts=[Part(0, 1), Part(1, 2)])
+        write_lists(run, tmp_path / "recs", [1, 77777], engine="ray", parts=[Part(0, 1), Part(1, 2)])
     assert names_in(tmp_path) == []
-
-
-def test_a_failure_leaves_what_was_there(run: Path, tmp_path: Path, here: None) -> None:
     write_lists(run, tmp_path / "recs", [1], engine="ray")
     with pytest.raises(DataError, match="no user is called 77777"):
         write_lists(run, tmp_path / "recs", [1, 77777], engine="ray", parts=[Part(0, 1), Part(1, 2)])
@@ -195,21 +249,15 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
     assert names_in(tmp_path) == []
 
 
-def test_no_other_machine_can_reach_a_local_ray(ray: Any) -> None:
-    from ray._common.usage.usage_lib import usage_stats_enabled
-
-    assert [node["NodeManagerAddress"] for node in ray.nodes()] == ["127.0.0.1"]
-    assert not usage_stats_enabled()
-
-
 def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: Any) -> None:
-    cells = [Cell("PCL", "demo", "released", 0), Cell("statistics", "demo", "released", 0)]
+    changes = (*SMALL, "training.epochs=3")
+    cells = [Cell(name, "demo", "released", 0) for name in ("PCL", "statistics")]
     small_data(tmp_path / cells[0].folder)
     books = {engine: Book(tmp_path / engine) for engine in ("processes", "ray")}
     for engine, book in books.items():
-        assert run_cells(cells, book, tmp_path, engine=engine, workers=1, device="cpu", changes=SMALL) == []
+        assert run_cells(cells, book, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
     for cell in cells:
-        key = cell.key(SMALL)
+        key = cell.key(changes)
         one, other = (book.find(key) or {} for book in books.values())
         assert one.get("rows") == other.get("rows")
         assert len(one) == len(other) > 1
@@ -222,18 +270,17 @@ def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
     assert (found.settings, found.validation, found.tests) == (alone.settings, alone.validation, alone.tests)
 
 
-def test_the_command_starts_a_ray_of_its_own_and_says_one_line(run: Path, tmp_path: Path) -> None:
-    if find_spec("ray") is None:
-        absent("ray is not installed: pip install 'concf[ray]'")
-    words = [sys.executable, "-m", "concf", "recommend", run, "-k", "5", "--by", "bpr", "--out"]
-    quiet = {name: value for name, value in QUIET.items() if name != "RAY_ADDRESS"}
-    more = ["--engine", "ray", "--workers", "1", "--json"]
-    done = subprocess.run([*words, "recs/", *more], cwd=tmp_path, env=quiet, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-    found = pl.read_parquet(tmp_path / "recs")
-    assert json.loads(done.stdout) == {"out": "recs", "users": USERS, "rows": len(found), "by": "bpr"}
-    assert found.equals(plain(run, by="bpr"))
-    assert names_in(tmp_path) == ["recs"]
+def test_the_command_starts_a_ray_of_its_own_or_joins_one_and_says_one_line(run: Path, commands: Commands) -> None:
+    folder, started = commands
+    said = {name: (*command.communicate(), command.returncode) for name, command in started.items()}
+    assert "it wants a token: set RAY_AUTH_MODE=token" in said.pop("stranger")[1]
+    expected = plain(run, by="bpr")
+    for name, (out, err, code) in said.items():
+        assert (code, err) == (0, "")
+        assert json.loads(out) == {"out": name, "users": USERS, "rows": len(expected), "by": "bpr"}
+        assert pl.read_parquet(folder / name).equals(expected)
+    assert json.loads((folder / "own.json").read_text()) == [["127.0.0.1"], False]  # no other machine can reach it
+    assert names_in(folder) == ["joined", "joined.json", "own", "own.json"]
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -256,10 +303,95 @@ def test_without_ray_the_extra_is_named(run: Path, tmp_path: Path, concf: CLI, m
     assert names_in(tmp_path) == []
 
 
-def test_a_cluster_that_does_not_answer_is_named_at_once(
-    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("address", "said"), [
+    ("127.0.0.1:9", "refused"),
+    ("ray://127.0.0.1:9", "refused"),
+    ("ray://head", "not HOST:PORT"),
+    ("head", "Invalid address"),
+])  # fmt: skip
+def test_an_address_without_a_cluster_is_refused_at_once(
+    run: Path, tmp_path: Path, ray: Any, concf: CLI, monkeypatch: pytest.MonkeyPatch, address: str, said: str
 ) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    with pytest.raises(ConfigError, match=r"RAY_ADDRESS = 127\.0\.0\.1:9: no Ray cluster answers there"):
-        list(spread(Sums(tmp_path), [1], "ray"))
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    started = time.monotonic()
+    code, out, err = concf("recommend", run, "--engine", "ray", "--out", tmp_path / "recs")
+    assert (code, out) == (2, "")
+    assert f"RAY_ADDRESS = {address}: there is no Ray cluster to join" in err
+    assert said in err
+    assert time.monotonic() - started < 10
+    assert names_in(tmp_path) == []
+
+
+def test_ports_of_others_and_other_ports_of_ray_are_told_apart(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _cluster(None):
+        node = next(each["NodeManagerPort"] for each in ray.nodes())
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{node}")
+    with pytest.raises(ConfigError, match="what answers there is no head of Ray"):
+        next(spread(abs, [1], "ray"))
+
+    def answer() -> None:
+        with other.accept()[0] as caller:
+            caller.sendall(b"HTTP/1.1 400 Bad Request")
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        answers = threading.Thread(target=answer)
+        answers.start()
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{other.getsockname()[1]}")
+        with pytest.raises(ConfigError, match="what listens there is not Ray"):
+            next(spread(abs, [1], "ray"))
+        answers.join()
+
+
+def test_a_cluster_is_found_where_it_is_the_machines_own(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert [done.result() for _, done in spread(abs, [-1], "ray", workers=1)] == [1]
+
+
+def test_another_version_of_ray_or_of_concf_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("ray._private.utils.compute_version_info", lambda: ("0.9", "3.6.1", "a"))
+        with pytest.raises(ConfigError, match=r"Version mismatch.* Ray: 0\.9 Python: 3\.6\.1"):
+            next(spread(abs, [1], "ray"))
+    monkeypatch.setattr("concf.spread.VERSION", "99")
+    with pytest.raises(ConfigError, match=r"a worker of the Ray cluster has concf .*, and this is 99"):
+        next(spread(abs, [1], "ray", workers=1))
+
+
+def test_a_function_the_workers_have_not_is_named(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "only_here.py").write_text("def double(job):\n    return 2 * job\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"could not start\. Has every machine of it this version of concf"):
+        next(spread(import_module("only_here").double, [1], "ray", workers=1))
+
+
+def test_a_full_cluster_is_waited_for_and_that_is_said(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("concf.spread.PATIENCE", 0.5)
+    say = spreading._say_waiting
+    with _cluster(None):
+        others = spread(abs, list(range(9)), "ray")
+        next(others)
+        wait_for(lambda: ray.available_resources().get("CPU", 0) < 1, "no free core")
+        caplog.clear()
+        monkeypatch.setattr("concf.spread._say_waiting", lambda ray: (say(ray), others.close()))
+        assert [done.result() for _, done in spread(abs, [-4], "ray", workers=1)] == [4]
+    assert "0 of its 3 cores are free): waiting for one" in caplog.text
+
+
+def test_a_machine_lost_in_the_middle_loses_and_doubles_nothing(
+    tmp_path: Path, ray: Any, head: Cluster, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def kill() -> None:
+        wait_for((tmp_path / "victim").exists, "a worker on the second machine")
+        head.kill(head.started[-1])
+
+    with _cluster(None):
+        wait_for(lambda: len(ray.nodes()) == 2, "the second machine")
+        murder = threading.Thread(target=kill)
+        murder.start()
+        done = [(job, future.result()) for job, future in spread(Doomed(tmp_path), range(9), "ray")]
+        murder.join()
+    assert sorted(done) == [(job, 2 * job) for job in range(9)]
+    assert int((tmp_path / "victim").read_text()) in range(9)
+    assert capfd.readouterr().out == ""
