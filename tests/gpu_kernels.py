@@ -6,6 +6,7 @@ It needs no reader of logs, so that it runs where little is installed (with --no
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,16 +22,17 @@ from concf.data.split import Recipe, Split
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.learning import capture
-from concf.learning.branches import distinct
 from concf.learning.consensus import consensus
+from concf.learning.places import distinct
 from concf.learning.presets import choose_settings
 from concf.learning.sampled import NOTHING
 from concf.learning.settings import ConCFSettings
 from concf.learning.train import train
 from concf.learning.trainer import Trainer
-from concf.model.kernels import Sparse, listed_scores, log_partition, sums_of_groups, take_rows, two_layers
+from concf.model.kernels import Sparse, listed_scores, log_partition, two_layers
 from concf.model.losses import listwise
 from concf.model.objectives import FIVE
+from concf.model.rows import added_groups, sums_of_groups, take_and_part, take_rows
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -111,6 +113,16 @@ def test_take_rows() -> None:
     same(lambda table: take_rows(table, places(table)), EXACT, torch.randn(4, 50, 18))
 
 
+def test_rows_and_whole_tables_have_one_gradient() -> None:
+    places = placed(torch.randint(50, (300,)))
+
+    def both(table: Tensor) -> Tensor:
+        rows, parts = take_and_part(table, places(table))
+        return torch.cat([rows.sum(1), torch.stack(parts[1:]).square().sum(1)])
+
+    same(both, EXACT, torch.randn(4, 50, 18))
+
+
 @pytest.mark.parametrize("columns", [1, 17, 64, 65, 384])
 def test_sparse_products(columns: int) -> None:
     dense = torch.randn(70, 90) * (torch.rand(70, 90) < 0.1)
@@ -140,6 +152,14 @@ def test_dropout_and_its_gradient_leave_out_the_same() -> None:
     assert first.mean().item() == pytest.approx(1.0, abs=0.03)
     assert not torch.equal(first, second)
     assert not torch.equal(first[0], first[1])
+
+
+@pytest.mark.parametrize("taught", [True, False])
+def test_groups_of_their_own_are_added_one_by_one(taught: bool) -> None:
+    mine, more = torch.randn(6, 333, 18), torch.randn(2, 333, 18) if taught else None
+    found = added_groups(mine.cuda(), None if more is None else more.cuda(), 3)
+    for value, expected in zip(found, added_groups(mine.double(), more, 3), strict=True):
+        near(value, expected, EXACT)
 
 
 @pytest.mark.parametrize("taught", [True, False])
@@ -230,14 +250,15 @@ def moving(trainer: Trainer) -> list[Tensor]:
     return [*parameters, trainer.weights, trainer.initial, trainer.pull, trainer.lesson, *states]
 
 
-@pytest.mark.parametrize("preset", ["paper", "released", "reference"])
-@pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
+@pytest.mark.parametrize(
+    ("preset", "encoder"),
+    [*product(["paper", "released", "reference"], ["mlp", "mf", "lightgcn"]), ("strong", "mf"), ("strong", "mlp")],
+)
 def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
     """Each epoch from the CPU's state, so that two items that all but tie, or a gradient of 0, do not decide."""
-    chosen, data = (
-        settings(preset, model={"dimensions": 24, "dropout": 0.0, "spread": 0.3, "encoder": encoder}),
-        small(),
-    )
+    consensus = {"warm_up": 1} if preset == "strong" else {}
+    model = {"dimensions": 24, "dropout": 0.0, "spread": 0.3, "encoder": encoder}
+    chosen, data = settings(preset, model=model, consensus=consensus), small()
     first, second = (Trainer(data, chosen, 3, device) for device in ("cuda", "cpu"))
     for epoch in range(4):
         close(first.epoch(epoch), second.epoch(epoch), 1e-3)

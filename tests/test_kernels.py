@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from concf.model import kernels
-from concf.model.kernels import Sparse, listed_scores, log_partition, sums_of_groups, take_rows, two_layers
+from concf.model.kernels import Sparse, listed_scores, log_partition, two_layers
+from concf.model.rows import added_groups, sums_of_groups, take_and_part, take_rows
 
 double = torch.float64
 
@@ -160,3 +161,38 @@ def test_sums_of_groups_are_a_sum_and_two_products(taught: bool) -> None:
     assert torch.allclose(total, whole.sum(0), atol=1e-12)
     assert torch.allclose(squares, (whole * whole).sum((1, 2)))
     assert torch.allclose(products, (mine * whole).sum((1, 2)))
+
+
+@pytest.mark.parametrize("taught", [True, False])
+def test_groups_of_their_own_are_added_one_by_one(taught: bool) -> None:
+    mine, more = torch.randn(4, 5, 3, dtype=double), torch.randn(2, 5, 3, dtype=double)
+    whole = mine.clone()
+    whole[1:3] += more if taught else 0
+    before = mine.clone()
+    found = added_groups(mine, more if taught else None, 1)
+    expected = whole, (whole * whole).sum((1, 2)), (before * whole).sum((1, 2))
+    assert all(torch.allclose(*pair) for pair in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("looks", [(), (1,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("takes", [True, False])
+@pytest.mark.parametrize("copies", [True, False])
+def test_rows_and_whole_tables_have_one_gradient(looks: tuple[int, ...], takes: bool, copies: bool) -> None:
+    """A row taken twice, tables that nothing looks at, copies of one table: the gradient is that of plain indexing."""
+    leaf, places, weight = (
+        drawn(1 if copies else 3, 6, 4),
+        torch.tensor([5, 0, 5, 2]),
+        torch.randn(3, 4, 4, dtype=double),
+    )
+    if not looks and not takes:
+        return
+
+    def cost(rows: Tensor, tables: Sequence[Tensor]) -> Tensor:
+        parts = [(rows * weight).sum()] if takes else []
+        return torch.stack([*parts, *(tables[place].square().sum() * (place + 1) for place in looks)]).sum()
+
+    table = leaf.expand(3, -1, -1)
+    assert all(torch.equal(one, other) for one, other in zip(take_and_part(table, places)[1], table, strict=True))
+    found, expected = cost(*take_and_part(table, places)), cost(table[:, places], table.unbind())
+    assert torch.allclose(found, expected)
+    assert torch.allclose(*(torch.autograd.grad(each, leaf)[0] for each in (found, expected)))

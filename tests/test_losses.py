@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.learning.branches import distinct, most_users
+from concf.learning.places import distinct, most_users
 from concf.model import losses
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)

@@ -28,8 +28,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.learning.batches import Sampler
-from concf.learning.branches import distinct
 from concf.learning.checkpoint import HISTORY, load_run
+from concf.learning.places import distinct
 from concf.learning.together import refuse_many
 from concf.learning.world import World
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.learning.branches import distinct
+from concf.learning.places import distinct
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.sampled import ITEMS, USERS, SampledSoftmax, proposal

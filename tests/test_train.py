@@ -19,7 +19,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.learning.batches import DRAWS, Sampler, stream
-from concf.learning.branches import distinct
+from concf.learning.places import distinct
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import ConCFSettings

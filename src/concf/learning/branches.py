@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.errors import ConfigError
 from concf.learning.batches import Among, Batch
 from concf.learning.capture import Lanes
-from concf.learning.places import EVERYWHERE, Places, marked
+from concf.learning.places import EVERYWHERE, Places, distinct, marked, most_users
 from concf.learning.sampled import ITEMS, USERS, SampledSoftmax
 from concf.model import losses
 from concf.model.encoders import MLP, Encoder
 from concf.model.heads import Columns, TableHead
-from concf.model.kernels import Sparse, listed_scores, log_partition, take_from, take_rows
+from concf.model.kernels import Sparse, listed_scores, log_partition
 from concf.model.model import Model
 from concf.model.objectives import Objective
+from concf.model.rows import take_and_part, take_from, take_rows
 
 
 class Branches:
@@ -86,12 +84,16 @@ class Branches:
 
     def _both_sides(
         self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
-    ) -> Sequence[Tensor]:
-        """([heads, B, size], [heads, n, size]) encodings; an encoder that does something has all rows in one go."""
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """([heads, B, size], [heads, n, size]) encodings, and each head's table of items: one gradient for all of it.
+
+        An encoder that does something has all rows in one go.
+        """
         if self.model.encoder.plain:
-            return [take_rows(user, users), take_rows(item, items)]
+            return take_rows(user, users), *take_and_part(item, items)
         rows = take_from([user, item], [users, items])
-        return _divided(self.model.encode(rows, noise), len(users), 1)
+        h_user, h_item = _divided(self.model.encode(rows, noise), len(users), 1)
+        return h_user, h_item, item.unbind()
 
     def _draws(self) -> bool:
         """Whether any head looks at the unobserved items that were drawn."""
@@ -117,8 +119,8 @@ class Branches:
         user, item = self.model.encoder.spread(user, item)
         both = batch.items if self._draws() else batch.positive
         rows = places.of_users(batch.user), places.of_items(both)
-        h_user, h_item = (side.unbind() for side in self._both_sides(user, item, *rows, noise))
-        tables = item.unbind()  # one by one they would each leave a gradient of all
+        h_users, h_items, tables = self._both_sides(user, item, *rows, noise)
+        h_user, h_item = h_users.unbind(), h_items.unbind()
         chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
             h_all, columns = self._catalogue(name, tables, batch, noise, places)
@@ -362,39 +364,3 @@ def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
     """The first `length` of a dimension, and the rest; their gradients are put side by side again in one go."""
     parts: list[Tensor] = list(torch.split(tensor, [length, tensor.shape[dimension] - length], dimension))
     return parts
-
-
-def distinct(
-    places: Tensor, n: int, kind: torch.dtype, most: int | None = None, among: Among | None = None
-) -> tuple[Tensor | slice, Tensor]:
-    """(rows, weights) that count each distinct one of the places [B] (of 0 .. n-1) once.
-
-    most: no more than so many are distinct; None: not known. On a GPU, where shapes must stay the same, so many rows,
-    those to spare with weight 0, or all rows with weight 1 / multiplicity; elsewhere as many as there are.
-    among: the places of all processes, of which each is counted by one alone: the one that has its last row
-    """
-    row = torch.arange(len(places), device=places.device)
-    everyone, at = (places, row) if among is None else among
-    if places.is_cuda and (most is None or most >= len(everyone)):  # in all processes alike
-        one = torch.ones(len(everyone), dtype=kind, device=places.device)
-        times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, everyone, one)
-        return slice(None), 1 / times[places]
-    every_row = torch.arange(len(everyone), device=places.device)
-    last = torch.full((n,), -1, device=places.device).scatter_reduce_(0, everyone, every_row, "amax")
-    if places.is_cuda and most is not None:
-        rows = torch.nonzero_static(last[places] == at, size=most, fill_value=-1)[:, 0]
-        return rows.clamp(min=0), (rows >= 0).to(kind)
-    rows = last[last >= 0]
-    if among is not None:
-        rows = torch.full_like(every_row, -1).index_copy_(0, at, row)[rows]
-        rows = rows[rows >= 0]
-        if not len(rows):
-            return row[:1], torch.zeros(1, dtype=kind)  # an operation on no row at all is a case of its own
-    return rows, torch.ones(len(rows), dtype=kind)
-
-
-def most_users(degree: NDArray[np.int64], pairs: int) -> int:
-    """How many users so many pairs can belong to at most, where a user's pairs come one after the other."""
-    fewest = np.sort(degree[degree > 0])
-    whole = int(np.searchsorted(np.cumsum(fewest), pairs, side="right"))  # users that fit in whole ...
-    return min(whole + 2, len(fewest))  # ... and two at the ends of which only a part does

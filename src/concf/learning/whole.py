@@ -8,8 +8,8 @@ from torch import Tensor
 
 from concf.learning.batches import Batch
 from concf.learning.places import Rows
-from concf.model.kernels import added_groups, sums_of_groups
 from concf.model.model import Model
+from concf.model.rows import added_groups, sums_of_groups
 
 
 class WholeTables:
@@ -36,7 +36,4 @@ class WholeTables:
 def summed(found: Sequence[Tensor], first: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """As `sums_of_groups`; where every head has a table of its own nothing is summed over heads."""
     mine, more = found[0], found[1] if len(found) > 1 else None
-    total, square, product = sums_of_groups(mine, more, first)
-    if groups > 1:
-        total = mine if more is None else added_groups(mine, more, first)
-    return total, square, product
+    return sums_of_groups(mine, more, first) if groups == 1 else added_groups(mine, more, first)

@@ -11,7 +11,8 @@ from abc import ABC, abstractmethod
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from concf.model.kernels import log_partition, take_rows
+from concf.model.kernels import log_partition
+from concf.model.rows import take_rows
 
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 Columns = tuple[Tensor, Tensor]  # ([c] places of a softmax, [c] what is added to the logit of each)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
@@ -27,17 +27,6 @@ FEW = 4  # places of a list up to which its vectors are simply gathered
 CHUNK = 32  # cells of a sparse row that go together on a GPU
 NARROW = 64  # columns up to which a sparse product, and a softmax, have kernels of their own
 GPU_BLOCK = 1 << 27  # logits that are held at a time on a GPU, of vectors that are wider
-
-
-def take_rows(table: Tensor, places: Tensor) -> Tensor:
-    """[g, n, d], [b] -> [g, b, d]; the gradients of a row that is taken twice add up, without a sort."""
-    return take_from([table], [places])
-
-
-def take_from(tables: Sequence[Tensor], places: Sequence[Tensor]) -> Tensor:
-    """[g, b + c + ..., d] rows of the first table [g, n, d] at its places [b], of the second at its places [c], ..."""
-    rows: Tensor = _TakeRows.apply(len(tables), *tables, *places)  # type: ignore[no-untyped-call]
-    return rows
 
 
 def log_partition(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
@@ -66,28 +55,6 @@ def two_layers(
     share = 0.0 if noise is None else dropout
     encoded: Tensor = _TwoLayers.apply(rows, *first, *second, share, noise)  # type: ignore[no-untyped-call]
     return encoded
-
-
-def sums_of_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """([n, d], [g], [g]) of whole = mine + more: the sum over groups, |whole|^2 and <mine, whole> of each.
-
-    mine: [g, n, d]; more: [h, n, d] of the groups `first` and on, nothing for the others
-    """
-    if has_kernel(mine):
-        from concf.model import triton_kernels
-
-        return triton_kernels.sums_of_groups(mine, more, first)
-    whole = mine if more is None else added_groups(mine, more, first)
-    squares = torch.stack([torch.dot(each, each) for each in whole.flatten(1)])
-    products = squares if more is None else torch.stack(list(map(torch.dot, mine.flatten(1), whole.flatten(1))))
-    return whole.sum(0), squares, products
-
-
-def added_groups(mine: Tensor, more: Tensor, first: int) -> Tensor:
-    """[g, n, d] mine, with more [h, n, d] added to the groups `first` and on."""
-    whole = mine.clone()
-    whole[first : first + len(more)] += more
-    return whole
 
 
 class Sparse(nn.Module):
@@ -163,36 +130,6 @@ def _product(matrix: Tensor, chunks: Tensor, dense: Tensor) -> Tensor:
 
         return triton_kernels.sparse_product(matrix, chunks, CHUNK, dense)
     return matrix @ dense
-
-
-def _add_rows(rows: Tensor, places: Tensor, n: int) -> Tensor:
-    """[g, b, d], [b] -> [g, n, d]: each row added at its place."""
-    groups, _, size = rows.shape
-    total = rows.new_zeros(groups * n, size)
-    flat = (torch.arange(groups, device=rows.device)[:, None] * n + places).reshape(-1, 1).expand(-1, size)
-    return total.scatter_add_(0, flat, rows.reshape(-1, size)).view(groups, n, size)
-
-
-class _TakeRows(torch.autograd.Function):
-    """Copies of one table (stride 0) give copies of one block of rows; each copy has a gradient of its own."""
-
-    @staticmethod
-    def forward(ctx: Any, n: int, *parts: Tensor) -> Tensor:
-        tables, places = parts[:n], parts[n:]
-        ctx.save_for_backward(*places)
-        ctx.lengths = [table.shape[1] for table in tables]
-        copies = all(table.stride(0) == 0 for table in tables)
-        sources = [table[:1] if copies else table for table in tables]
-        rows = [source.index_select(1, at) for source, at in zip(sources, places, strict=True)]
-        taken = rows[0] if n == 1 else torch.cat(rows, 1)
-        return taken.expand(len(tables[0]), -1, -1)
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        places = ctx.saved_tensors
-        parts = torch.split(upstream, [len(at) for at in places], 1)
-        added = [_add_rows(part, at, n) for part, at, n in zip(parts, places, ctx.lengths, strict=True)]
-        return None, *added, *(None for _ in places)
 
 
 class _TwoLayers(torch.autograd.Function):

@@ -338,7 +338,7 @@ def _sums_of_groups_kernel(mine, more, total, parts, groups, first, last, n, N: 
 
 
 def sums_of_groups(mine: Tensor, more: Tensor | None, first: int) -> tuple[Tensor, Tensor, Tensor]:
-    """See `kernels.sums_of_groups`."""
+    """See `rows.sums_of_groups`."""
     mine, groups, n = mine.contiguous(), len(mine), mine[0].numel()
     blocks = triton.cdiv(n, CELLS)
     total, parts = torch.empty_like(mine[0]), mine.new_empty(blocks, 2, groups)
