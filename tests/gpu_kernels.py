@@ -158,7 +158,9 @@ def test_dropout_and_its_gradient_leave_out_the_same() -> None:
 def test_groups_of_their_own_are_added_one_by_one(taught: bool) -> None:
     mine, more = torch.randn(6, 333, 18), torch.randn(2, 333, 18) if taught else None
     found = added_groups(mine.cuda(), None if more is None else more.cuda(), 3)
-    for value, expected in zip(found, added_groups(mine.double(), more, 3), strict=True):
+    for value, expected in zip(
+        found, added_groups(mine.double(), None if more is None else more.double(), 3), strict=True
+    ):
         near(value, expected, EXACT)
 
 
@@ -256,9 +258,9 @@ def moving(trainer: Trainer) -> list[Tensor]:
 )
 def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
     """Each epoch from the CPU's state, so that two items that all but tie, or a gradient of 0, do not decide."""
-    consensus = {"warm_up": 1} if preset == "strong" else {}
+    parts = {"consensus": {"warm_up": 1}, "training": {"steps": None}} if preset == "strong" else {}
     model = {"dimensions": 24, "dropout": 0.0, "spread": 0.3, "encoder": encoder}
-    chosen, data = settings(preset, model=model, consensus=consensus), small()
+    chosen, data = settings(preset, model=model, **parts), small()
     first, second = (Trainer(data, chosen, 3, device) for device in ("cuda", "cpu"))
     for epoch in range(4):
         close(first.epoch(epoch), second.epoch(epoch), 1e-3)
