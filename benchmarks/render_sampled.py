@@ -53,6 +53,8 @@ def accuracies(lines: list[Line]) -> list[str]:
 
 
 def in_words(seconds: float) -> str:
+    if seconds < 0.01:
+        return f"{1e3 * seconds:.2f} ms"
     return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 

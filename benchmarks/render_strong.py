@@ -17,6 +17,16 @@ FIGURES = ("recall@50", "ndcg@50")
 HEAD, AGREED = "ConCF `strong`, the head it ships", "ConCF `strong`, consensus"
 FUSION, JUDGED = "its voters trained apart, plain rank fusion", "its voters trained apart, judged"
 OURS = (HEAD, AGREED, FUSION, JUDGED)
+EVIDENCE = {  # label in the trials -> what the judge hears
+    "now": "the voters' ranks, popularity, activity",
+    "sc": "and the heads' scores",
+    "ik,uk": "and how alike the item is to what the user used, and its users to the user",
+    "ik,uk,gf": "and graph filters beside that",
+    "sc,ik,uk,gf": "and all of these",
+    "all raw": "and likeness in the heads' own vectors too",
+    "+deep,all raw": "and an autoencoder and sums of item vectors as voters too",
+    "re": "ranks alone, of three restarts of each head",
+}
 Series = dict[int, dict[str, float]]  # seed -> figures
 
 
@@ -78,19 +88,40 @@ def section(name: str, known: dict[str, Series]) -> str:
 
 
 def ablations() -> str:
-    """Validation of the best head and of the consensus without each part: the mean over the splits that have it."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    """Validation of the best head and of the consensus without each part, beside `strong` on the same splits."""
+    found: dict[str, dict[tuple[str, int], tuple[float, float]]] = {}
     for line in lines("strong-ablations.jsonl"):
         rows, key = line["rows"], line["key"]
         figures = rows[line["best_head"]]["validation"], rows["consensus"]["validation"]
-        found.setdefault((key["variant"], key["data"]), []).append(figures)
+        found.setdefault(key["variant"], {})[key["data"], key["seed"]] = figures
+    names, tables = list(reversed(DATA)), []
+    for splits in sorted({frozenset(runs) for runs in found.values()}, key=lambda each: -len(each)):
+        rows = []
+        for title in ABLATIONS:
+            if title == "strong" or found[title].keys() == splits:
+                runs = {name: [found[title][each] for each in sorted(splits) if each[0] == name] for name in names}
+                figures = [", ".join(f"{mean(each):.4f}" for each in zip(*runs[name], strict=True)) for name in names]
+                rows.append([title, *figures])
+        seeds = {name: ", ".join(str(seed) for each, seed in sorted(splits) if each == name) for name in names}
+        tables.append(table(["", *(f"{name} ({seeds[name]})" for name in names)], rows))
+    return "\n".join(tables)
+
+
+def evidence() -> str:
+    """Validation and test Recall@50 of judges that hear more, in a prototype: means over splits, gains in percent."""
+    found: dict[tuple[str, str], list[list[float]]] = {}
+    for line in lines("strong-trials-evidence.jsonl"):
+        if line["stage"] == "evidence 3" and line.get("form") == "3":
+            figures = [line["crossed"][0], line["test"][0]]
+            found.setdefault((line["label"], line["data"].rpartition("-")[0]), []).append(figures)
     names, rows = list(reversed(DATA)), []
-    for title in ABLATIONS:
-        cells = [title]
+    for label, title in EVIDENCE.items():
+        cells = []
         for name in names:
-            runs = found.get((title, name), [])
-            cells.append(", ".join(f"{mean(each):.4f}" for each in zip(*runs, strict=True)))
-        rows.append(cells)
+            mine, plain = ([mean(each) for each in zip(*found[who, name], strict=True)] for who in (label, "now"))
+            gains = ", ".join(f"{100 * (one / other - 1):+.1f} %" for one, other in zip(mine, plain, strict=True))
+            cells.append(", ".join(f"{each:.4f}" for each in mine) if label == "now" else gains)
+        rows.append([title, *cells])
     return table(["", *names], rows)
 
 
@@ -152,19 +183,24 @@ def plot(target: Path) -> None:
     figure.savefig(target, dpi=110)
 
 
+def _time(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+
+
 def main() -> None:
     known = series("")
-    alone = lines("strong-alone.jsonl")
+    alone, steps = lines("strong-alone.jsonl"), lines("strong-steps.jsonl")[-1]
     text = (ROOT / "benchmarks" / "strong_words.md").read_text("utf-8")
     filled = {
         "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
         "ablations": ablations(),
+        "evidence": evidence(),
         "goal": goal(known),
-        "n": str(len(lines("strong-trials.jsonl")) + len(lines("strong-trials-judge.jsonl"))),
-        "alone": ", ".join(
-            f"{line['seconds']:.0f} s ({line['device'].replace('cuda:0', 'H200').replace('cpu', 'two cores')})"
-            for line in alone
+        "n": f"{sum(len(lines(path.name)) for path in RESULTS.glob('strong-trials*.jsonl')):,}",
+        "alone": " and ".join(
+            f"{_time(line['seconds'])} on {'an H200' if 'cuda' in line['device'] else 'two cores'}" for line in alone
         ),
+        **{name: f"{seconds:.2g}" for name, seconds in steps["seconds"].items()},
         "settings": ", ".join(f"`{name}`" for name in alone[0]["settings"]["objectives"]),
     }
     for name, words in filled.items():

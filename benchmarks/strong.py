@@ -27,6 +27,7 @@ from concf.baselines.table import BASELINES
 from concf.book import Book
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.learning.memory import kept_memory
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
 from concf.learning.trainer import Trainer
@@ -155,7 +156,8 @@ def steps(book: Book, folder: Path, device: str | None) -> None:
         "ranking": lambda: trainer.validate(trainer.agree()),
         "taught_step": lambda: trainer._step(batches[0], True),
     }
-    took = medians(in_turns(works, 6))
+    with kept_memory(trainer.model):
+        took = medians(in_turns(works, 6))
     epochs, every, first = settings.training.epochs, settings.consensus.every, settings.consensus.first_lesson
     whole = len(batches) * (first * took["step"] + (epochs - first) * took["taught_step"])
     whole += len({*range(0, epochs, every), epochs - 1}) * took["ranking"]

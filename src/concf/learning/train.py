@@ -15,6 +15,7 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.learning.checkpoint import RunFolder
+from concf.learning.memory import kept_memory
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS, EVERYTHING, R_CONSENSUS, ConCFSettings
@@ -89,7 +90,7 @@ def train(
         folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.agreement.teacher)
     _refuse_other_processes(run, trainer)
     saved = time.monotonic()
-    with working("training", chosen.training.epochs) as advance:
+    with working("training", chosen.training.epochs) as advance, kept_memory(run.model):
         advance(run.epoch)
         while not run.finished:
             world.refuse_orphan()
