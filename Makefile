@@ -9,8 +9,6 @@ ifneq ($(wildcard ../shared/data),)
 export CONCF_DATA_HOME ?= $(abspath ../shared/data)
 endif
 
-# pip would compile every file of every library, which takes a minute; a quarter of them is ever imported. What all of
-# concf needs is imported, and so compiled, at once; the rest when it is first asked for.
 # Python keeps what it has compiled, whatever the shell says: the tests start a hundred processes and more.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -18,6 +16,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(READY)
 
+# pip would compile every file of every library, of which few are ever imported. What all of concf needs is imported, and
+# so compiled, at once; the rest when it is first asked for.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("concf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)

@@ -2,7 +2,7 @@
 
     python benchmarks/strong.py baselines         # with the settings that docs/baselines.md chose on seed 0
     python benchmarks/strong.py test              # strong, and the same voters trained apart: seeds 5 to 9
-    python benchmarks/strong.py ablations         # strong without each part: seeds 0 and 1, judged by validation
+    python benchmarks/strong.py ablations         # strong without each part: seeds 0 to 4, judged by validation
     python benchmarks/strong.py alone             # one run with the machine to itself: how long it takes
     python benchmarks/strong.py steps             # steps and rankings of that run, where a whole one takes too long
     python benchmarks/render_strong.py
@@ -35,7 +35,7 @@ from concf.learning.trainer import Trainer
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-released")  # the slowest first
-TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(2)
+TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(5)
 ALONE = ("citeulike-paper", 5)  # data and seed
 AT, METRICS = (20, 50), ("recall", "ndcg")
 ABLATIONS = {

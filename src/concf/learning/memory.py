@@ -1,7 +1,7 @@
 """Freed memory is kept for the next step.
 
 A step makes tensors of the size of the embedding tables and lets them go again. The C library gives blocks so large
-back to the system at once, and the system fills every page with zeros before it hands it out anew: a fifth of a step.
+back to the system at once, and the system fills every page with zeros before it hands it out anew: much of a step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from concf.model.model import Model
 
 MOST = 512 << 20  # bytes of parameters up to which memory is kept: beyond, it may be short
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, see <malloc.h>
-KEPT, USUAL = 1 << 30, 128 << 10  # bytes: a block of that size is given back at once
+KEPT, USUAL = 1 << 30, 32 << 20  # bytes: a block of that size is given back at once; the second is what glibc comes to
 
 
 @contextmanager
