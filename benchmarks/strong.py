@@ -16,17 +16,22 @@ import argparse
 import json
 import multiprocessing
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from measuring import busy_cores, in_turns, medians
+from torch import Tensor
 
 from concf.baselines.table import BASELINES
 from concf.book import Book
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.learning.agreement import Agreement
+from concf.learning.evidence import ABOUT_BOTH, Witness
 from concf.learning.memory import kept_memory
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
@@ -38,10 +43,16 @@ DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-re
 TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(5)
 ALONE = ("citeulike-paper", 5)  # data and seed
 AT, METRICS = (20, 50), ("recall", "ndcg")
+RANKS_ALONE, NO_LIKENESS = "a judge that hears ranks alone", "a judge that hears no likeness"
+VOTERS = '"weighted-squares@0.02","weighted-squares@0.04","cosine-softmax@0.15","cosine-softmax@0.2"'
+PUPILS = '"weighted-squares@0.03#pupil","weighted-squares@0.04#pupil","weighted-squares@0.05#pupil"'
 ABLATIONS = {
     "strong": [],
     "no lesson": ["consensus.weight=0"],
     "no judge": ["consensus.judged=false"],
+    RANKS_ALONE: [],
+    NO_LIKENESS: [],
+    "three pupils": [f"objectives=[{VOTERS},{PUPILS}]"],
     "no guests": ["consensus.guests=[]"],
     "everyone is taught": ["consensus.untaught=[]"],
     "twice the lesson": ["consensus.weight=0.01"],
@@ -65,12 +76,33 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
     return Split.load(path)
 
 
+@contextmanager
+def hearing(variant: str) -> Iterator[None]:
+    """A judge that hears less, for the variants that are about it."""
+    heads, all_of_it = Agreement._witnesses, Witness.__call__
+
+    def without_likeness(self: Witness, users: Tensor, items: Tensor) -> Tensor:
+        said = all_of_it(self, users, items)
+        said[..., ABOUT_BOTH - 2 : ABOUT_BOTH] = 0
+        return said
+
+    if variant == RANKS_ALONE:
+        Agreement._witnesses = lambda _: []  # type: ignore[method-assign]
+    if variant == NO_LIKENESS:
+        Witness.__call__ = without_likeness  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Agreement._witnesses, Witness.__call__ = heads, all_of_it  # type: ignore[method-assign]
+
+
 def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
     """Every head and consensus at its best, on validation and test."""
-    name, seed, _, changes = job
+    name, seed, variant, changes = job
     data = split_of(name, seed, folder)
     begin = time.perf_counter()
-    run = train(data, choose_settings("strong", words=changes), seed=seed, device=device)
+    with hearing(variant):
+        run = train(data, choose_settings("strong", words=changes), seed=seed, device=device)
     seconds = time.perf_counter() - begin
     rows = {
         each: {

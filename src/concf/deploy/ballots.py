@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from concf.learning.consensus import rank_importance, ranks_over_time
-from concf.learning.judge import figures, standing
+from concf.learning.consensus import rank_importance
 from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS
 
@@ -23,7 +22,7 @@ class Ballots:
     earned:     [K] R (Eq. 10)
     steadiness: [voters, users, K] C (Eq. 11); 0 for the R-consensus
     voices:     [voters], 1 on average
-    judge:      the judge's weights, if there is one: lists are then in its order
+    judged:     the lists [users, L] and what a judge gives each of their places, if there is one: the lists' order
     """
 
     def __init__(self, run: Run, by: str) -> None:
@@ -41,14 +40,17 @@ class Ballots:
         ).numpy()
         self.steadiness: NDArray[np.float32] = steadiness.numpy()
         self.voices: NDArray[np.float64] = voices / voices.mean()
-        self.judge = votes["judge"].cpu() if by == CONSENSUS and "judge" in votes else None
-        self.temperature = chosen.temperature
-        self.popularity, self.activity = standing(run.data.train)
+        self.judged: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
+        lists = run.best[by].lists
+        if "judged" in votes and lists is not None:
+            self.judged = lists.cpu().numpy(), votes["judged"].cpu().numpy()
 
     def worth(self, user: int, items: NDArray[np.int32]) -> NDArray[np.float32]:
-        """[k] I (Eq. 12) of items [k] to one user: the mean of the votes, or what the judge makes of them."""
-        if self.judge is not None:
-            return np.asarray(self._judged(np.array([user]), torch.from_numpy(items)[None].long())[0], np.float32)
+        """[k] I (Eq. 12) of items [k] to one user: the mean of the votes; or what the judge gave them, -inf if none."""
+        if self.judged is not None:
+            listed, given = (each[user] for each in self.judged)
+            here = listed == items[:, None]
+            return np.where(here.any(1), given[here.argmax(1)], -np.inf).astype(np.float32)
         named = self.items[:, user]  # [voters, K]
         cast = self.voices[:, None] * (self.earned + self.steadiness[:, user])
         item, vote = np.divmod(np.flatnonzero(named == items[:, None, None]), named.size)
@@ -57,22 +59,17 @@ class Ballots:
 
     def worths(self, users: NDArray[np.int64], items: Tensor, n_items: int) -> Tensor:
         """[b, k] the same of items [b, k] to several users, -1 at an empty place."""
-        if self.judge is not None:
-            return self._judged(users, items)
+        if self.judged is not None:
+            listed, given = (torch.from_numpy(each[users]) for each in self.judged)
+            known = torch.full((len(users), n_items + 1), -torch.inf)
+            known.scatter_(1, listed.long().where(listed >= 0, n_items), given.float())
+            return known.gather(1, items.where(items >= 0, n_items))
         table = torch.zeros(len(users), n_items + 1, dtype=torch.float64)
         for voice, named, steady in zip(self.voices, self.items, self.steadiness, strict=True):
             mine = torch.from_numpy(named[users]).long()
             cast = torch.from_numpy(voice * (self.earned + steady[users]))
             table.scatter_add_(1, mine.where(mine >= 0, n_items), cast)
         return table.gather(1, items.clamp(min=0)) / len(self.names)
-
-    def _judged(self, users: NDArray[np.int64], items: Tensor) -> Tensor:
-        """[b, k] the judge's scores."""
-        assert self.judge is not None
-        named = [torch.from_numpy(each[users]).long() for each in self.items]
-        ranks = ranks_over_time(items, named, len(self.popularity))
-        popularity, activity = self.popularity[items.clamp(min=0)], self.activity[torch.from_numpy(users)]
-        return figures(ranks, popularity, activity, self.items.shape[2], self.temperature) @ self.judge
 
     def cast(self, user: int, item: int) -> list[dict[str, Any]]:
         """Of each voter the rank that it gave the item (from 0, None outside its first K places), R, C and its vote."""

@@ -287,7 +287,7 @@ class Recommender:
         heads: of each head and guest that votes its rank of the item (from 1, training items left out; of a guest
         only among its first K), R (Eq. 10), its steadiness C (Eq. 11), and its vote, their sum times its voice; 0
         outside its first K places. importance: the mean of the votes (Eq. 12). judged: the score that a judge gives
-        it, which then makes the list's order; None without one.
+        it, which then makes the list's order; None without one, and where the list does not have the item.
         """
         best = self.run.best.get(CONSENSUS)
         if best is None:
@@ -314,7 +314,7 @@ class Recommender:
             "item": item,
             "rank": listed.index(wanted) + 1 if wanted in listed else None,
             "importance": sum(each["vote"] for each in heads) / len(heads),
-            "judged": None if ballots.judge is None else float(worth),
+            "judged": None if ballots.judged is None or worth == -np.inf else float(worth),
             "used_in_training": bool(seen[wanted]),
             "heads": heads,
         }

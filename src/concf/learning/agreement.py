@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import exp
 
@@ -46,7 +46,7 @@ class Agreement:
         self.guests = self._invited()
         self.voices: list[float] = []
         self.judge = self._called() if settings.consensus.judged else None
-        self._crossed: Tensor | None = None  # the judged lists that are validated
+        self._judged = self._crossed = torch.empty(0)  # the judge's scores, and the judged lists that are validated
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self._voted: tuple[Tensor, list[Tensor]] | None = None  # of the newest consensus: the ranking, and its window
@@ -95,6 +95,10 @@ class Agreement:
         """The places of the heads and guests that vote."""
         return [place for place, name in enumerate(self._electorate()) if name not in self.settings.consensus.silent]
 
+    def _witnesses(self) -> list[str]:
+        """The heads that a judge hears by their vectors too: all that vote."""
+        return [name for name in self.names if name not in self.settings.consensus.silent]
+
     def _electorate(self) -> list[str]:
         return [*self.names, *self.settings.consensus.guests]
 
@@ -130,7 +134,9 @@ class Agreement:
                 CONSENSUS, _mean([factors[self.names[x]] for x in self._voters()]), self._shown()
             )
         elif self.settings.several:
-            lists |= self._agreed(torch.cat([torch.stack([each[:, :kept] for each in lists.values()]), self.guests]))
+            heads = [factors[name] for name in self._witnesses()] if self.judge else []
+            newest = torch.cat([torch.stack([each[:, :kept] for each in lists.values()]), self.guests])
+            lists |= self._agreed(newest, heads)
         return lists
 
     def _shown(self) -> int:
@@ -146,8 +152,11 @@ class Agreement:
         users = self.mine.start + self.validation.users.cpu().numpy()
         return torch.from_numpy(rank(factors, users, k, seen=self.data.train, device=self.device)).to(self.device)
 
-    def _agreed(self, newest: Tensor) -> dict[str, Tensor]:
-        """Eq. 10-12 on the newest ranking [heads and guests, users, M]; the lesson is taken from it."""
+    def _agreed(self, newest: Tensor, heads: Sequence[Factors]) -> dict[str, Tensor]:
+        """Eq. 10-12 on the newest ranking [heads and guests, users, M]; the lesson is taken from it.
+
+        heads: whose vectors a judge looks at
+        """
         chosen = self.settings.consensus
         self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
         self.n_rankings += 1
@@ -161,7 +170,9 @@ class Agreement:
             places=self._places(), temperature=chosen.temperature, steadiness=chosen.steadiness,
         )  # fmt: skip
         if self.judge is not None:
-            both, self._crossed = self.judge(both, [votes[voter] for voter in self._voters()], self.voices)
+            both, self._judged, self._crossed = self.judge(
+                both, [votes[voter] for voter in self._voters()], self.voices, heads
+            )
         if not self.teacher:
             self.lesson.copy_(self.world.gather(both[:, : self.lesson.shape[1]], self.model.n_users))
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
@@ -172,7 +183,8 @@ class Agreement:
         """What the newest consensus was made of, of all users: each head's first K items, how steady it is about them.
 
         items: [heads and guests, users, K] int32, -1 at an empty place; steadiness: the same shape, C (Eq. 11), 0
-        without it; voices: [heads and guests] how loud each is, 0 for one that does not vote; judge: its weights
+        without it; voices: [heads and guests] how loud each is, 0 for one that does not vote; judged: [users, L] what a
+        judge gives each place of the list
         """
         if self._voted is None:
             return {}
@@ -185,7 +197,7 @@ class Agreement:
         else:
             steady = consistencies(items, window, self.model.n_items, temperature)
         found = {"items": items, "steadiness": steady}
-        judged = {} if self.judge is None else {"judge": self.judge.weights}
+        judged = {} if self.judge is None else {"judged": self.whole(self._judged)}
         return {name: self.whole(each, 1) for name, each in found.items()} | {"voices": voices} | judged
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
@@ -194,7 +206,7 @@ class Agreement:
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation figure of each."""
-        crossed = {} if self._crossed is None else {CONSENSUS: self._crossed}
+        crossed = {} if self.judge is None or CONSENSUS not in lists else {CONSENSUS: self._crossed}
         users = self.validation.users if self.ranks_all else slice(None)
         return {name: self.validation.of_its_users(each[users]) for name, each in (dict(lists) | crossed).items()}
 

@@ -202,6 +202,11 @@ def refuse_undividable(world: World, settings: ConCFSettings, branches: Branches
         raise ConfigError(
             "divided tables: consensus.by = 'softmax' looks at all items. Choose 'ranks', or do not divide"
         )
+    if settings.several and settings.consensus.judged:
+        raise ConfigError(
+            "divided tables: consensus.judged looks at the vectors of all users and items. Set it to false, or do not "
+            "divide"
+        )
 
 
 def infinite(name: str) -> DataError:

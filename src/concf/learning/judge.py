@@ -1,37 +1,70 @@
-"""The judge: how much every vote counts, learned from the validation part.
+"""The judge: what counts how much, learned from the validation part.
 
 What the voters agree on is ranked anew by
 
-    s(u, i) = sum_v [sum_t w_vt e^(-r/t) + e^(-r/T) (a_v p_i + b_v q_u)] + c . (p_i, p_i^2, p_i^3, p_i q_u, p_i^2 q_u)
+    s(u, i) = sum_v sum_t w_vt e^(-r/t) + sum_h [a_h + b_h p_i + c_h q_u] . x_h + d_h . y_h
+              + e . (p_i, p_i^2, p_i^3, p_i q_u, p_i^2 q_u)
 
 with r the rank that voter v gives the item (one outside its first K places earns nothing), t a quarter of T, T and four
-times T, p_i and q_u the logarithms of how many users used the item and of how many items the user used, both with mean
-0 and spread 1. The weights are those under which a softmax of s over a user's list gives most to what that user holds
-out for validation. A penalty draws them to the plain consensus, where w_vT is the voter's voice and all else 0: with
-few users there is little to learn. The problem is convex, and solved by Newton's steps from there, so that the weights
-depend on the votes and the validation part alone.
+times T; x_h what head h says of the user and the item, and y_h its score and what it says of the item alone
+(`evidence.py`); p_i and q_u the logarithms of how many users used the item and of how many items the user used, both
+with mean 0 and spread 1. The weights are those under which a softmax of s over a user's list gives most to what that
+user holds out for validation. A penalty draws them to the plain consensus, where w_vT is the voter's voice and all else
+0: with few users there is little to learn. The problem is convex, and solved by Newton's steps from there, so that the
+weights depend on what is heard and on the validation part alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.evaluation.scorers import Factors
 from concf.learning.consensus import NOTHING, block_of_users, rank_importance, ranks_over_time
+from concf.learning.evidence import ABOUT_BOTH, Histories, Witness
 from concf.learning.validation import Validation
 from concf.learning.world import ALONE, World
 
 SHARPNESS = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # where T is
-VOTER, CURVE = 5, 5  # figures of a voter, and of popularity and activity alone
-PENALTY = 1.0  # of a weight's square; a user's cost has weight 1
-TOP = 100  # places of a list that are learned from
+VOTER, CURVE = len(SHARPNESS), 5  # figures of a voter, and of popularity and activity alone
+PENALTY = 10.0  # of a weight's square, times the variance of what it is of; a user's cost has weight 1
+LEAST = 1e-6  # variance: what never changes has no weight
+TOP = 150  # places of a list that are judged; the rest stays as it is
+LEARNERS = 8192  # users that are learned from, at most
 STEPS = 50  # of Newton, at most
-USERS = 256  # whose figures are held at a time
+USERS = 256  # that go through a step of Newton together
+
+
+class Verdict(NamedTuple):
+    """What a judge makes of lists. crossed: to validate by, see `Judge`.
+
+    lists: [users, L]; scores: [users, L], descending; crossed: [users, L]
+    """
+
+    lists: Tensor
+    scores: Tensor
+    crossed: Tensor
+
+
+class Case(NamedTuple):
+    """What is learned from.
+
+    told: [users, L, F] the figures of their listed items; empty: [users, L] places without one;
+    held: [users, L] what they hold out for validation; plain: [F] the weights of the plain consensus, float64;
+    drawn: [F] how strongly each is drawn there
+    """
+
+    told: Tensor
+    empty: Tensor
+    held: Tensor
+    plain: Tensor
+    drawn: Tensor
 
 
 class Judge:
@@ -43,32 +76,50 @@ class Judge:
     ) -> None:  # fmt: skip
         self.popularity, activity = (each.to(device, torch.get_default_dtype()) for each in standing(train))
         self.activity = activity[users]
+        self.log = Histories(train, users, device)
         self.validation, self.places, self.temperature, self.world = validation, places, temperature, world
         self.folds = (validation.users + users.start) % 2
+        everyone = validation.evaluated
+        learners = everyone[:: max(1, -(-len(everyone) // LEARNERS))]
+        self.learners = torch.from_numpy(np.isin(validation.users.cpu().numpy() + users.start, learners)).to(device)
         self.weights = torch.zeros(0, dtype=torch.float64)
 
-    def __call__(self, lists: Tensor, voters: Sequence[Tensor], voices: Sequence[float]) -> tuple[Tensor, Tensor]:
-        """([users, L], [users, L]) the lists in the judge's order, by weights learned from all; and to validate by.
+    def __call__(
+        self, lists: Tensor, voters: Sequence[Tensor], voices: Sequence[float], heads: Sequence[Factors]
+    ) -> Verdict:
+        """The lists in the judge's order. In `crossed`, whoever is validated is ranked by the other half's weights.
 
-        In the second, whoever is validated is ranked by weights that were learned from the other half of the users.
-        lists: [users, L] int32; voters: the rankings [users, M] of each; voices: how loud each is
+        lists: [users, L] int32; voters: the rankings [users, M] of each; voices: how loud each is;
+        heads: those whose vectors are looked at too
         """
-        plain = torch.zeros(VOTER * len(voices) + CURVE, dtype=torch.float64, device=lists.device)
+        asked = lists[:, :TOP]
+        ranks, witnesses = self._ranks(asked, voters), [Witness(each, self.log) for each in heads]
+
+        def tell(users: Tensor) -> Tensor:
+            return self._told(users, asked, ranks, witnesses)
+
         loud = torch.tensor(voices, dtype=torch.float64, device=lists.device)
-        plain[PLAIN:-CURVE:VOTER] = loud / loud.mean()
-        ranks = self._ranks(lists, voters)
-        held = self.validation.held(lists[:, :TOP])
-        told = held.any(1)
-        self.weights = self._learned(lists, ranks, held, told, plain, plain)
-        halves = (told & (self.folds == fold) for fold in (0, 1))
-        by_half = [self._learned(lists, ranks, held, half, plain, self.weights) for half in halves]
+        users = self.validation.users[self.learners]
+        told = tell(users)
+        plain = torch.zeros(told.shape[2], dtype=torch.float64, device=lists.device)
+        plain[PLAIN : VOTER * len(voices) : VOTER] = loud / loud.mean()
+        case = Case(told, asked[users] == NOTHING, self.validation.held(asked)[self.learners], plain, self._drawn(told))
+        some, folds = case.held.any(1), self.folds[self.learners]
+        self.weights = self._learned(case, some, plain)
+        by_half = [self._learned(case, some & (folds == fold), self.weights) for fold in (0, 1)]
         everyone = torch.arange(len(lists), device=lists.device)
-        judged = self._ordered(lists, ranks, everyone, self.weights)
-        crossed = judged.clone()
+        scores = lists.new_empty(asked.shape, dtype=told.dtype)
+        scores[users] = told @ self.weights.to(told)
+        others = everyone[~torch.isin(everyone, users)]
+        for begin in range(0, len(others), LEARNERS):
+            mine = others[begin : begin + LEARNERS]
+            scores[mine] = tell(mine) @ self.weights.to(told)
+        crossed = scores.clone()
         for fold, weights in enumerate(reversed(by_half)):
-            mine = self.validation.users[self.folds == fold]
-            crossed[mine] = self._ordered(lists, ranks, mine, weights)
-        return judged, crossed
+            half = folds == fold
+            crossed[users[half]] = told[half] @ weights.to(told)
+        judged, scores = _ordered(lists, scores)
+        return Verdict(judged, scores, _ordered(lists, crossed)[0])
 
     def _ranks(self, lists: Tensor, voters: Sequence[Tensor]) -> Tensor:
         """[voters, users, L] int32 where each voter has the listed items; K where it does not name them."""
@@ -80,61 +131,72 @@ class Judge:
             blocks.append(ranks_over_time(lists[mine].long(), named, len(self.popularity)))
         return torch.cat(blocks, 1)
 
-    def _learned(
-        self, lists: Tensor, ranks: Tensor, held: Tensor, rows: Tensor, plain: Tensor, begin: Tensor
-    ) -> Tensor:
-        """[5 voters + 5] float64. held: [validated users, TOP]; rows: whom to learn from; begin: the first weights."""
-        users, held = self.validation.users[rows], held[rows]
-        weights, (cost, step) = begin, self._explained(begin, plain, lists, ranks, held, users)
+    def _told(self, users: Tensor, lists: Tensor, ranks: Tensor, witnesses: Sequence[Witness]) -> Tensor:
+        """[b, L, F] the figures of what is listed for users [b]."""
+        blocks = list(self.log.blocks(users))
+        found = [self._figures(users[mine], lists, ranks, witnesses) for mine in blocks]
+        return torch.cat(found)[torch.cat(blocks).argsort()]
+
+    def _figures(self, users: Tensor, lists: Tensor, ranks: Tensor, witnesses: Sequence[Witness]) -> Tensor:
+        items = lists[users].long().clamp(min=0)
+        said = [each(users, items) for each in witnesses]
+        return figures(
+            ranks[:, users], self.popularity[items], self.activity[users], said, self.places, self.temperature
+        )
+
+    def _drawn(self, told: Tensor) -> Tensor:
+        """[F] how strongly each weight is drawn to the plain consensus. told: [users, L, F]."""
+        flat = told.flatten(0, 1).double()
+        count, total, square = flat.new_tensor([len(flat)]), flat.sum(0), flat.square().sum(0)
+        self.world.add([count, total, square])
+        mean = total / count.clamp(min=1)
+        return PENALTY * (square / count.clamp(min=1) - mean.square()).clamp(min=LEAST)
+
+    def _learned(self, case: Case, rows: Tensor, begin: Tensor) -> Tensor:
+        """[F] float64 the best weights. rows: [users] whom to learn from; begin: the first weights."""
+        users = rows.nonzero()[:, 0]
+        weights, (cost, step) = begin, self._explained(begin, case, users)
         for _ in range(STEPS):
-            if step.abs().max() < torch.finfo(self.popularity.dtype).eps ** 0.5:
+            if step.abs().max() < torch.finfo(case.told.dtype).eps ** 0.5:
                 break
-            further = self._explained(weights - step, plain, lists, ranks, held, users)
+            further = self._explained(weights - step, case, users)
             if further[0] > cost * (1 + 1e-6):  # too far: Newton's steps are for the neighbourhood of the minimum
                 step = step / 2
             else:
                 weights, (cost, step) = weights - step, further
         return weights
 
-    def _explained(
-        self, weights: Tensor, plain: Tensor, lists: Tensor, ranks: Tensor, held: Tensor, users: Tensor
-    ) -> tuple[float, Tensor]:
-        """The cost of the weights, and Newton's step towards its minimum. held: [users, TOP]."""
+    def _explained(self, weights: Tensor, case: Case, users: Tensor) -> tuple[float, Tensor]:
+        """The cost of the weights, and Newton's step towards its minimum. users: [n] places of those learned from."""
         cost, slope = weights.new_zeros(1), torch.zeros_like(weights)
         curvature = torch.zeros(len(weights), len(weights), dtype=weights.dtype, device=weights.device)
         for begin in range(0, len(users), USERS):
-            mine = slice(begin, begin + USERS)
-            told, empty = self._figures(lists[:, :TOP], ranks[:, :, :TOP], users[mine])
+            mine = users[begin : begin + USERS]
+            told, empty, held = case.told[mine], case.empty[mine], case.held[mine]
             scores = (told @ weights.to(told)).masked_fill(empty, -torch.inf)
-            wanted = held[mine].to(told) / held[mine].sum(1, keepdim=True)
+            wanted = held.to(told) / held.sum(1, keepdim=True)
             cost += (scores.logsumexp(1) - (wanted * scores.masked_fill(empty, 0)).sum(1)).sum()
             share = scores.softmax(1)
             slope += torch.einsum("ul,ulf->f", share - wanted, told)
             mean = torch.einsum("ul,ulf->uf", share, told)
             curvature += (told * share[:, :, None]).flatten(0, 1).T @ told.flatten(0, 1) - mean.T @ mean
         self.world.add([cost, slope, curvature])
-        away = weights - plain
-        curvature.diagonal().add_(2 * PENALTY)
-        step = torch.linalg.solve(curvature, slope + 2 * PENALTY * away)
-        return float(cost + PENALTY * away.square().sum()), step
+        away = weights - case.plain
+        curvature.diagonal().add_(2 * case.drawn)
+        step = torch.linalg.solve(curvature, slope + 2 * case.drawn * away)
+        return float(cost + (case.drawn * away.square()).sum()), step
 
-    def _figures(self, lists: Tensor, ranks: Tensor, users: Tensor) -> tuple[Tensor, Tensor]:
-        """([b, L, F], [b, L]) the figures of listed items, and which places are empty."""
-        listed = lists[users].long()
-        popularity = self.popularity[listed.clamp(min=0)]
-        told = figures(ranks[:, users], popularity, self.activity[users], self.places, self.temperature)
-        return told, listed == NOTHING
 
-    def _ordered(self, lists: Tensor, ranks: Tensor, users: Tensor, weights: Tensor) -> Tensor:
-        """[users, L] their lists, best first; ties as before, empty places at the end."""
-        ordered = []
-        for begin in range(0, len(users), USERS):
-            mine = users[begin : begin + USERS]
-            told, empty = self._figures(lists, ranks, mine)
-            scores = (told @ weights.to(told)).masked_fill(empty, -torch.inf)
-            order = scores.sort(dim=1, descending=True, stable=True).indices
-            ordered.append(lists[mine].gather(1, order))
-        return torch.cat(ordered) if ordered else lists[:0]
+def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """([users, L], [users, L]) lists by the scores [users, TOP] of their first places, and the scores of all.
+
+    Ties as before, empty places at the end. What is not judged stays behind, each a step of 1 below the one above.
+    """
+    judged = scores.shape[1]
+    scores = scores.masked_fill(lists[:, :judged] == NOTHING, -torch.inf)
+    scores, order = scores.sort(dim=1, descending=True, stable=True)
+    below = scores[:, -1:] - torch.arange(1, lists.shape[1] - judged + 1, device=lists.device)
+    return torch.cat([lists[:, :judged].gather(1, order), lists[:, judged:]], 1), torch.cat([scores, below], 1)
 
 
 def standing(train: csr_array) -> tuple[Tensor, Tensor]:
@@ -145,14 +207,18 @@ def standing(train: csr_array) -> tuple[Tensor, Tensor]:
     return popularity, activity
 
 
-def figures(ranks: Tensor, popularity: Tensor, activity: Tensor, places: int, temperature: float) -> Tensor:
-    """[b, L, 5 voters + 5] of popularity's type: what the weights are of, voter by voter, then popularity's curve.
+def figures(
+    ranks: Tensor, popularity: Tensor, activity: Tensor, said: Sequence[Tensor], places: int, temperature: float
+) -> Tensor:
+    """[b, L, F] what the weights are of: voter by voter, popularity's curve, then head by head.
 
-    ranks: [voters, b, L], K where a voter does not name an item; popularity: [b, L] p; activity: [b] q
+    ranks: [voters, b, L], K where a voter does not name an item; popularity: [b, L] p; activity: [b] q;
+    said: of each head [b, L, FIGURES]
     """
     named = ranks < places
     earned = [rank_importance(ranks.to(popularity), temperature * sharpness) * named for sharpness in SHARPNESS]
-    p, q = popularity, activity[:, None].expand_as(popularity)
-    votes = torch.stack([*earned, earned[PLAIN] * p, earned[PLAIN] * q], -1)  # [voters, b, L, 5]
-    curve = torch.stack([p, p**2, p**3, p * q, p**2 * q], -1)
-    return torch.cat([votes.permute(1, 2, 0, 3).flatten(2), curve], -1)
+    votes = torch.stack(earned, -1).permute(1, 2, 0, 3).flatten(2)  # [b, L, 3 voters]
+    p, q = popularity[..., None], activity[:, None, None].expand_as(popularity[..., None])
+    curve = torch.cat([p, p**2, p**3, p * q, p**2 * q], -1)
+    heard = [torch.cat([each, each[..., :ABOUT_BOTH] * p, each[..., :ABOUT_BOTH] * q], -1) for each in said]
+    return torch.cat([votes, curve, *heard], -1)

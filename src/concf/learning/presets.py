@@ -53,7 +53,7 @@ RELEASED = ConCFSettings(
 )
 
 VOTERS = ("weighted-squares@0.02", "weighted-squares@0.04", "cosine-softmax@0.15", "cosine-softmax@0.2")
-PUPILS = tuple(f"weighted-squares@{penalty}#pupil" for penalty in (0.03, 0.04, 0.05))  # one of them is deployed
+PUPILS = tuple(f"weighted-squares@{penalty}#pupil" for penalty in (0.03, 0.04))  # one of them is deployed
 
 STRONG = ConCFSettings(
     objectives=(*VOTERS, *PUPILS),

@@ -18,7 +18,7 @@ from concf.evaluation.scorers import Factors, ListFunction
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.model.model import Model
 
-OF_IT_ALONE = ("steadiness", "judge")  # votes of the consensus that the R-consensus does without
+OF_IT_ALONE = ("steadiness", "judged")  # votes of the consensus that the R-consensus does without
 
 
 @dataclass
