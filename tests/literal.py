@@ -13,6 +13,7 @@ from statistics import pstdev
 
 import torch
 from literal_branch import Branch, Draws, Lists
+from literal_evidence import evidence
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -181,16 +182,17 @@ class LiteralConCF:
         told = [self.told(u, agreed[u], voting) for u in range(len(agreed))]
         wanted = [torch.tensor([float(valid[u, item]) for item in agreed[u]]) for u in range(len(agreed))]
         voters = [head for head, name in enumerate(self.electorate()) if name not in self.settings.consensus.silent]
-        loud, plain = [self.voices[head] for head in voters], torch.zeros(5 * len(voters) + 5)
+        loud, plain = [self.voices[head] for head in voters], torch.zeros(told[0].shape[1])
         for place, voice in enumerate(loud):
-            plain[5 * place + 1] = voice / (sum(loud) / len(loud))
+            plain[3 * place + 1] = voice / (sum(loud) / len(loud))
+        drawn = 10 * torch.cat([told[u] for u in everyone]).var(0, correction=0).clamp(min=1e-6)
 
         def cost(weights: Tensor) -> Tensor:
-            total = (weights - plain).square().sum()
+            total = (drawn * (weights - plain).square()).sum()
             for u in everyone if learners is None else learners:
-                hits = wanted[u][:100]
+                hits = wanted[u]
                 if hits.sum():
-                    scores = told[u][:100] @ weights
+                    scores = told[u] @ weights
                     total = total + scores.exp().sum().log() - (hits * scores).sum() / hits.sum()
             return total
 
@@ -210,22 +212,25 @@ class LiteralConCF:
         ]
 
     def told(self, u: int, items: list[int], voting: int) -> Tensor:
-        """[items, 5 voters + 5] what a judge looks at."""
-        chosen, dense = self.settings.consensus, self.train.toarray() > 0
-        popular, active = [log(max(n, 1)) for n in dense.sum(0)], [log(max(n, 1)) for n in dense.sum(1)]
-        rows = []
+        """[items, 3 voters + 5 + 16 heads] what a judge looks at."""
+        chosen, dense = self.settings.consensus, torch.from_numpy(self.train.toarray() > 0)
+        popular, active = ([log(max(n, 1)) for n in dense.sum(side).tolist()] for side in (0, 1))
+        heads = [branch for branch in self.branches() if branch.name not in chosen.silent]
+        vectors, rows = self.model.factors(), []
         for item in items:
             p = (popular[item] - sum(popular) / len(popular)) / max(spread(tuple(popular)), 1e-9)
             q = (active[u] - sum(active) / len(active)) / max(spread(tuple(active)), 1e-9)
             row = []
-            for head, name in enumerate(self.electorate()):
-                if name in chosen.silent:
-                    continue
-                named, t = self.rankings[voting][head][u][: chosen.places], chosen.temperature
-                rank = named.index(item) if item in named else float("inf")
-                row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
-                row += [exp(-rank / t) * p, exp(-rank / t) * q]
-            rows.append([*row, p, p**2, p**3, p * q, p**2 * q])
+            for voter, name in enumerate(self.electorate()):
+                if name not in chosen.silent:
+                    named, t = self.rankings[voting][voter][u][: chosen.places], chosen.temperature
+                    rank = named.index(item) if item in named else float("inf")
+                    row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
+            row += [p, p**2, p**3, p * q, p**2 * q]
+            for head in heads:
+                said = evidence(head.scores, vectors[head.name].item, dense, u, item)
+                row += [*said, *(p * each for each in said[:4]), *(q * each for each in said[:4])]
+            rows.append(row)
         return torch.tensor(rows).reshape(len(items), -1)
 
     def electorate(self) -> list[str]:

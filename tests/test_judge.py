@@ -15,7 +15,8 @@ from test_train import small as tiny_settings
 from concf.data.split import Split
 from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
-from concf.learning.judge import CURVE, PLAIN, VOTER, figures, standing
+from concf.learning.evidence import FIGURES
+from concf.learning.judge import CURVE, HEAD, PLAIN, VOTER, Verdict, figures, standing
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.trainer import Trainer
@@ -43,7 +44,9 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
 def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
     assert torch.allclose(trainer.agreement.judge.weights, literal.judge, rtol=0, atol=1e-8)
-    assert literal.judge[-CURVE:].abs().min() > 1e-3  # where it begins they are 0
+    curve = literal.judge[-CURVE - 5 * HEAD : -5 * HEAD]
+    assert curve.abs().min() > 1e-3  # where it begins they are 0
+    assert literal.judge[-5 * HEAD :].abs().median() > 1e-3
     assert listed(lists["consensus"]) != listed(lists["R-consensus"])
     for judged, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
         assert sorted(judged) == sorted(plain)
@@ -66,24 +69,60 @@ def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) ->
     trainer, _, lists = both_ways()
     trainer.agreement.validation.valid = torch.empty(0, dtype=torch.int64)
     plain = lists["R-consensus"]
-    voters = [trainer.queue[-1][voter] for voter in trainer.agreement._voters()]
-    judged, crossed = trainer.agreement.judge(plain, voters, trainer.agreement.voices)
+    verdict = judged_again(trainer, plain)
     weights = trainer.agreement.judge.weights
     loud = torch.tensor(trainer.agreement.voices)
-    assert torch.allclose(weights[PLAIN:-CURVE:VOTER], loud / loud.mean())
-    assert torch.count_nonzero(weights) == len(voters)
-    assert torch.equal(judged, plain)
-    assert torch.equal(crossed, plain)
+    assert torch.allclose(weights[PLAIN : VOTER * len(loud) : VOTER], loud / loud.mean())
+    assert torch.count_nonzero(weights) == len(loud)
+    assert torch.equal(verdict.lists, plain)
+    assert torch.equal(verdict.crossed, plain)
 
 
-def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity() -> None:
+def judged_again(trainer: Trainer, plain: torch.Tensor) -> Verdict:
+    agreement, factors = trainer.agreement, trainer.model.factors()
+    voters = [trainer.queue[-1][voter] for voter in agreement._voters()]
+    return agreement.judge(plain, voters, agreement.voices, [factors[name] for name in agreement._witnesses()])
+
+
+def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setattr("concf.learning.judge.TOP", 4)
+    trainer, _, lists = both_ways()
+    plain = lists["R-consensus"]
+    verdict = judged_again(trainer, plain)
+    assert not torch.equal(verdict.lists, plain)
+    assert torch.equal(verdict.lists[:, :4].sort(1).values, plain[:, :4].sort(1).values)
+    assert torch.equal(verdict.lists[:, 4:], plain[:, 4:])
+    assert (verdict.scores.diff(dim=1) <= 0).all()
+    assert torch.allclose(verdict.scores[:, 3:].diff(dim=1), torch.tensor(-1.0))
+
+
+def test_a_part_of_the_users_teaches_weights_for_all(in_double, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setattr("concf.learning.judge.LEARNERS", 7)
+    trainer, _, lists = both_ways()
+    judge, plain = trainer.agreement.judge, lists["R-consensus"]
+    validated = trainer.agreement.validation.users
+    assert 0 < int(judge.learners.sum()) <= 7 < len(validated)
+    few = judged_again(trainer, plain)
+    others = validated[~judge.learners]
+    assert torch.equal(few.lists[others], few.crossed[others])  # nobody learned from them
+    kept = judge.learners.clone()
+    judge.learners = torch.ones_like(kept)
+    everyone = judged_again(trainer, plain)
+    judge.learners = kept
+    assert not torch.equal(few.lists, everyone.lists)
+    assert torch.equal(judged_again(trainer, plain).lists, few.lists)
+
+
+def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity_and_what_heads_say() -> None:
     ranks = torch.full((3, 1, 2), 7)
     ranks[1, 0, 0] = 0
-    told = figures(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), 7, 10.0)
-    assert told.shape == (1, 2, 3 * VOTER + CURVE)
-    assert told[0, 0, VOTER : 2 * VOTER].tolist() == [1, 1, 1, 0.5, 3]
+    said = torch.arange(2 * FIGURES).float().view(1, 2, FIGURES)
+    told = figures(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), [said], 7, 10.0)
+    assert told.shape == (1, 2, 3 * VOTER + CURVE + HEAD)
+    assert told[0, 0, : 3 * VOTER].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
     assert not told[0, 1, : 3 * VOTER].any()
-    assert told[0, 1, -CURVE:].tolist() == [-2, 4, -8, -6, 12]
+    assert told[0, 1, 3 * VOTER : -HEAD].tolist() == [-2, 4, -8, -6, 12]
+    assert told[0, 0, -HEAD:].tolist() == [*range(8), 0, 0.5, 1, 1.5, 0, 3, 6, 9]
 
 
 def test_popularity_and_activity_have_mean_0_and_spread_1(data: Split) -> None:  # noqa: F811

@@ -79,14 +79,14 @@ class Witness:
         square = ((item @ (away.T @ away / len(user))) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
         self.mean, self.spread = mean / self.unit, (square.sqrt() / self.unit).clamp(min=FLAT)
-        self.kin = (self._of_its_users() / self.unit - self.mean).clamp(min=SMALL)
+        self.kin = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=SMALL)
         self.about = torch.stack([self.spread.log(), self.kin.log(), self.mean], -1)  # [items, 3]
         self.length = item.norm(dim=1)
         self.direction = item / self.length.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
         self.usual = self._usual()
 
-    def _of_its_users(self) -> Tensor:
-        """[items] the mean score of those who used each."""
+    def _of_its_users(self, mean: Tensor) -> Tensor:
+        """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""
         count = self.log.of_item.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
         scores = torch.empty(len(item), dtype=self.factors.item.dtype, device=item.device)
@@ -94,15 +94,16 @@ class Witness:
             pairs = slice(begin, begin + PAIRS)
             scores[pairs] = (self.factors.user[self.log.user[pairs]] * self.factors.item[item[pairs]]).sum(1)
         sums = torch.segment_reduce(scores, "sum", offsets=self.log.of_item, axis=0)
-        return sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
+        own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
+        return own.where(count > 0, mean)
 
     def _usual(self) -> Tensor:
         """[items, powers] the mean of c^k over all other items, or a sample of them."""
         n = len(self.direction)
         others = torch.arange(min(n, SAMPLE), device=self.direction.device) * n // min(n, SAMPLE)
         blocks = []
-        for begin in range(0, n, 4096):
-            cosine = self.direction[begin : begin + 4096] @ self.direction[others].T
+        for begin in range(0, n, SAMPLE):
+            cosine = self.direction[begin : begin + SAMPLE] @ self.direction[others].T
             own = torch.arange(begin, begin + len(cosine), device=others.device)[:, None] == others
             blocks.append(_powers(cosine.masked_fill_(own, 0)) / len(others))
         return torch.cat(blocks).clamp(min=LEAST)

@@ -26,13 +26,14 @@ from torch import Tensor
 
 from concf.evaluation.scorers import Factors
 from concf.learning.consensus import NOTHING, block_of_users, rank_importance, ranks_over_time
-from concf.learning.evidence import ABOUT_BOTH, Histories, Witness
+from concf.learning.evidence import ABOUT_BOTH, FIGURES, Histories, Witness
 from concf.learning.validation import Validation
 from concf.learning.world import ALONE, World
 
 SHARPNESS = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # where T is
-VOTER, CURVE = len(SHARPNESS), 5  # figures of a voter, and of popularity and activity alone
+VOTER, CURVE = len(SHARPNESS), 5  # figures of a voter, and of popularity and activity alone ...
+HEAD = FIGURES + 2 * ABOUT_BOTH  # ... and of a head
 PENALTY = 10.0  # of a weight's square, times the variance of what it is of; a user's cost has weight 1
 LEAST = 1e-6  # variance: what never changes has no weight
 TOP = 150  # places of a list that are judged; the rest stays as it is
@@ -42,9 +43,10 @@ USERS = 256  # that go through a step of Newton together
 
 
 class Verdict(NamedTuple):
-    """What a judge makes of lists. crossed: to validate by, see `Judge`.
+    """What a judge makes of lists.
 
-    lists: [users, L]; scores: [users, L], descending; crossed: [users, L]
+    lists: [users, L] in its order; scores: [users, L], descending; crossed: [users, L] lists to validate by: whoever is
+    validated is ranked by weights that were learned from the other half of the users
     """
 
     lists: Tensor
@@ -87,7 +89,7 @@ class Judge:
     def __call__(
         self, lists: Tensor, voters: Sequence[Tensor], voices: Sequence[float], heads: Sequence[Factors]
     ) -> Verdict:
-        """The lists in the judge's order. In `crossed`, whoever is validated is ranked by the other half's weights.
+        """The lists in the judge's order.
 
         lists: [users, L] int32; voters: the rankings [users, M] of each; voices: how loud each is;
         heads: those whose vectors are looked at too
@@ -103,8 +105,9 @@ class Judge:
         told = tell(users)
         plain = torch.zeros(told.shape[2], dtype=torch.float64, device=lists.device)
         plain[PLAIN : VOTER * len(voices) : VOTER] = loud / loud.mean()
-        case = Case(told, asked[users] == NOTHING, self.validation.held(asked)[self.learners], plain, self._drawn(told))
-        some, folds = case.held.any(1), self.folds[self.learners]
+        empty, held = asked[users] == NOTHING, self.validation.held(asked)[self.learners]
+        case = Case(told, empty, held, plain, self._drawn(told, empty))
+        some, folds = held.any(1), self.folds[self.learners]
         self.weights = self._learned(case, some, plain)
         by_half = [self._learned(case, some & (folds == fold), self.weights) for fold in (0, 1)]
         everyone = torch.arange(len(lists), device=lists.device)
@@ -133,9 +136,11 @@ class Judge:
 
     def _told(self, users: Tensor, lists: Tensor, ranks: Tensor, witnesses: Sequence[Witness]) -> Tensor:
         """[b, L, F] the figures of what is listed for users [b]."""
-        blocks = list(self.log.blocks(users))
-        found = [self._figures(users[mine], lists, ranks, witnesses) for mine in blocks]
-        return torch.cat(found)[torch.cat(blocks).argsort()]
+        n_figures = VOTER * len(ranks) + CURVE + HEAD * len(witnesses)
+        told = self.popularity.new_empty(len(users), lists.shape[1], n_figures)
+        for mine in self.log.blocks(users):
+            told[mine] = self._figures(users[mine], lists, ranks, witnesses)
+        return told
 
     def _figures(self, users: Tensor, lists: Tensor, ranks: Tensor, witnesses: Sequence[Witness]) -> Tensor:
         items = lists[users].long().clamp(min=0)
@@ -144,13 +149,17 @@ class Judge:
             ranks[:, users], self.popularity[items], self.activity[users], said, self.places, self.temperature
         )
 
-    def _drawn(self, told: Tensor) -> Tensor:
-        """[F] how strongly each weight is drawn to the plain consensus. told: [users, L, F]."""
-        flat = told.flatten(0, 1).double()
-        count, total, square = flat.new_tensor([len(flat)]), flat.sum(0), flat.square().sum(0)
+    def _drawn(self, told: Tensor, empty: Tensor) -> Tensor:
+        """[F] how strongly each weight is drawn to the plain consensus. told: [users, L, F]; empty: [users, L]."""
+        total = torch.zeros(told.shape[2], dtype=torch.float64, device=told.device)
+        square, count = torch.zeros_like(total), (~empty).sum().double()[None]
+        for begin in range(0, len(told), USERS):
+            mine = slice(begin, begin + USERS)
+            figures = told[mine][~empty[mine]].double()
+            total, square = total + figures.sum(0), square + figures.square().sum(0)
         self.world.add([count, total, square])
-        mean = total / count.clamp(min=1)
-        return PENALTY * (square / count.clamp(min=1) - mean.square()).clamp(min=LEAST)
+        count = count.clamp(min=1)
+        return PENALTY * (square / count - (total / count).square()).clamp(min=LEAST)
 
     def _learned(self, case: Case, rows: Tensor, begin: Tensor) -> Tensor:
         """[F] float64 the best weights. rows: [users] whom to learn from; begin: the first weights."""
