@@ -11,21 +11,24 @@ from statistics import mean, stdev
 from typing import Any
 
 from scipy.stats import ttest_rel
-from strong import ABLATIONS, DATA, RESULTS, ROOT
+from strong import ABLATIONS, CHOICE_SEEDS, DATA, RESULTS, ROOT
 
 FIGURES = ("recall@50", "ndcg@50")
 HEAD, AGREED = "ConCF `strong`, the head it ships", "ConCF `strong`, consensus"
 FUSION, JUDGED = "its voters trained apart, plain rank fusion", "its voters trained apart, judged"
 OURS = (HEAD, AGREED, FUSION, JUDGED)
-EVIDENCE = {  # label in the trials -> what the judge hears
-    "now": "the voters' ranks, popularity, activity",
-    "sc": "and the heads' scores",
-    "ik,uk": "and how alike the item is to what the user used, and its users to the user",
-    "ik,uk,gf": "and graph filters beside that",
-    "sc,ik,uk,gf": "and all of these",
-    "all raw": "and likeness in the heads' own vectors too",
-    "+deep,all raw": "and an autoencoder and sums of item vectors as voters too",
-    "re": "ranks alone, of three restarts of each head",
+EVIDENCE = {  # stage and label in the trials -> what the judge hears
+    ("7", "now"): "the voters' ranks, popularity, activity",
+    ("4", "s"): "and the heads' scores",
+    ("5", "h1 h3"): "instead surprise and kinship",
+    ("7", "V1"): "scores, surprise, kinship, and what is of the item alone",
+    ("7", "V2"): "and likeness",
+    ("7", "V3 p q"): "and all these times popularity and activity, about what was built",
+    ("7", "V3 no"): "scores, surprise, kinship, likeness, and no ranks",
+    ("6", "full"): "beside, likeness of users, leave-one-out scores, likelihood ratios",
+    ("6", "+L x v I R"): "beside, likeness in the log, RP3beta's scores, nearest items",
+    ("7", "V3 hl"): "logarithms of surprise and kinship beside",
+    ("4", "s h e f c"): "scores, surprise, kinship, likeness, and what like users are recommended",
 }
 Series = dict[int, dict[str, float]]  # seed -> figures
 
@@ -87,17 +90,19 @@ def section(name: str, known: dict[str, Series]) -> str:
     return f"\n### {source}, protocol `{protocol}`\n\n" + table(header, [row(who, known) for who in ordered])
 
 
-def ablations() -> str:
+def ablations(measured: str, without: frozenset[str] = frozenset()) -> str:
     """Validation of the best head and of the consensus without each part, beside `strong` on the same splits."""
     found: dict[str, dict[tuple[str, int], tuple[float, float]]] = {}
-    for line in lines("strong-ablations.jsonl"):
+    for line in lines(measured):
         rows, key = line["rows"], line["key"]
+        if key["variant"] not in ABLATIONS.keys() - without or key["seed"] not in CHOICE_SEEDS:
+            continue
         figures = rows[line["best_head"]]["validation"], rows["consensus"]["validation"]
         found.setdefault(key["variant"], {})[key["data"], key["seed"]] = figures
     names, tables = list(reversed(DATA)), []
     for splits in sorted({frozenset(runs) for runs in found.values()}, key=lambda each: -len(each)):
         rows = []
-        for title in ABLATIONS:
+        for title in (each for each in ABLATIONS if each in found):
             if title == "strong" or found[title].keys() == splits:
                 runs = {name: [found[title][each] for each in sorted(splits) if each[0] == name] for name in names}
                 figures = [", ".join(f"{mean(each):.4f}" for each in zip(*runs[name], strict=True)) for name in names]
@@ -109,18 +114,22 @@ def ablations() -> str:
 
 def evidence() -> str:
     """Validation and test Recall@50 of judges that hear more, in a prototype: means over splits, gains in percent."""
-    found: dict[tuple[str, str], list[list[float]]] = {}
-    for line in lines("strong-trials-evidence.jsonl"):
-        if line["stage"] == "evidence 3" and line.get("form") == "3":
-            figures = [line["crossed"][0], line["test"][0]]
-            found.setdefault((line["label"], line["data"].rpartition("-")[0]), []).append(figures)
+    found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+    for line in lines("strong-trials-evidence-2.jsonl"):
+        if line.get("form") == "3":
+            who = line["stage"].removeprefix("evidence "), line["label"], line["data"].rpartition("-")[0]
+            found.setdefault(who, {})[line["data"]] = [line["crossed"][0], line["test"][0]]
     names, rows = list(reversed(DATA)), []
-    for label, title in EVIDENCE.items():
+    for (stage, label), title in EVIDENCE.items():
         cells = []
         for name in names:
-            mine, plain = ([mean(each) for each in zip(*found[who, name], strict=True)] for who in (label, "now"))
-            gains = ", ".join(f"{100 * (one / other - 1):+.1f} %" for one, other in zip(mine, plain, strict=True))
-            cells.append(", ".join(f"{each:.4f}" for each in mine) if label == "now" else gains)
+            mine, plain = found[stage, label, name], found["7", "now", name]
+            pairs = [
+                [mean(run[part] for run in (runs[split] for split in mine)) for runs in (mine, plain)]
+                for part in (0, 1)
+            ]
+            gains = ", ".join(f"{100 * (one / other - 1):+.1f} %" for one, other in pairs)
+            cells.append(", ".join(f"{one:.4f}" for one, _ in pairs) if label == "now" else gains)
         rows.append([title, *cells])
     return table(["", *names], rows)
 
@@ -193,7 +202,10 @@ def main() -> None:
     text = (ROOT / "benchmarks" / "strong_words.md").read_text("utf-8")
     filled = {
         "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
-        "ablations": ablations(),
+        "ablations": ablations("strong-ablations.jsonl"),
+        "former": ablations(
+            "strong-former.jsonl", frozenset({"no lesson", "no judge", "no guests", "everyone is taught"})
+        ),
         "evidence": evidence(),
         "goal": goal(known),
         "n": f"{sum(len(lines(path.name)) for path in RESULTS.glob('strong-trials*.jsonl')):,}",

@@ -23,7 +23,7 @@ def make(folder: Path, users: int, items: int, seed: int = 0) -> Path:
     """A finished run of untrained heads and their consensus, with its data set inside."""
     log = Simulation(users=users, items=items, events=40 * users, popularity=0.3).draw(seed)
     data = prepare(log, protocol="random", seed=seed)
-    settings = choose_settings(words=["model.spread=1.0"])
+    settings = choose_settings("reference", words=["model.spread=1.0"])
     run = Run(data, settings, seed, make_model(data, settings, seed=seed))
     heads = run.model.factors()
     everyone = torch.arange(data.interactions.n_users).numpy()

@@ -215,8 +215,8 @@ class LiteralConCF:
         """[items, 3 voters + 5 + 16 heads] what a judge looks at."""
         chosen, dense = self.settings.consensus, torch.from_numpy(self.train.toarray() > 0)
         popular, active = ([log(max(n, 1)) for n in dense.sum(side).tolist()] for side in (0, 1))
-        heads = [branch for branch in self.branches() if branch.name not in chosen.silent]
-        vectors, rows = self.model.factors(), []
+        heads = [vectors for name, vectors in self.model.factors().items() if name not in chosen.silent]
+        scores, rows = [head.scores(torch.arange(len(active))) for head in heads], []
         for item in items:
             p = (popular[item] - sum(popular) / len(popular)) / max(spread(tuple(popular)), 1e-9)
             q = (active[u] - sum(active) / len(active)) / max(spread(tuple(active)), 1e-9)
@@ -227,8 +227,8 @@ class LiteralConCF:
                     rank = named.index(item) if item in named else float("inf")
                     row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
             row += [p, p**2, p**3, p * q, p**2 * q]
-            for head in heads:
-                said = evidence(head.scores, vectors[head.name].item, dense, u, item)
+            for head, its in zip(heads, scores, strict=True):
+                said = evidence(its, head.item, dense, u, item)
                 row += [*said, *(p * each for each in said[:4]), *(q * each for each in said[:4])]
             rows.append(row)
         return torch.tensor(rows).reshape(len(items), -1)

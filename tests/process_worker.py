@@ -86,6 +86,7 @@ WHOLE = {
     "strong": "'weighted-squares@0.02' looks at all items",
     "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
     "peers": "consensus.by = 'softmax'",
+    "a judge, five users validated": "consensus.judged looks at the vectors of all users and items",
 }  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 

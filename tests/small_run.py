@@ -19,7 +19,7 @@ SMALL = (
     "consensus.window=2", "consensus.places=8", "consensus.kept=12", "consensus.length=4", "consensus.tail=4",
     "consensus.shown=12",
 )  # fmt: skip
-SETS = [word for each in SMALL for word in ("--set", each)]
+SETS = ["--preset", "reference", *(word for each in SMALL for word in ("--set", each))]
 # Long enough to be disturbed.
 LONG = [*SETS, "--set", "training.epochs=14", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}  # as many threads as the runs in this process have

@@ -62,7 +62,7 @@ def run_folder(ids: str = "integers", seed: int = 0) -> Path:
         names = pl.Series([*ODD, *(f"n{number}" for number in range(40))])
         log = log.with_columns(pl.col("user_id", "item_id").map_batches(lambda each: names.gather(each)))
     data = prepare(log, protocol="random")
-    settings = choose_settings(words=(*SMALL, "model.spread=0.5"))
+    settings = choose_settings("reference", words=(*SMALL, "model.spread=0.5"))
     run, places = Run(data, settings, seed, make_model(data, settings, seed=seed)), settings.consensus.places
     heads, everyone = run.model.factors(), np.arange(data.interactions.n_users)
     rankings = [torch.from_numpy(rank(each, everyone, SHOWN, seen=data.train)) for each in heads.values()]

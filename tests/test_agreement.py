@@ -60,7 +60,7 @@ def test_the_history_says_how_much_heads_agree_whenever_they_rank(words: tuple[s
     def look(epoch: int, trainer: Trainer, lists: dict[str, torch.Tensor]) -> None:
         seen[epoch] = {name: literal(lists[name].tolist(), lists[CONSENSUS].tolist(), 5) for name in trainer.names}
 
-    run = train(data, choose_settings(words=[*FEW, *words]), watch_rankings=look)
+    run = train(data, choose_settings("reference", words=[*FEW, *words]), watch_rankings=look)
     assert {each["epoch"]: each["agreement"] for each in run.history if "agreement" in each} == {
         epoch: pytest.approx(each) for epoch, each in seen.items()
     }
@@ -70,5 +70,5 @@ def test_the_history_says_how_much_heads_agree_whenever_they_rank(words: tuple[s
 
 def test_one_head_has_nothing_to_agree_with() -> None:
     data = prepare(Simulation(users=25, items=30, events=400, tastes=3).draw(2), protocol="random")
-    run = train(data, choose_settings(words=FEW).single("bpr"))
+    run = train(data, choose_settings("reference", words=FEW).single("bpr"))
     assert [each.get("agreement") for each in run.history] == [{}, None, {}]

@@ -242,7 +242,7 @@ def test_a_damaged_or_newer_run_is_refused_and_left_as_it_is(concf: CLI, stopped
     ("words", "message"),
     [
         (["--set", "consensus.weight=0.3"], "the run has other settings: consensus.weight = 0.005, not 0.3"),
-        (["--preset", "paper", *SETS], "balance.exponent = 0.15, not 1.0"),
+        ([*SETS, "--preset", "paper"], "balance.exponent = 0.15, not 1.0"),
         (["--single", "bpr"], 'training.watch = "consensus", not "bpr"'),
         (["--seed", "4"], "the run has seed 0, not 4"),
     ],
@@ -291,7 +291,7 @@ def test_a_folder_that_is_there_is_never_overwritten(concf: CLI, stopped: Path, 
 def test_a_folder_in_which_a_killed_process_began_to_write_is_free(data: Path, tmp_path: Path) -> None:
     stale = tmp_path / ".run.json.partial-999999999"
     stale.write_text("{")
-    train(Split.load(data), choose_settings(words=[*SMALL, "training.epochs=1"]), out=tmp_path)
+    train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]), out=tmp_path)
     assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 
@@ -314,7 +314,10 @@ def ruined_after(batches: int) -> Objective:
 
 
 def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
-    split, chosen = Split.load(data), choose_settings(words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]'])
+    split, chosen = (
+        Split.load(data),
+        choose_settings("reference", words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]']),
+    )
     batches = -(-split.train.nnz // 64)
     own = {"mine": ruined_after(4 * batches + 2)}
     with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"):
@@ -334,7 +337,7 @@ def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(concf: CLI, data: Pa
 
 def test_a_loaded_run_is_the_run(data: Path, whole: dict[str, Path]) -> None:
     split = Split.load(data)
-    run = train(split, choose_settings(words=SMALL))
+    run = train(split, choose_settings("reference", words=SMALL))
     loaded = library.load_run(whole["reference"], split)
     assert loaded.summary() == run.summary()
     assert [record["loss"] for record in loaded.history] == [record["loss"] for record in run.history]
@@ -356,7 +359,7 @@ def test_a_run_of_a_gpu_is_of_use_without_one(concf: CLI, stopped: Path) -> None
 
 
 def test_a_run_without_a_folder_of_data_says_so(tmp_path: Path, data: Path) -> None:
-    train(Split.load(data), choose_settings(words=[*SMALL, "training.epochs=1"]), out=tmp_path / "run")
+    train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]), out=tmp_path / "run")
     with pytest.raises(DataError, match=r"its data set \(split hash \w+\) was not in a folder. Say where it is now"):
         load_run(tmp_path / "run")
     assert load_run(tmp_path / "run", data).finished

@@ -36,7 +36,7 @@ WORDS = (
     "objectives=bpr,cml,multinomial", "model.dimensions=8", "model.spread=0.5", "training.epochs=4",
     "training.metric=recall@5", "consensus.every=1", "consensus.window=2", "consensus.shown=15",
 )  # fmt: skip
-SETS = [word for each in WORDS for word in ("--set", each)]
+SETS = ["--preset", "reference", *(word for each in WORDS for word in ("--set", each))]
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
 TEXT = LOG.select(
     user_id=pl.format("Zoë, {}", "user_id"), item_id=pl.format("長🎈\"{}", "item_id")

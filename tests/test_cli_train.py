@@ -38,7 +38,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run") / "run"
-    train(Split.load(data), choose_settings(words=SMALL), out=folder, data_folder=data)
+    train(Split.load(data), choose_settings("reference", words=SMALL), out=folder, data_folder=data)
     return folder
 
 
@@ -104,7 +104,7 @@ def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, 
 
 
 def test_none_is_a_level_of_sharing_too() -> None:
-    chosen = choose_settings(words=["model.sharing=none", "balance.on=false", "consensus.steadiness=none"])
+    chosen = choose_settings("reference", words=["model.sharing=none", "balance.on=false", "consensus.steadiness=none"])
     assert (chosen.model.sharing, chosen.consensus.steadiness) == ("none", None)
 
 
@@ -230,7 +230,7 @@ def test_the_progress_bar_tells_how_good_it_is_in_80_columns(data: Path, tmp_pat
 
 def test_the_example_in_python(data: Path) -> None:
     split = Split.load(data)
-    run = library.train(split, choose_settings(words=SMALL), seed=0)
+    run = library.train(split, choose_settings("reference", words=SMALL), seed=0)
     assert library.evaluate(run.recommender("consensus"), split, at=5).means()["recall@5"] > 0
     alone = run.keep(run.best_head())
     assert alone.names == [run.best_head()]

@@ -53,12 +53,16 @@ def test_blocks_of_items_rank_as_all_of_them(k: int, block: int) -> None:
 @pytest.mark.parametrize("samples", [None, 9, 12, 30])
 def test_a_cosine_softmax_is_divided_only_where_it_is_sampled(samples: int | None) -> None:
     data = prepare(Simulation(users=20, items=9, events=90).draw(0), protocol="random")
-    chosen = choose_settings(changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": samples}})
+    chosen = choose_settings(
+        "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": samples}}
+    )
     with pytest.raises(ConfigError, match=r"'cosine-softmax' looks at all items .*softmax_samples below 9"):
         refuse_undividable(World(0, 2, divides=True), chosen, Trainer(data, chosen).branches)
 
 
 def test_what_stands_for_all_items_is_divided() -> None:
     data = prepare(Simulation(users=20, items=9, events=90).draw(0), protocol="random")
-    chosen = choose_settings(changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": 8}})
+    chosen = choose_settings(
+        "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": 8}}
+    )
     refuse_undividable(World(0, 2, divides=True), chosen, Trainer(data, chosen).branches)

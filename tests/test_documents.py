@@ -95,7 +95,9 @@ def test_commands_in_sentences_exist_with_their_options(page: Path) -> None:
 def test_settings_that_are_set_exist(page: Path) -> None:
     for span in said(page):
         words = [quoted or plain for quoted, plain in re.findall(r"--set (?:'([^']+)'|(\S+))", span)]
-        choose_settings(words=[word for word in words if "my_" not in word])  # a module of the reader's own
+        choose_settings(
+            "reference", words=[word for word in words if "my_" not in word]
+        )  # a module of the reader's own
 
 
 @each_page

@@ -213,7 +213,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused(model: Model, tmp_path: Path)
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_votes(tmp_path: Path) -> None:
-    data, chosen = Split.load(small_data(tmp_path / "data")), choose_settings(words=SMALL)
+    data, chosen = Split.load(small_data(tmp_path / "data")), choose_settings("reference", words=SMALL)
 
     def stop(record: dict[str, Any]) -> None:
         if record["epoch"] == 5:

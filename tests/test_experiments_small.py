@@ -159,7 +159,7 @@ def test_steadiness_is_told_in_ten_bins_and_curves_by_epoch(lines: dict[str, dic
 
 def test_steadiness_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:
     rankings: list[torch.Tensor] = []
-    chosen = choose_settings(words=[*VARIANTS["consistency"], *SMALL])
+    chosen = choose_settings("reference", words=[*VARIANTS["consistency"], *SMALL])
     train(data, chosen, watch_rankings=lambda epoch, trainer, lists: rankings.append(trainer.queue[-1].clone()))
     heads = [
         steadiness_by_rank(
@@ -189,7 +189,7 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
             shown = lists[name].numpy().copy()
             drawn[epoch][name] = evaluate(ListFunction(lambda users, _, of=shown: of[users]), data).means()["recall@50"]
 
-    train(data, choose_settings(words=[*VARIANTS["consistency"], *words]), watch_rankings=look)
+    train(data, choose_settings("reference", words=[*VARIANTS["consistency"], *words]), watch_rankings=look)
     assert curves["epoch"] == [0, 5]
     assert curves["one"]["R"] == [drawn[epoch]["bpr"] for epoch in (0, 5)]
     assert curves["all"]["R"] == [drawn[epoch]["R-consensus"] for epoch in (0, 5)]
@@ -198,7 +198,7 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
 
 
 def test_lines_are_those_of_a_run_by_hand(lines: dict[str, dict[str, Any]], data: Split) -> None:
-    run = train(data, choose_settings(words=[*VARIANTS["ConCF-S"], *SMALL]))
+    run = train(data, choose_settings("reference", words=[*VARIANTS["ConCF-S"], *SMALL]))
     for name, row in lines["ConCF-S"]["rows"].items():
         found = evaluate(run.recommender(name), data)
         assert row == {
@@ -220,8 +220,8 @@ def test_the_teachers_are_the_single_models(lines: dict[str, dict[str, Any]]) ->
 def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(
     lines: dict[str, dict[str, Any]], data: Split
 ) -> None:
-    chosen, rows = choose_settings(words=SMALL), lines["distillation"]["rows"]
-    teachers = train(data, choose_settings(words=[*SIDE_BY_SIDE, *SMALL]))
+    chosen, rows = choose_settings("reference", words=SMALL), lines["distillation"]["rows"]
+    teachers = train(data, choose_settings("reference", words=[*SIDE_BY_SIDE, *SMALL]))
     best = rank(teachers.recommender(teachers.best_head()), np.arange(len(data.train.indptr) - 1), 10, seen=data.train)
     for name, lists in (("T1", best), ("T2", teachers.best["consensus"].lists)):
         alone, together = (train(data, each, teacher=lists) for each in (chosen.single("multinomial"), chosen))
@@ -235,7 +235,7 @@ def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(
 def test_variants_of_equal_settings_have_equal_rows_and_others_do_not(lines: dict[str, dict[str, Any]]) -> None:
     by_settings: dict[str, list[str]] = {}
     for variant in ONE_RUN:
-        chosen = choose_settings(words=[*VARIANTS[variant], *SMALL])
+        chosen = choose_settings("reference", words=[*VARIANTS[variant], *SMALL])
         by_settings.setdefault(chosen.model_dump_json(), []).append(variant)
     assert ["without CL", "alpha=0"] in by_settings.values()
     for same in by_settings.values():
@@ -255,7 +255,7 @@ def test_model_sizes_differ_in_size_alone(data: Split) -> None:
     changes = [word for word in SMALL if not word.startswith("model.dimensions")]
     line = measure(cell("model sizes"), data, changes=changes)
     for size in SIZES:
-        chosen = choose_settings(words=[f"model.dimensions={size}", *changes], single="bpr")
+        chosen = choose_settings("reference", words=[f"model.dimensions={size}", *changes], single="bpr")
         found = evaluate(train(data, chosen).recommender("bpr"), data).means()
         assert line["rows"][f"bpr d={size}"]["test"] == found
     assert line["best_head"] == max(line["rows"], key=lambda name: line["rows"][name]["validation"])

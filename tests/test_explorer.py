@@ -37,7 +37,7 @@ HOSTILE = '<img src=x onerror="alert(1)">'
 
 def trained(log: pl.DataFrame, *words: str) -> Run:
     torch.set_num_threads(1)
-    return train(prepare(log, protocol="random"), choose_settings(words=(*LIVELY, *words)))
+    return train(prepare(log, protocol="random"), choose_settings("reference", words=(*LIVELY, *words)))
 
 
 class Asked:

@@ -56,7 +56,7 @@ def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of every objective there is."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run") / "run"
-    chosen = choose_settings(changes={"objectives": list(OBJECTIVES)}, words=LIVELY)
+    chosen = choose_settings("reference", changes={"objectives": list(OBJECTIVES)}, words=LIVELY)
     train(Split.load(data), chosen, out=folder, data_folder=data)
     return folder
 
@@ -71,7 +71,10 @@ def named() -> Run:
     """A run on a log whose ids are words."""
     log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
     words = {"user": [f"Zoë {n}" for n in log["user_id"]], "item": [f"{'長' * (n % 7)}/{n}🎈" for n in log["item_id"]]}
-    return train(prepare(pl.DataFrame(words), protocol="random"), choose_settings(words=(*LIVELY, "training.epochs=1")))
+    return train(
+        prepare(pl.DataFrame(words), protocol="random"),
+        choose_settings("reference", words=(*LIVELY, "training.epochs=1")),
+    )
 
 
 def from_npz(out: Path, k: int) -> Lists:
@@ -195,7 +198,7 @@ def test_an_id_that_numpy_would_cut_is_not_cut_in_silence(run: Run, tmp_path: Pa
 
 @pytest.mark.parametrize("to", FORMATS)
 def test_one_head_holds_nothing_of_the_others(run: Run, data: Path, tmp_path: Path, to: str) -> None:
-    alone = train(Split.load(data), choose_settings(words=LIVELY, single="bpr"))
+    alone = train(Split.load(data), choose_settings("reference", words=LIVELY, single="bpr"))
     few, many = (export(each, "bpr", to, tmp_path / str(each is run)) for each in (alone, run))
     words = len(json.dumps(many["settings"])) - len(json.dumps(few["settings"]))  # they name the other objectives
     assert sum(many["files"].values()) - sum(few["files"].values()) < 4 * words + 512
@@ -315,7 +318,13 @@ def test_a_run_that_is_not_finished_exports_its_best_so_far(concf: CLI, data: Pa
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), choose_settings(words=LIVELY), out=tmp_path / "run", checkpoint_seconds=0, watch=stop)
+        train(
+            Split.load(data),
+            choose_settings("reference", words=LIVELY),
+            out=tmp_path / "run",
+            checkpoint_seconds=0,
+            watch=stop,
+        )
     words = ("export", tmp_path / "run", "--head", "bpr", "--to", "npz", "--out", tmp_path / "out", "--data", data)
     code, _, err = concf(*words)
     assert (code, err) == (0, "note: the run is not finished; this is the best of its first 6 epochs\n")

@@ -106,7 +106,9 @@ class World:
             }
 
         words = (*SMALL, "model.spread=0.5", f'consensus.silent=["{SILENT}"]')
-        self.run = train(prepare(self.log, protocol="random"), choose_settings(words=words), watch_rankings=take_down)
+        self.run = train(
+            prepare(self.log, protocol="random"), choose_settings("reference", words=words), watch_rankings=take_down
+        )
         self.items: list[int] = self.run.data.interactions.item_ids.values.tolist()
         self.heads = list(self.run.model.names)
         agreed = vectors[self.run.best["consensus"].epoch]
@@ -247,7 +249,7 @@ def test_new_users_get_far_more_than_what_is_popular() -> None:
              "training.learning_rate=0.03", "training.batch=512", "training.metric=recall@20",
              "objectives=cross-entropy,multinomial")  # fmt: skip
     data = prepare(old, protocol="random", valid=0.1, test=0.1)
-    model = Recommender(train(data, choose_settings(words=words)), "arrow")
+    model = Recommender(train(data, choose_settings("reference", words=words)), "arrow")
     parts = {user: group["item_id"].to_list() for (user,), group in new.group_by("user_id", maintain_order=True)}
     asked = {user: items[::2] for user, items in parts.items() if len(items) > 5}
     held_out = {user: set(items[1::2]) for user, items in parts.items()}

@@ -96,10 +96,11 @@ def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noq
     assert torch.allclose(verdict.scores[:, 3:].diff(dim=1), torch.tensor(-1.0))
 
 
-def test_a_part_of_the_users_teaches_weights_for_all(in_double, monkeypatch) -> None:  # noqa: F811
+def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("concf.learning.judge.LEARNERS", 7)
-    trainer, _, lists = both_ways()
-    judge, plain = trainer.agreement.judge, lists["R-consensus"]
+    trainer = Trainer(data, JUDGED, SEED)
+    trainer.epoch(0)
+    judge, plain = trainer.agreement.judge, trainer.agree()["R-consensus"]
     validated = trainer.agreement.validation.users
     assert 0 < int(judge.learners.sum()) <= 7 < len(validated)
     few = judged_again(trainer, plain)
@@ -146,6 +147,6 @@ def test_lists_are_in_the_order_of_the_judge_and_explained_by_it(run: Run) -> No
 
 
 @pytest.mark.parametrize("change", [{"steadiness": 10.0}, {"by": "softmax", "steadiness": None}])
-def test_a_judge_weighs_ranks_alone(change: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="judged weighs ranks alone"):
+def test_a_judge_does_not_weigh_steadiness(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="judged weighs ranks, not steadiness"):
         choose_settings("strong", {"consensus": change})

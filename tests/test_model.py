@@ -24,7 +24,7 @@ TRAIN = csr_array((np.random.default_rng(0).random((9, 13)) < 0.3).astype(np.flo
 USERS, ITEMS = TRAIN.shape
 ENCODERS: dict[str, EncoderMaker] = {"mlp": mlp(), "mf": factorisation(), "lightgcn": lightgcn(2)}
 SHARING: list[Sharing] = ["full", "layer", "embedding", "none"]
-SETTINGS = choose_settings(changes={"model": {"layers": 2}})
+SETTINGS = choose_settings("reference", changes={"model": {"layers": 2}})
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ from torch import Tensor
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.deploy.estimator import ConCF
 from concf.errors import ConfigError
 from concf.learning.presets import PRESETS, choose_settings, preset
 from concf.learning.settings import ConCFSettings
@@ -107,8 +108,9 @@ def test_every_setting_that_two_presets_do_not_share_has_its_row() -> None:
                 assert f"{part}.{name}" in ROWS
 
 
-def test_the_defaults_are_the_reference() -> None:
-    assert ConCFSettings() == preset("reference") == choose_settings()
+def test_the_default_is_strong_and_of_one_objective_alone_the_reference() -> None:
+    assert choose_settings() == preset("strong") == ConCF().settings
+    assert ConCFSettings() == preset("reference")
     assert set(PRESETS) == {*COLUMNS, "strong"}
 
 
@@ -126,6 +128,19 @@ def test_settings_are_layered(tmp_path: Path) -> None:
     assert found.model_dump() == expected | {"objectives": ("cml",)}
 
 
+def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('preset = "paper"\n[training]\nepochs = 9\n', encoding="utf-8")
+    expected = choose_settings("paper", {"training": {"epochs": 9}})
+    assert choose_settings(file=file) == choose_settings("paper", file=file) == expected
+    with pytest.raises(ConfigError, match="are over the preset 'paper', but 'strong' was asked for"):
+        choose_settings("strong", file=file)
+    for wrong in ('"papers"', "3"):
+        file.write_text(f"preset = {wrong}\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match="unknown preset"):
+            choose_settings(file=file)
+
+
 def test_settings_may_be_changed_too() -> None:
     once = choose_settings("paper", {"training": {"epochs": 3}})
     assert choose_settings(once, {"training": {"batch": 7}}) == choose_settings(
@@ -134,15 +149,15 @@ def test_settings_may_be_changed_too() -> None:
 
 
 def test_the_last_of_two_words_counts() -> None:
-    assert choose_settings(words=["training.epochs=3", "training.epochs=4"]).training.epochs == 4
+    assert choose_settings("reference", words=["training.epochs=3", "training.epochs=4"]).training.epochs == 4
 
 
 def test_a_single_head_watches_itself_whatever_was_said() -> None:
     watched = {"training": {"watch": "cml"}}
     for found in (
         choose_settings(single="bpr"),
-        choose_settings(changes=watched, single="bpr"),
-        choose_settings(words=["training.watch=cml"], single="bpr"),
+        choose_settings("reference", changes=watched, single="bpr"),
+        choose_settings("reference", words=["training.watch=cml"], single="bpr"),
         preset("reference").single("bpr"),
     ):
         assert found == preset("reference").single("bpr")
@@ -174,7 +189,7 @@ def test_a_single_head_watches_itself_whatever_was_said() -> None:
 )
 def test_nonsense_is_refused_by_its_name(word: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        choose_settings(words=[word])
+        choose_settings("reference", words=[word])
     assert message in str(refused.value)
 
 
@@ -225,7 +240,13 @@ FORWARD = QUICK | {"model": {"dimensions": 8, "encoder": f"{__name__}:turned"}, 
 
 
 def test_an_objective_and_an_encoder_of_one_s_own_are_passed_as_values() -> None:
-    run = train(tiny(), QUICK | {"objectives": ("bpr", "hinge")}, objectives={"hinge": HINGE}, encoder=turned)
+    run = train(
+        tiny(),
+        QUICK | {"objectives": ("bpr", "hinge")},
+        preset="reference",
+        objectives={"hinge": HINGE},
+        encoder=turned,
+    )
     assert run.rows() == ["bpr", "hinge", "R-consensus", "consensus"]
     assert isinstance(run.model.encoder, Turned)
     assert len(run.keep("hinge").encoder.matrix) == 1
@@ -234,8 +255,11 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_passed_as_values() -> None
 
 def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module() -> None:
     data = tiny()
-    named, passed = Trainer(data, choose_settings(changes=FORWARD)), QUICK | {"objectives": ("bpr", "hinge")}
-    valued = Trainer(data, choose_settings(changes=passed), objectives={"hinge": HINGE}, encoder=turned)
+    named, passed = (
+        Trainer(data, choose_settings("reference", changes=FORWARD)),
+        QUICK | {"objectives": ("bpr", "hinge")},
+    )
+    valued = Trainer(data, choose_settings("reference", changes=passed), objectives={"hinge": HINGE}, encoder=turned)
     for epoch in range(3):
         records = [trainer.epoch(epoch) for trainer in (named, valued)]
         assert list(records[0]["loss"].values()) == list(records[1]["loss"].values())
@@ -244,7 +268,7 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module() -> None:
 
 
 def test_an_objective_of_one_s_own_may_take_the_place_of_a_known_one() -> None:
-    trainer = Trainer(tiny(), choose_settings(changes=QUICK), objectives={"bpr": HINGE})
+    trainer = Trainer(tiny(), choose_settings("reference", changes=QUICK), objectives={"bpr": HINGE})
     assert trainer.objectives["bpr"] is HINGE
 
 
@@ -262,5 +286,5 @@ def test_an_objective_of_one_s_own_may_take_the_place_of_a_known_one() -> None:
 )
 def test_what_cannot_be_found_is_refused_by_its_name(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        train(tiny(), changes)
+        train(tiny(), changes, preset="reference")
     assert message in str(refused.value)

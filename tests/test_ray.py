@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run")
     data = Split.load(small_data(folder / "data"))
-    train(data, choose_settings(words=SMALL), out=folder / "run")
+    train(data, choose_settings("reference", words=SMALL), out=folder / "run")
     RunFolder(folder / "run").keep(data)
     return folder / "run"
 

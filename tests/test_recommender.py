@@ -136,7 +136,7 @@ def trained(log: pl.DataFrame, *words: str) -> Trained:
         if trainer.queue:
             voted[epoch], window[epoch] = lists(trainer.queue[-1]), [lists(each) for each in trainer.agreement.window]
 
-    run = train(data, choose_settings(words=(*LIVELY, *words)), watch_rankings=take_down)
+    run = train(data, choose_settings("reference", words=(*LIVELY, *words)), watch_rankings=take_down)
     return Trained(run, viewed, voted, window, vectors)
 
 

@@ -296,8 +296,8 @@ def test_a_run_killed_half_way(concf: CLI, folder: Path, tmp_path: Path) -> None
 
     data = folder.parent / "data"
     with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), choose_settings(words=SMALL), out=tmp_path / "run", checkpoint_seconds=0, watch=stop,
-              data_folder=data)  # fmt: skip
+        train(Split.load(data), choose_settings("reference", words=SMALL), out=tmp_path / "run", checkpoint_seconds=0,
+              watch=stop, data_folder=data)  # fmt: skip
     told, shown = reported(concf, tmp_path / "run")
     assert (told["run"]["finished"], told["run"]["epochs"], told["run"]["at_most"]) == (False, 6, 10)
     assert "not finished: it shows the last checkpoint, after 6 of at most 10 epochs" in shown.text

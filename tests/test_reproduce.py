@@ -71,7 +71,7 @@ def test_hyperparameters_go_around_the_reference() -> None:
             if (q, p) == ("5", 10):
                 continue
             assert f"Q={q},p={p}" in names
-            chosen = choose_settings(words=VARIANTS[f"Q={q},p={p}"])
+            chosen = choose_settings("reference", words=VARIANTS[f"Q={q},p={p}"])
             taught = range(chosen.consensus.first_lesson, chosen.training.epochs)
             assert chosen.consensus.every == p
             assert chosen.consensus.first_lesson == (5 if q == "all" else int(q)) * p - p + 1

@@ -29,7 +29,7 @@ LOGS = {
     "integers": LOG.with_columns(user_id=pl.col("user_id") * 2**40 - 7),
     "text": LOG.select(user_id=pl.format('Zoë, "{}"\n\'', "user_id"), item_id=pl.format("長🎈\\\x01‮/{} ", "item_id")),
 }
-FEW = choose_settings(words=[*SMALL, "training.epochs=2"])
+FEW = choose_settings("reference", words=[*SMALL, "training.epochs=2"])
 
 
 def trained(log: pl.DataFrame, folder: Path) -> tuple[Split, Path]:

@@ -209,5 +209,5 @@ def test_heads_without_a_softmax_do_not_notice() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_settings(words=words)
-    assert choose_settings(words=["losses.softmax_samples=none"]).losses.softmax_samples is None
+        choose_settings("reference", words=words)
+    assert choose_settings("reference", words=["losses.softmax_samples=none"]).losses.softmax_samples is None

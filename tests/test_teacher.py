@@ -230,7 +230,7 @@ def stopped(data: Split, chosen: ConCFSettings, folder: Path, after: int, **opti
 @pytest.mark.parametrize("after", [0, 5])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_variant_goes_on_bit_for_bit(data: Split, tmp_path: Path, variant: str, after: int) -> None:
-    chosen = choose_settings(words=[*SMALL, *VARIANTS[variant]])
+    chosen = choose_settings("reference", words=[*SMALL, *VARIANTS[variant]])
     options = {"teacher": any_lists(data, 8)} if variant.startswith("a teacher") else {}
     train(data, chosen, out=tmp_path / "whole", **options)
     stopped(data, chosen, tmp_path / "stopped", after, **options)
@@ -241,7 +241,7 @@ def test_a_variant_goes_on_bit_for_bit(data: Split, tmp_path: Path, variant: str
 @pytest.mark.parametrize("after", [0, 5])
 def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: Path, after: int) -> None:
     """It would unlearn silently: the lists are no setting that the folder could bring back."""
-    chosen, lists = choose_settings(words=SMALL), any_lists(data, 8)
+    chosen, lists = choose_settings("reference", words=SMALL), any_lists(data, 8)
     stopped(data, chosen, tmp_path / "run", after, teacher=lists)
     for other in (None, any_lists(data, 8, seed=1)):
         with pytest.raises(ConfigError, match="teacher"):

@@ -320,7 +320,7 @@ def test_the_consensus_learns_tastes_on_simulated_data() -> None:
         "consensus": {"every": 5, "window": 3},
         "training": {"epochs": 21, "batch": 512, "metric": "recall@20"},
     }
-    run = train(data, changes)
+    run = train(data, changes, preset="reference")
     found = {name: evaluate(run.recommender(name), data, at=20).means()["recall@20"] for name in run.best}
     popular = evaluate(Popularity().fit(data.train), data, at=20).means()["recall@20"]
     assert found["consensus"] > 1.1 * popular

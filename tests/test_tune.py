@@ -94,7 +94,7 @@ def test_finds_what_is_planted_and_trains_nothing_twice(
 
 
 def test_the_first_trial_is_the_preset_so_that_the_best_is_no_worse(data: Split, whole: Tuning) -> None:
-    base, first = choose_settings(words=QUICK), whole.trials[0]
+    base, first = choose_settings("reference", words=QUICK), whole.trials[0]
     assert first.changes == {RATE: base.training.learning_rate, "consensus.weight": base.consensus.weight}
     run = train(Blind.of(data), base)
     assert (first.validation, first.epochs) == (run.best["consensus"].validation, run.epoch)
@@ -107,12 +107,12 @@ def test_the_first_trial_is_the_preset_where_the_space_leaves_it_out_too(data: S
     found = tune(data, tmp_path / "search", words=words, space=space, trials=2)
     assert found.trials[0].changes == {"consensus.steadiness": "none"}  # the learning rate 0.01 cannot be drawn
     assert found.trials[1].changes.keys() == space.keys()
-    run = train(Blind.of(data), choose_settings(words=words))
+    run = train(Blind.of(data), choose_settings("reference", words=words))
     assert found.trials[0].validation == run.best["consensus"].validation
 
 
 def test_the_target_may_be_a_head(data: Split, tmp_path: Path) -> None:
-    run = train(Blind.of(data), choose_settings(words=QUICK))
+    run = train(Blind.of(data), choose_settings("reference", words=QUICK))
     found = tune(data, tmp_path / "search", words=QUICK, space=RATES, trials=1, target="bpr")
     assert (found.target, found.best.validation) == ("bpr", run.best["bpr"].validation)
     alone = [*QUICK, "objectives=bpr", "training.watch=bpr"]
@@ -250,7 +250,9 @@ def test_the_test_part_is_not_touched(data: Split, whole: Tuning, tmp_path: Path
     found = tune(shuffled, tmp_path / "search", words=QUICK, space=RATES, trials=3)
     assert told(found) == told(whole)[:3]
     assert not {"test", "evaluated"} & vars(shuffled).keys()  # properties that would be kept if they had been asked for
-    figures = [train(each, choose_settings(words=QUICK)).best["consensus"].validation for each in (data, shuffled)]
+    figures = [
+        train(each, choose_settings("reference", words=QUICK)).best["consensus"].validation for each in (data, shuffled)
+    ]
     assert figures[0] != figures[1]  # training itself leaves test items out of the lists that it validates
 
 

@@ -39,7 +39,7 @@ def settings(metric: str, **consensus: Any) -> ConCFSettings:
         "consensus": {"every": 1, "window": 2, "places": 8, "kept": 10, "length": 3, "tail": 2} | consensus,
         "training": {"epochs": 3, "batch": 64, "metric": metric},
     }
-    return choose_settings(changes=changes)
+    return choose_settings("reference", changes=changes)
 
 
 def listed(lists: Tensor) -> ListFunction:

@@ -365,7 +365,7 @@ def test_what_is_kept_of_a_head_that_was_chosen_is_a_single_model(encoder: str) 
 )
 def test_settings_that_make_no_sense_are_refused_by_name(words: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        choose_settings(words=words)
+        choose_settings("reference", words=words)
 
 
 @pytest.mark.parametrize("name", ["hinge#1", "#1", "multinomia#2", "my:own#1"])
@@ -392,8 +392,10 @@ def test_an_objective_several_times_starts_differently_each_time(kind: str, shar
 def test_the_warm_up_stands_in_for_the_window_in_the_first_lesson_alone(warm_up: int, window: int, every: int) -> None:
     for begins in ("full-window", "warm-up", "after-warm-up"):
         words = [f"consensus.every={every}", f"consensus.begins={begins}"]
-        given_both = choose_settings(words=[*words, f"consensus.window={window}", f"consensus.warm_up={warm_up}"])
-        as_window = choose_settings(words=[*words, f"consensus.window={warm_up}"])
+        given_both = choose_settings(
+            "reference", words=[*words, f"consensus.window={window}", f"consensus.warm_up={warm_up}"]
+        )
+        as_window = choose_settings("reference", words=[*words, f"consensus.window={warm_up}"])
         assert given_both.consensus.first_lesson == as_window.consensus.first_lesson
         back = given_both.consensus.model_copy(update={"window": warm_up, "warm_up": None})
         assert back == as_window.consensus

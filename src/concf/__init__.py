@@ -3,7 +3,7 @@
     import concf
 
     data = concf.prepare("log.csv", protocol="random", seed=0)
-    run = concf.train(data, preset="reference", seed=0)
+    run = concf.train(data, seed=0)
     print(concf.evaluate(run.recommender("consensus"), data).means())
 
 Names are imported when they are first used, so that a part of the package needs only its own libraries.

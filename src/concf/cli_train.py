@@ -29,7 +29,7 @@ RUNNING = "How to run"
 def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
     folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log as it is: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
-    preset: Annotated[str | None, typer.Option(help="reference, paper, released or strong.", show_default="reference", rich_help_panel=SETTINGS)] = None,
+    preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set goes over it.", rich_help_panel=SETTINGS)] = None,
@@ -47,7 +47,7 @@ def train(
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that agree on a ranking and learn from it. Each is kept at its best validation.
 
-    `concf train data/citeulike --preset reference --out runs/first`
+    `concf train data/citeulike --out runs/first`; the paper's own model: `--preset reference`
 
     `concf train --resume --out runs/first`
 
@@ -190,7 +190,7 @@ def _settings(
     from concf.learning.presets import choose_settings
 
     own = home.settings() if resume else None
-    return choose_settings(preset or own or "reference", file=config, words=words, single=single)
+    return choose_settings(preset or own, file=config, words=words, single=single)
 
 
 def _about(run: Run) -> str:

@@ -26,10 +26,11 @@ WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "in steps of {}"}
 SETTINGS_HEAD = """# Settings
 
-Everything that a training run depends on, but for the data and the seed. The defaults are the preset `reference`;
-values of another preset that differ from it are **bold**. Change one with `--set consensus.weight=0`, several with a
-TOML file (`--config`), or in Python by group: `concf.train(data, {"consensus": {"weight": 0}})`,
-`concf.ConCF(consensus={"weight": 0})`. Why the presets differ: [training.md](training.md#presets).
+Everything that a training run depends on, but for the data and the seed. Where no preset is named it is `strong`, and
+for one objective alone `reference`; values of a preset that differ from `reference` are **bold**. Change one with
+`--set consensus.weight=0`, several with a TOML file (`--config`), or in Python by group: `concf.train(data,
+{"consensus": {"weight": 0}})`, `concf.ConCF(consensus={"weight": 0})`. Why the presets differ:
+[training.md](training.md#presets).
 
 This page is written from the code by `make docs`.
 """

@@ -83,13 +83,12 @@ class Tuning:
         return sorted(finished, key=lambda each: -(each.validation or 0.0))
 
     def changes(self) -> dict[str, Any]:
-        """The settings that differ from the preset, nested: what `best.toml` holds."""
+        """The settings that differ from the preset, nested: what `best.toml` holds, beside the preset's name."""
         return nested(differences(self.settings, PRESETS[self.preset]))
 
     def command(self, data: str = "DIR") -> str:
         """How to train with the best settings."""
-        base = "" if self.preset == "reference" else f" --preset {self.preset}"
-        return f"concf train {data}{base} --config {self.folder / BEST} --seed {self.seed} --out RUN"
+        return f"concf train {data} --config {self.folder / BEST} --seed {self.seed} --out RUN"
 
     def summary(self) -> dict[str, Any]:
         """What `concf tune --json` says."""
@@ -172,7 +171,7 @@ def _best(search: Search, folder: SearchFolder) -> Tuning | None:
     if found is not None:
         what = f"{found.settings.training.metric} of {found.target} on validation: {found.best.validation}"
         head = f"# {what}, the best of {len(found.trials)} trials\n# {found.command()}\n"
-        folder.write_best(head + as_toml(found.changes()))
+        folder.write_best(head + as_toml({"preset": found.preset} | found.changes()))
     return found
 
 

@@ -11,7 +11,7 @@ from concf.deploy.frames import Library, library_of
 from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
 from concf.learning.checkpoint import RunFolder
-from concf.learning.presets import choose_settings
+from concf.learning.presets import DEFAULT, choose_settings
 from concf.learning.run import Run
 from concf.learning.train import train
 
@@ -22,13 +22,13 @@ ENOUGH = 5  # users of an item
 class ConCF:
     """Heads of several objectives that agree, and learn from what they agree on.
 
-        model = concf.ConCF(preset="reference", consensus={"weight": 0.01}).fit(frame)
+        model = concf.ConCF(model={"dimensions": 128}).fit(frame)
         model.recommend(["alice", "bob"], k=10)
 
     settings: changes to the preset, by group, as for `concf.train`
     """
 
-    def __init__(self, preset: str = "reference", *, seed: int = 0, device: str | None = None, **settings: Any) -> None:
+    def __init__(self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Any) -> None:
         self.settings = choose_settings(preset, settings)
         self.seed, self.device = seed, device
         self._recommender: Recommender | None = None

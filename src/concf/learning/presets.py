@@ -79,27 +79,39 @@ STRONG = ConCFSettings(
 )
 
 PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE, "strong": STRONG}
+DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
 
 
 def preset(name: str) -> ConCFSettings:
     """The settings of that name."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
     return PRESETS[name]
 
 
 def choose_settings(
-    base: str | ConCFSettings = "reference",
+    base: str | ConCFSettings | None = None,
     changes: Mapping[str, Any] | None = None,
     *,
     file: str | Path | None = None,
     words: Iterable[str] = (),
     single: str | None = None,
 ) -> ConCFSettings:
-    """A preset or settings, over it a TOML file, nested `changes`, words as `consensus.weight=0`, one head alone."""
-    chosen = (preset(base) if isinstance(base, str) else base).model_dump()
-    for layer in (_read(Path(file)) if file else {}, changes or {}, *map(_setting, words)):
-        chosen = _merged(chosen, _with_nones(layer, ConCFSettings))
+    """A preset or settings, over it a TOML file, nested `changes`, words as `consensus.weight=0`, one head alone.
+
+    A file may say which preset it is over: `preset = "reference"`. Where nothing does, it is strong; of one head alone
+    reference.
+    """
+    layer = _read(Path(file)) if file else {}
+    named = layer.pop("preset", None)
+    if isinstance(base, str) and named not in (None, base):
+        raise ConfigError(
+            f"{file}: its settings are over the preset {named!r}, but {base!r} was asked for. Say neither"
+        )
+    base = base or named or (DEFAULT if single is None else DEFAULT_OF_ONE)
+    chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
+    for each in (layer, changes or {}, *map(_setting, words)):
+        chosen = _merged(chosen, _with_nones(each, ConCFSettings))
     if single is not None:
         chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": single}})
     try:

@@ -59,7 +59,7 @@ class ConsensusSettings(Settings):
     silent: tuple[str, ...] = ()  # heads that do not vote
     guests: tuple[str, ...] = ()  # baselines that vote without learning, such as rp3beta(beta=0.2)
     trust: float | None = Field(None, gt=0)  # a voter whose validation is this share below the best counts 1/e; none: 1
-    judged: bool = False  # votes are weighed, and popularity with them, as explains the validation part best
+    judged: bool = False  # votes, and what heads say beside, are weighed as explains the validation part best
     untaught: tuple[str, ...] = ("multinomial-users",)  # heads that are not taught
     weight_range: tuple[float, float] | None = (0.5, 2.0)  # lambda_x is clipped to it before it weighs the lesson
     clip: float | None = Field(None, gt=0)  # scores are clipped to +-this in the lesson of the heads in `clipped`
@@ -157,7 +157,7 @@ class ConCFSettings(Settings):
         if self.consensus.by == "softmax" and self.training.watch == R_CONSENSUS:
             raise ValueError(f"training.watch = {R_CONSENSUS!r}: with consensus.by = 'softmax' there is none")
         if self.consensus.judged and (self.consensus.by == "softmax" or self.consensus.steadiness is not None):
-            raise ValueError("consensus.judged weighs ranks alone: set by = 'ranks' and steadiness = none")
+            raise ValueError("consensus.judged weighs ranks, not steadiness: set by = 'ranks' and steadiness = none")
         if self.several and set(self.objectives) <= set(self.consensus.silent):
             raise ValueError("consensus.silent names every head: none is left to vote")
         if self.teaches and set(self.objectives) <= set(self.consensus.untaught):

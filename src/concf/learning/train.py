@@ -49,7 +49,7 @@ def train(
     """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
 
     settings:   all of them, or changes to the preset such as {"consensus": {"weight": 0}}
-    preset:     paper, released or, if not said, reference
+    preset:     reference, paper, released or, if not said, strong
     seed:       if not said, 0
     device:     cpu or cuda; if not said, a GPU if there is one
     out:        a folder for history and checkpoints
@@ -76,7 +76,7 @@ def train(
         raise ConfigError("divided tables: say `out`, a folder for the run; no process has the whole of it")
     if isinstance(settings, ConCFSettings) and preset is not None:
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
-    base = preset or before.get("settings", "reference")
+    base = preset or before.get("settings")
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     trainer = Trainer(
         data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), world),
