@@ -9,7 +9,7 @@ import concf
 from concf.export import export
 
 log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
-model = concf.ConCF(training={"epochs": 15}, consensus={"every": 3, "window": 2}).fit(log)
+model = concf.ConCF("reference", training={"epochs": 15}, consensus={"every": 3, "window": 2}).fit(log)
 
 with TemporaryDirectory() as folder:
     export(model.run, None, "npz", Path(folder) / "vectors.npz")  # None: the best head

@@ -65,7 +65,7 @@ PRELUDES = {  # page: commands, then Python
         "concf prepare log.csv --protocol random --out data/mine",
         "import concf; model = concf.BASELINES['ease'].make().fit(concf.Split.load('data/mine').train)",
     ),
-    "export.md": ("concf train log.csv --out runs/first", ""),
+    "export.md": ("concf train log.csv --preset reference --out runs/first", ""),
     "recommending.md": ("", "frame = letters()"),
     "tuning.md": (
         "concf prepare citeulike --out data/citeulike",

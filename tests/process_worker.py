@@ -215,7 +215,7 @@ def run_commands(folder: Path) -> None:
     prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
     data().save(prepared)
     words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
-    by_command(folder / "by command", prepared, "--divide-tables", *words)
+    by_command(folder / "by command", prepared, "--preset", "reference", "--divide-tables", *words)
     torch.set_default_dtype(torch.float32)
     by_command(folder / "undisturbed", small_data(prepared / "small"), *LONG, "--device", "cpu")
     torch.set_default_dtype(torch.float64)

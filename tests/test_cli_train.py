@@ -116,7 +116,10 @@ def test_none_is_a_level_of_sharing_too() -> None:
         (["--set", "consensus.weight=-1"], "consensus.weight = -1: Input should be greater than or equal to 0"),
         (["--set", "consensus.weight=loud"], "consensus.weight = 'loud': Input should be a valid number"),
         (["--set", "consensus"], "--set 'consensus': expected name=value, such as consensus.weight=0"),
-        (["--set", "model.sharing=none"], "no shared embedding to balance on: set balance.on = false"),
+        (
+            ["--preset", "reference", "--set", "model.sharing=none"],
+            "no shared embedding to balance on: set balance.on = false",
+        ),
         (["--set", "training.metric=recall"], "training.metric = 'recall': expected one of recall, "),
         (["--set", "model.encoder=tower"], "unknown encoder 'tower'; choose from mlp, mf, lightgcn"),
         (["--single", "hinge"], "unknown objective 'hinge'; choose from bpr, cml"),

@@ -41,7 +41,7 @@ LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_
 
 
 def tiny(**settings: Any) -> Model:
-    return Model(**(TINY | {"device": "cpu"} | settings))
+    return Model("reference", **(TINY | {"device": "cpu"} | settings))
 
 
 @pytest.fixture(scope="module")

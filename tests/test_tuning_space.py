@@ -32,7 +32,7 @@ def test_toml_round_trip(preset: str, tmp_path: Path) -> None:
 
 def test_the_default_space_fits_the_settings() -> None:
     assert read_space(DEFAULT_SPACE).keys() == DEFAULT_SPACE.keys()
-    base = choose_settings()
+    base = choose_settings("reference")
     assert default_space(base, ()) == DEFAULT_SPACE
     assert all(each.holds(value(base, name)) for name, each in read_space(DEFAULT_SPACE).items())
     assert default_space(base, {RATE}).keys() == DEFAULT_SPACE.keys() - {RATE}

@@ -196,7 +196,8 @@ def refuse_undividable(world: World, settings: ConCFSettings, branches: Branches
         sampled = branches.objectives[whole[0]].needs == "catalogue"
         mend = f", sample it (losses.softmax_samples below {model.n_items})" if sampled else ""
         raise ConfigError(
-            f"divided tables: {whole[0]!r} looks at all items in every step. Leave it out{mend}, or do not divide"
+            f"divided tables: {whole[0]!r} looks at all items in every step. Leave it out{mend}, take the preset "
+            "reference, or do not divide"
         )
     if settings.several and settings.consensus.by == "softmax":
         raise ConfigError(

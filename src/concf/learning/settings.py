@@ -143,7 +143,10 @@ class ConCFSettings(Settings):
         named = {*self.consensus.silent, *self.consensus.untaught, *self.consensus.clipped}
         strange = sorted(named - {*self.objectives, *OBJECTIVES, *self.consensus.guests})
         if strange:
-            raise ValueError(f"consensus names heads that do not exist: {', '.join(strange)}")
+            raise ValueError(
+                f"consensus names heads that do not exist: {', '.join(strange)}. Name others (consensus.silent, "
+                "untaught), or begin with the preset reference"
+            )
         if self.balances and self.model.sharing == "none":
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
         if self.training.selection == "one" and self.model.sharing == "none":
