@@ -16,7 +16,8 @@ from strong import ABLATIONS, CHOICE_SEEDS, DATA, RESULTS, ROOT
 FIGURES = ("recall@50", "ndcg@50")
 HEAD, AGREED = "ConCF `strong`, the head it ships", "ConCF `strong`, consensus"
 FUSION, JUDGED = "its voters trained apart, plain rank fusion", "its voters trained apart, judged"
-OURS = (HEAD, AGREED, FUSION, JUDGED)
+ALIKE = "two heads of weighted squares, judged"
+OURS = (HEAD, AGREED, FUSION, JUDGED, ALIKE)
 EVIDENCE = {  # stage and label in the trials -> what the judge hears
     ("7", "now"): "the voters' ranks, popularity, activity",
     ("4", "s"): "and the heads' scores",
@@ -45,6 +46,7 @@ def series(name: str) -> dict[str, dict[str, Series]]:
         who = {
             "strong": {HEAD: line.get("best_head"), AGREED: "consensus"},
             "apart": {FUSION: "R-consensus", JUDGED: "consensus"},
+            "squares, judged": {ALIKE: "consensus"},
         }
         for title, row in who.get(key["variant"], {key["variant"]: key["variant"]}).items():
             found[key["data"]].setdefault(title, {})[key["seed"]] = rows[row]["test"]
@@ -142,6 +144,7 @@ def goal(known: dict[str, dict[str, Series]]) -> str:
         gains = {
             who: [100 * (value(rows[who], figure) / value(rows[bars[figure]], figure) - 1) for figure in FIGURES]
             for who in OURS
+            if who in rows
         }
         shown = {who: " / ".join(f"{gain:+.1f} %" for gain in pair) for who, pair in gains.items()}
         met = "reached" if min(gains[HEAD]) >= 0 else "not reached"
@@ -172,7 +175,13 @@ def plot(target: Path) -> None:
     for axis, name in zip(axes.flat, reversed(DATA), strict=True):
         known = series(name)
         for who, runs in known.items():
-            variant = {HEAD: "strong", AGREED: "strong", FUSION: "apart", JUDGED: "apart"}.get(who, who)
+            variant = {
+                HEAD: "strong",
+                AGREED: "strong",
+                FUSION: "apart",
+                JUDGED: "apart",
+                ALIKE: "squares, judged",
+            }.get(who, who)
             took = [
                 line["seconds"] for line in every if line["key"]["data"] == name and line["key"]["variant"] == variant
             ]
@@ -182,6 +191,7 @@ def plot(target: Path) -> None:
                 AGREED: "strong, consensus",
                 FUSION: "apart, fused",
                 JUDGED: "apart, judged",
+                ALIKE: "squares, judged",
             }.get(who, who)
             axis.scatter(max(mean(took), 0.02), value(runs, "recall@50"), color="C0" if ours else "0.5", s=22)
             axis.annotate(

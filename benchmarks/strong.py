@@ -62,6 +62,17 @@ ABLATIONS = {
     "64 dimensions": ["model.dimensions=64"],
     "128 dimensions": ["model.dimensions=128"],
 }
+SQUARES = '"weighted-squares@0.03","weighted-squares@0.04"'
+TESTED = {
+    "strong": [],
+    "apart": ["consensus.weight=0"],
+    "squares, judged": [
+        f"objectives=[{SQUARES}]",
+        "consensus.guests=[]",
+        "consensus.untaught=[]",
+        "consensus.weight=0",
+    ],
+}
 Job = tuple[str, int, str, tuple[str, ...]]  # data, seed, variant, changes
 
 
@@ -217,7 +228,7 @@ def main() -> None:
         work(Book(options.results / f"strong-{options.what}.jsonl"), options.data, options.device)
         return
     test = options.what == "test"
-    variants = {"strong": [], "apart": ["consensus.weight=0"]} if test else ABLATIONS
+    variants = TESTED if test else ABLATIONS
     jobs = [
         (name, seed, variant, tuple(changes))
         for variant, changes in variants.items()

@@ -15,7 +15,7 @@ from test_train import small as tiny_settings
 from concf.data.split import Split
 from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
-from concf.learning.evidence import FIGURES
+from concf.learning.evidence import FIGURES, Witness
 from concf.learning.judge import CURVE, HEAD, PLAIN, VOTER, Verdict, figures, standing
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
@@ -112,6 +112,32 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
     judge.learners = kept
     assert not torch.equal(few.lists, everyone.lists)
     assert torch.equal(judged_again(trainer, plain).lists, few.lists)
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
+    monkeypatch.setattr("concf.learning.judge.LEARNERS", -(-len(data.evaluated) // stride))
+    judge = Trainer(data, JUDGED, SEED).agreement.judge
+    halves = torch.bincount(judge.folds[judge.learners], minlength=2)
+    assert halves.sum() == -(-len(data.evaluated) // stride)
+    assert halves.min() > 0.3 * halves.sum()
+
+
+def test_what_never_changes_has_no_weight_in_single_precision_either(data: Split, monkeypatch) -> None:  # noqa: F811
+    whole = Witness.__call__
+
+    def the_same_of_all(self: Witness, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        said = whole(self, users, items)
+        said[..., -1] = -200.0
+        return said
+
+    monkeypatch.setattr(Witness, "__call__", the_same_of_all)
+    trainer = Trainer(data, JUDGED, SEED)
+    trainer.epoch(0)
+    trainer.agree()
+    of_heads = trainer.agreement.judge.weights[-5 * HEAD :].view(5, HEAD)
+    assert of_heads.abs().max() > 1e-3
+    assert of_heads[:, FIGURES - 1].abs().max() < 1e-6
 
 
 def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity_and_what_heads_say() -> None:

@@ -135,10 +135,13 @@ def test_a_file_may_say_which_preset_it_is_over(tmp_path: Path) -> None:
     assert choose_settings(file=file) == choose_settings("paper", file=file) == expected
     with pytest.raises(ConfigError, match="are over the preset 'paper', but 'strong' was asked for"):
         choose_settings("strong", file=file)
-    for wrong in ('"papers"', "3"):
+    for wrong in ('"papers"', "3", '""', "false", "[]"):
         file.write_text(f"preset = {wrong}\n", encoding="utf-8")
-        with pytest.raises(ConfigError, match="unknown preset"):
-            choose_settings(file=file)
+        for base in (None, preset("paper")):
+            with pytest.raises(ConfigError, match="unknown preset"):
+                choose_settings(base, file=file)
+    with pytest.raises(ConfigError, match="unknown preset ''"):
+        choose_settings("")
 
 
 def test_settings_may_be_changed_too() -> None:

@@ -38,6 +38,8 @@ def test_the_default_space_fits_the_settings() -> None:
     assert default_space(base, {RATE}).keys() == DEFAULT_SPACE.keys() - {RATE}
     alone = choose_settings(single="bpr", words=["model.encoder=mf"])
     assert list(default_space(alone, ())) == [RATE, "training.weight_decay", "model.dimensions"]
+    judged = default_space(choose_settings("strong"), ())
+    assert judged.keys() == DEFAULT_SPACE.keys() - {"consensus.steadiness", "model.dropout"}
 
 
 def value(settings: Any, name: str) -> Any:

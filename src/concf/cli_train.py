@@ -190,7 +190,7 @@ def _settings(
     from concf.learning.presets import choose_settings
 
     own = home.settings() if resume else None
-    return choose_settings(preset or own, file=config, words=words, single=single)
+    return choose_settings(own if preset is None else preset, file=config, words=words, single=single)
 
 
 def _about(run: Run) -> str:

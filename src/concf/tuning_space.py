@@ -82,9 +82,13 @@ Space = dict[str, Range | Choices]
 
 
 def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The default without what is fixed, or does nothing: consensus for one head alone, dropout without the MLP."""
+    """The default without what is fixed, or does nothing: consensus for one head alone, dropout without the MLP.
+
+    A judge does not weigh steadiness.
+    """
     idle = () if base.several else tuple(name for name in DEFAULT_SPACE if name.startswith("consensus."))
     idle = idle if base.model.encoder == "mlp" else (*idle, "model.dropout")
+    idle = (*idle, "consensus.steadiness") if base.consensus.judged else idle
     return {name: each for name, each in DEFAULT_SPACE.items() if name not in fixed and name not in idle}
 
 

@@ -287,7 +287,8 @@ class Recommender:
         heads: of each head and guest that votes its rank of the item (from 1, training items left out; of a guest
         only among its first K), R (Eq. 10), its steadiness C (Eq. 11), and its vote, their sum times its voice; 0
         outside its first K places. importance: the mean of the votes (Eq. 12). judged: the score that a judge gives
-        it, which then makes the list's order; None without one, and where the list does not have the item.
+        it, which then makes the list's order (what stands below the places that are judged: 1 less each); None without
+        one, and where the list does not have the item.
         """
         best = self.run.best.get(CONSENSUS)
         if best is None:

@@ -45,7 +45,7 @@ class Agreement:
         self.ranks_all = settings.several or evaluated is data.evaluated  # what heads agree on is for everyone
         self.guests = self._invited()
         self.voices: list[float] = []
-        self.judge = self._called() if settings.consensus.judged else None
+        self.judge = self._called() if settings.several and settings.consensus.judged else None
         self._judged = self._crossed = torch.empty(0)  # the judge's scores, and the judged lists that are validated
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []

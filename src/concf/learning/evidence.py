@@ -30,11 +30,12 @@ ABOUT_ITEM = 3
 FIGURES = ABOUT_BOTH + 1 + ABOUT_ITEM
 LONGEST = 512  # items of a user that are looked at, evenly spaced: a bound on the work
 SAMPLE = 4096  # items that stand for all of them
+ITEMS = 4096  # that are held against them at a time
 CPU_USERS, GPU_USERS = 64, 1024  # that go through together
 PAIRS = 1 << 16  # of the log, whose scores are held at a time
 SMALL = 0.05  # o_i - m_i is no less: few users say little
 FLAT = 1e-3  # d_i is no less
-LEAST = 1e-9  # nor is the likeness to all items
+LEAST_LIKENESS = 1e-9  # to all items
 SURPRISE, KINSHIP = (-20.0, 20.0), (-2.0, 3.0)  # beyond is as good as there
 
 
@@ -98,15 +99,15 @@ class Witness:
         return own.where(count > 0, mean)
 
     def _usual(self) -> Tensor:
-        """[items, powers] the mean of c^k over all other items, or a sample of them."""
+        """[items, 2] the mean of c^2 and of c^8 over all items, or a sample of them; with itself an item has 0."""
         n = len(self.direction)
         others = torch.arange(min(n, SAMPLE), device=self.direction.device) * n // min(n, SAMPLE)
         blocks = []
-        for begin in range(0, n, SAMPLE):
-            cosine = self.direction[begin : begin + SAMPLE] @ self.direction[others].T
+        for begin in range(0, n, ITEMS):
+            cosine = self.direction[begin : begin + ITEMS] @ self.direction[others].T
             own = torch.arange(begin, begin + len(cosine), device=others.device)[:, None] == others
             blocks.append(_powers(cosine.masked_fill_(own, 0)) / len(others))
-        return torch.cat(blocks).clamp(min=LEAST)
+        return torch.cat(blocks).clamp(min=LEAST_LIKENESS)
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""

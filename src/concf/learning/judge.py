@@ -35,11 +35,12 @@ PLAIN = 1  # where T is
 VOTER, CURVE = len(SHARPNESS), 5  # figures of a voter, and of popularity and activity alone ...
 HEAD = FIGURES + 2 * ABOUT_BOTH  # ... and of a head
 PENALTY = 10.0  # of a weight's square, times the variance of what it is of; a user's cost has weight 1
-LEAST = 1e-6  # variance: what never changes has no weight
+LEAST_VARIANCE = 1e-6  # of what never changes: it tells nothing, and has no weight
 TOP = 150  # places of a list that are judged; the rest stays as it is
 LEARNERS = 8192  # users that are learned from, at most
 STEPS = 50  # of Newton, at most
-USERS = 256  # that go through a step of Newton together
+USERS = 256  # that go through a step of Newton together ...
+OTHERS = 1024  # ... and of whom the figures are held at a time, of those that are not learned from
 
 
 class Verdict(NamedTuple):
@@ -80,9 +81,10 @@ class Judge:
         self.activity = activity[users]
         self.log = Histories(train, users, device)
         self.validation, self.places, self.temperature, self.world = validation, places, temperature, world
-        self.folds = (validation.users + users.start) % 2
         everyone = validation.evaluated
-        learners = everyone[:: max(1, -(-len(everyone) // LEARNERS))]
+        stride = max(1, -(-len(everyone) // LEARNERS))
+        learners = everyone[::stride]
+        self.folds = (validation.users + users.start) // stride % 2
         self.learners = torch.from_numpy(np.isin(validation.users.cpu().numpy() + users.start, learners)).to(device)
         self.weights = torch.zeros(0, dtype=torch.float64)
 
@@ -97,16 +99,14 @@ class Judge:
         asked = lists[:, :TOP]
         ranks, witnesses = self._ranks(asked, voters), [Witness(each, self.log) for each in heads]
 
-        def tell(users: Tensor) -> Tensor:
-            return self._told(users, asked, ranks, witnesses)
-
         loud = torch.tensor(voices, dtype=torch.float64, device=lists.device)
         users = self.validation.users[self.learners]
-        told = tell(users)
+        told = self._told(users, asked, ranks, witnesses)
         plain = torch.zeros(told.shape[2], dtype=torch.float64, device=lists.device)
         plain[PLAIN : VOTER * len(voices) : VOTER] = loud / loud.mean()
         empty, held = asked[users] == NOTHING, self.validation.held(asked)[self.learners]
-        case = Case(told, empty, held, plain, self._drawn(told, empty))
+        centre, variance = self._moments(told, empty)
+        case = Case(told.sub_(centre), empty, held, plain, PENALTY * variance.clamp(min=LEAST_VARIANCE))
         some, folds = held.any(1), self.folds[self.learners]
         self.weights = self._learned(case, some, plain)
         by_half = [self._learned(case, some & (folds == fold), self.weights) for fold in (0, 1)]
@@ -114,9 +114,9 @@ class Judge:
         scores = lists.new_empty(asked.shape, dtype=told.dtype)
         scores[users] = told @ self.weights.to(told)
         others = everyone[~torch.isin(everyone, users)]
-        for begin in range(0, len(others), LEARNERS):
-            mine = others[begin : begin + LEARNERS]
-            scores[mine] = tell(mine) @ self.weights.to(told)
+        for begin in range(0, len(others), OTHERS):
+            mine = others[begin : begin + OTHERS]
+            scores[mine] = (self._told(mine, asked, ranks, witnesses) - centre) @ self.weights.to(told)
         crossed = scores.clone()
         for fold, weights in enumerate(reversed(by_half)):
             half = folds == fold
@@ -149,8 +149,11 @@ class Judge:
             ranks[:, users], self.popularity[items], self.activity[users], said, self.places, self.temperature
         )
 
-    def _drawn(self, told: Tensor, empty: Tensor) -> Tensor:
-        """[F] how strongly each weight is drawn to the plain consensus. told: [users, L, F]; empty: [users, L]."""
+    def _moments(self, told: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
+        """([F], [F]) the mean of each figure, and its variance, float64. told: [users, L, F]; empty: [users, L].
+
+        No softmax notices a mean that is taken away, but the rounding of single precision does.
+        """
         total = torch.zeros(told.shape[2], dtype=torch.float64, device=told.device)
         square, count = torch.zeros_like(total), (~empty).sum().double()[None]
         for begin in range(0, len(told), USERS):
@@ -158,8 +161,8 @@ class Judge:
             figures = told[mine][~empty[mine]].double()
             total, square = total + figures.sum(0), square + figures.square().sum(0)
         self.world.add([count, total, square])
-        count = count.clamp(min=1)
-        return PENALTY * (square / count - (total / count).square()).clamp(min=LEAST)
+        mean = total / count.clamp(min=1)
+        return mean.to(told.dtype), square / count.clamp(min=1) - mean.square()
 
     def _learned(self, case: Case, rows: Tensor, begin: Tensor) -> Tensor:
         """[F] float64 the best weights. rows: [users] whom to learn from; begin: the first weights."""

@@ -1,4 +1,4 @@
-"""Settings by name: the paper to the letter, what its released code does, and our reading of both."""
+"""Settings by name: the paper to the letter, what its released code does, our reading of both, and what ranks best."""
 
 from __future__ import annotations
 
@@ -104,11 +104,12 @@ def choose_settings(
     """
     layer = _read(Path(file)) if file else {}
     named = layer.pop("preset", None)
+    if named is not None:
+        preset(named)
     if isinstance(base, str) and named not in (None, base):
-        raise ConfigError(
-            f"{file}: its settings are over the preset {named!r}, but {base!r} was asked for. Say neither"
-        )
-    base = base or named or (DEFAULT if single is None else DEFAULT_OF_ONE)
+        raise ConfigError(f"{file}: its settings are over the preset {named!r}, but {base!r} was asked for. Name none")
+    if base is None:
+        base = (DEFAULT if single is None else DEFAULT_OF_ONE) if named is None else named
     chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
     for each in (layer, changes or {}, *map(_setting, words)):
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))

@@ -76,7 +76,7 @@ def train(
         raise ConfigError("divided tables: say `out`, a folder for the run; no process has the whole of it")
     if isinstance(settings, ConCFSettings) and preset is not None:
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
-    base = preset or before.get("settings")
+    base = before.get("settings") if preset is None else preset
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     trainer = Trainer(
         data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), world),

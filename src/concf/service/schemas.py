@@ -111,7 +111,8 @@ class HeadVote(BaseModel):
 class Explanation(BaseModel):
     """Why an item stands where it stands.
 
-    rank: in the consensus, null if not there; importance: Eq. 12; judged: what a judge makes of it, null without one
+    rank: in the consensus, null if not there; importance: Eq. 12; judged: what a judge makes of it, null
+    without one, and where the list does not have it
     """
 
     user: Id

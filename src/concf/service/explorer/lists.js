@@ -68,7 +68,7 @@ export class Lists {
       make("div", { class: "cells", "aria-hidden": "true" }, letters));
     return this.#list("agreed", header, agreed.items, (item) => [
       make("div", { class: "cells", "aria-hidden": "true" }, item.votes.map((vote) => this.#cell(vote))),
-      make("span", { class: "score", title: "importance: the mean of the votes" }, item.score.toFixed(2)),
+      make("span", { class: "score", title: "importance: the mean of the votes, or a judge's score" }, item.score.toFixed(2)),
     ]);
   }
 
