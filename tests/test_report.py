@@ -157,7 +157,7 @@ def test_examples_are_lists_and_votes_of_the_run(run: Run, found: dict[str, Any]
         assert rows[0] == ["", "consensus", "importance", *voters]
         for number, (item, row) in enumerate(zip(told["lists"]["consensus"], rows[1:], strict=True)):
             why = model.explain(told["user"], item["item"])
-            assert told["votes"][number] == {"importance": why["importance"], "heads": why["heads"]}
+            assert told["votes"][number] == {part: why[part] for part in ("importance", "judged", "heads")}
             votes = [f"{each['rank']} C {each['C']:.2f}" if each["vote"] else "–" for each in why["heads"]]
             assert row == [str(number + 1), f"{item['item']}{' ✓' * item['hit']}", f"{why['importance']:.3f}", *votes]
             if place == 0:
@@ -267,6 +267,15 @@ def test_a_softmax_consensus_has_no_votes(concf: CLI, tmp_path: Path) -> None:
     assert told["examples"][0]["votes"] is None
     assert shown.tables["examples", LISTS][0] == ["", "multinomial#1", "multinomial#2", "consensus"]
     assert ("course", "curve-agreement") in shown.tables
+
+
+def test_a_judged_consensus_shows_what_it_is_ordered_by(concf: CLI, tmp_path: Path) -> None:
+    told, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
+    rows = shown.tables["examples", "Consensus, with each head's rank and steadiness C; – for no vote"]
+    assert rows[0][2] == "judged"
+    given = [each["judged"] for each in told["examples"][0]["votes"]]
+    assert sorted(given, reverse=True) == given
+    assert [row[2] for row in rows[1:]] == [f"{each:.3f}" for each in given]
 
 
 def test_a_run_of_an_older_version(concf: CLI, folder: Path, tmp_path: Path) -> None:

@@ -86,7 +86,10 @@ def _newest(data: Split, user: int) -> list[int]:
 
 
 def _votes(model: Recommender, user: int, items: list[int]) -> list[dict[str, Any]] | None:
-    """Of each item of a consensus: every voting head's rank, R, steadiness C and vote; None where none were kept."""
+    """Of each item of a consensus: every voting head's rank, R, steadiness C and vote, their mean, and a judge's score.
+
+    None where no votes were kept.
+    """
     if not model.run.best[CONSENSUS].votes:
         return None
     ids = model.item_ids.values[items].tolist()
@@ -95,4 +98,4 @@ def _votes(model: Recommender, user: int, items: list[int]) -> list[dict[str, An
         told = [model.explain(who, identity) for identity in ids]
     except ConcfError:  # a run of an older version kept lists alone
         return None
-    return [{"importance": each["importance"], "heads": each["heads"]} for each in told]
+    return [{part: each[part] for part in ("importance", "judged", "heads")} for each in told]

@@ -64,9 +64,10 @@ def _votes(listed: Sequence[Mapping[str, Any]], votes: Sequence[Mapping[str, Any
     """The consensus: of each item, where every voting head has it and how steadily."""
     heads = [each["head"] for each in votes[0]["heads"]]
     top = max(vote["vote"] for each in votes for vote in each["heads"]) or 1.0
-    head = tag("tr", *(tag("th", name, scope="col") for name in ("", "consensus", "importance", *heads)))
+    order = "importance" if votes[0]["judged"] is None else "judged"  # what the list is ordered by
+    head = tag("tr", *(tag("th", name, scope="col") for name in ("", "consensus", order, *heads)))
     rows = [
-        tag("tr", tag("td", number + 1), _cell(told), tag("td", f"{vote['importance']:.3f}"),
+        tag("tr", tag("td", number + 1), _cell(told), tag("td", f"{vote[order]:.3f}"),
             *(_vote(each, top) for each in vote["heads"]))
         for number, (told, vote) in enumerate(zip(listed, votes, strict=True))
     ]  # fmt: skip
