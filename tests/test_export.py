@@ -11,17 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
 import onnx
 import onnxruntime
 import polars as pl
 import pytest
 import torch
+from exported_files import SEARCH, Lists, about, from_faiss, from_npz, from_onnx, from_usearch, ids_of
 from numpy.typing import NDArray
 from pyarrow import parquet
 from small_run import SMALL, contents, small_data
-from usearch.index import Index
 
 from concf.data.ids import Ids
 from concf.data.prepare import prepare
@@ -29,7 +28,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import rank
-from concf.export import ABOUT, FORMATS, Vectors, export
+from concf.export import FORMATS, Vectors, export
 from concf.learning.checkpoint import load_run
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
@@ -40,7 +39,6 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CLI = Callable[..., tuple[int, str, str]]
 Patch = pytest.MonkeyPatch
-Lists = tuple[NDArray[Any], NDArray[Any]]  # [users, k] scores, [users, k] positions
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
 ROUNDING = 1e-5
 LIVELY = (*SMALL, "model.dimensions=32", "model.spread=0.5")  # scores that differ after an epoch already
@@ -71,72 +69,8 @@ def named() -> Run:
     """A run on a log whose ids are words."""
     log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
     words = {"user": [f"Zoë {n}" for n in log["user_id"]], "item": [f"{'長' * (n % 7)}/{n}🎈" for n in log["item_id"]]}
-    return train(
-        prepare(pl.DataFrame(words), protocol="random"),
-        choose_settings("reference", words=(*LIVELY, "training.epochs=1")),
-    )
-
-
-def from_npz(out: Path, k: int) -> Lists:
-    with np.load(out, allow_pickle=False) as file:
-        return by_hand(file["user_vectors"], file["item_vectors"], k)
-
-
-def from_parquet(out: Path, k: int) -> Lists:
-    users, items = (pl.read_parquet(out / f"{side}.parquet")["vector"] for side in ("users", "items"))
-    return by_hand(users.to_numpy(), items.to_numpy(), k)
-
-
-def by_hand(users: NDArray[np.float32], items: NDArray[np.float32], k: int) -> Lists:
-    assert users.dtype == items.dtype == np.float32
-    scores = users @ items.T
-    order = np.argsort(-scores, 1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, 1), order
-
-
-def from_usearch(out: Path, k: int, effort: int | None = None) -> Lists:
-    index = Index.restore(out / "items.usearch")
-    index.expansion_search = effort or index.expansion_search
-    found = index.search(users_beside(out), k, exact=effort is None)
-    return 1 - found.distances, found.keys.astype(np.int64)
-
-
-def from_faiss(out: Path, k: int) -> Lists:
-    scores, places = faiss.read_index(str(out / "items.faiss")).search(users_beside(out), k)
-    return scores, places
-
-
-def users_beside(out: Path) -> NDArray[np.float32]:
-    with np.load(out / "users.npz", allow_pickle=False) as file:
-        return np.asarray(file["user_vectors"])
-
-
-def from_onnx(out: Path, k: int) -> Lists:
-    users = pl.read_parquet(out / "user_ids.parquet")["position"].to_numpy()
-    scores, places = onnxruntime.InferenceSession(out / "model.onnx").run(None, {"user": users, "k": np.array([k])})
-    return scores, places
-
-
-SEARCH = dict(npz=from_npz, parquet=from_parquet, usearch=from_usearch, faiss=from_faiss, onnx=from_onnx)  # noqa: C408
-
-
-def ids_of(to: str, out: Path) -> list[list[Any]]:
-    """The users' and the items' ids, in the order of positions."""
-    if to == "npz":
-        with np.load(out, allow_pickle=False) as file:
-            return [file[f"{side}_ids"].tolist() for side in ("user", "item")]
-    if to == "parquet":
-        return [pl.read_parquet(out / f"{side}s.parquet")[f"{side}_id"].to_list() for side in ("user", "item")]
-    maps = {side: pl.read_parquet(out / f"{side}_ids.parquet") for side in ("user", "item")}
-    assert all(ids["position"].to_list() == list(range(len(ids))) for ids in maps.values())
-    return [ids[f"{side}_id"].to_list() for side, ids in maps.items()]
-
-
-def about(to: str, out: Path) -> dict[str, Any]:
-    if to != "npz":
-        return dict(json.loads((out / ABOUT).read_text()))
-    with np.load(out, allow_pickle=False) as file:
-        return dict(json.loads(str(file["metadata"])))
+    chosen = choose_settings("reference", words=(*LIVELY, "training.epochs=1"))
+    return train(prepare(pl.DataFrame(words), protocol="random"), chosen)
 
 
 def parts(run: Run, head: str) -> list[NDArray[np.float32]]:
@@ -317,14 +251,9 @@ def test_a_run_that_is_not_finished_exports_its_best_so_far(concf: CLI, data: Pa
         if record["epoch"] == 5:
             raise KeyboardInterrupt
 
+    chosen = choose_settings("reference", words=LIVELY)
     with pytest.raises(KeyboardInterrupt):
-        train(
-            Split.load(data),
-            choose_settings("reference", words=LIVELY),
-            out=tmp_path / "run",
-            checkpoint_seconds=0,
-            watch=stop,
-        )
+        train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=stop)
     words = ("export", tmp_path / "run", "--head", "bpr", "--to", "npz", "--out", tmp_path / "out", "--data", data)
     code, _, err = concf(*words)
     assert (code, err) == (0, "note: the run is not finished; this is the best of its first 6 epochs\n")

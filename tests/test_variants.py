@@ -391,11 +391,9 @@ def test_an_objective_several_times_starts_differently_each_time(kind: str, shar
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
 def test_the_warm_up_stands_in_for_the_window_in_the_first_lesson_alone(warm_up: int, window: int, every: int) -> None:
     for begins in ("full-window", "warm-up", "after-warm-up"):
-        words = [f"consensus.every={every}", f"consensus.begins={begins}"]
-        given_both = choose_settings(
-            "reference", words=[*words, f"consensus.window={window}", f"consensus.warm_up={warm_up}"]
-        )
-        as_window = choose_settings("reference", words=[*words, f"consensus.window={warm_up}"])
+        base = choose_settings("reference", {"consensus": {"every": every, "begins": begins}})
+        given_both = choose_settings(base, {"consensus": {"window": window, "warm_up": warm_up}})
+        as_window = choose_settings(base, {"consensus": {"window": warm_up}})
         assert given_both.consensus.first_lesson == as_window.consensus.first_lesson
         back = given_both.consensus.model_copy(update={"window": warm_up, "warm_up": None})
         assert back == as_window.consensus

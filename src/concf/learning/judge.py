@@ -55,12 +55,24 @@ class Verdict(NamedTuple):
     crossed: Tensor
 
 
+class Hearing(NamedTuple):
+    """Who is asked about what.
+
+    lists: [users, L] the places that are judged; ranks: [voters, users, L] where each voter has them;
+    witnesses: the heads that are heard by their vectors too
+    """
+
+    lists: Tensor
+    ranks: Tensor
+    witnesses: Sequence[Witness]
+
+
 class Case(NamedTuple):
     """What is learned from.
 
     told: [users, L, F] the figures of their listed items; empty: [users, L] places without one;
     held: [users, L] what they hold out for validation; plain: [F] the weights of the plain consensus, float64;
-    drawn: [F] how strongly each is drawn there
+    drawn: [F] how strongly each is drawn there; centre: [F] what was taken away from all figures
     """
 
     told: Tensor
@@ -68,6 +80,7 @@ class Case(NamedTuple):
     held: Tensor
     plain: Tensor
     drawn: Tensor
+    centre: Tensor
 
 
 class Judge:
@@ -97,32 +110,39 @@ class Judge:
         heads: those whose vectors are looked at too
         """
         asked = lists[:, :TOP]
-        ranks, witnesses = self._ranks(asked, voters), [Witness(each, self.log) for each in heads]
-
-        loud = torch.tensor(voices, dtype=torch.float64, device=lists.device)
-        users = self.validation.users[self.learners]
-        told = self._told(users, asked, ranks, witnesses)
-        plain = torch.zeros(told.shape[2], dtype=torch.float64, device=lists.device)
-        plain[PLAIN : VOTER * len(voices) : VOTER] = loud / loud.mean()
-        empty, held = asked[users] == NOTHING, self.validation.held(asked)[self.learners]
-        centre, variance = self._moments(told, empty)
-        case = Case(told.sub_(centre), empty, held, plain, PENALTY * variance.clamp(min=LEAST_VARIANCE))
-        some, folds = held.any(1), self.folds[self.learners]
-        self.weights = self._learned(case, some, plain)
+        hearing = Hearing(asked, self._ranks(asked, voters), [Witness(each, self.log) for each in heads])
+        users, folds = self.validation.users[self.learners], self.folds[self.learners]
+        case = self._case(users, hearing, voices)
+        some = case.held.any(1)
+        self.weights = self._learned(case, some, case.plain)
         by_half = [self._learned(case, some & (folds == fold), self.weights) for fold in (0, 1)]
-        everyone = torch.arange(len(lists), device=lists.device)
-        scores = lists.new_empty(asked.shape, dtype=told.dtype)
-        scores[users] = told @ self.weights.to(told)
-        others = everyone[~torch.isin(everyone, users)]
-        for begin in range(0, len(others), OTHERS):
-            mine = others[begin : begin + OTHERS]
-            scores[mine] = (self._told(mine, asked, ranks, witnesses) - centre) @ self.weights.to(told)
+        scores = self._scores(users, hearing, case)
         crossed = scores.clone()
         for fold, weights in enumerate(reversed(by_half)):
             half = folds == fold
-            crossed[users[half]] = told[half] @ weights.to(told)
+            crossed[users[half]] = case.told[half] @ weights.to(case.told)
         judged, scores = _ordered(lists, scores)
         return Verdict(judged, scores, _ordered(lists, crossed)[0])
+
+    def _case(self, users: Tensor, hearing: Hearing, voices: Sequence[float]) -> Case:
+        told = self._told(users, hearing)
+        empty, held = hearing.lists[users] == NOTHING, self.validation.held(hearing.lists)[self.learners]
+        loud = torch.tensor(voices, dtype=torch.float64, device=told.device)
+        plain = torch.zeros(told.shape[2], dtype=torch.float64, device=told.device)
+        plain[PLAIN : VOTER * len(voices) : VOTER] = loud / loud.mean()
+        centre, variance = self._moments(told, empty)
+        return Case(told.sub_(centre), empty, held, plain, PENALTY * variance.clamp(min=LEAST_VARIANCE), centre)
+
+    def _scores(self, learners: Tensor, hearing: Hearing, case: Case) -> Tensor:
+        """[users, L] by the weights: of those learned from, whose figures are there, and of all others."""
+        everyone, weights = torch.arange(len(hearing.lists), device=learners.device), self.weights.to(case.told)
+        scores = case.told.new_empty(hearing.lists.shape)
+        scores[learners] = case.told @ weights
+        others = everyone[~torch.isin(everyone, learners)]
+        for begin in range(0, len(others), OTHERS):
+            mine = others[begin : begin + OTHERS]
+            scores[mine] = (self._told(mine, hearing) - case.centre) @ weights
+        return scores
 
     def _ranks(self, lists: Tensor, voters: Sequence[Tensor]) -> Tensor:
         """[voters, users, L] int32 where each voter has the listed items; K where it does not name them."""
@@ -134,20 +154,17 @@ class Judge:
             blocks.append(ranks_over_time(lists[mine].long(), named, len(self.popularity)))
         return torch.cat(blocks, 1)
 
-    def _told(self, users: Tensor, lists: Tensor, ranks: Tensor, witnesses: Sequence[Witness]) -> Tensor:
+    def _told(self, users: Tensor, hearing: Hearing) -> Tensor:
         """[b, L, F] the figures of what is listed for users [b]."""
-        n_figures = VOTER * len(ranks) + CURVE + HEAD * len(witnesses)
-        told = self.popularity.new_empty(len(users), lists.shape[1], n_figures)
-        for mine in self.log.blocks(users):
-            told[mine] = self._figures(users[mine], lists, ranks, witnesses)
+        n_figures = VOTER * len(hearing.ranks) + CURVE + HEAD * len(hearing.witnesses)
+        told = self.popularity.new_empty(len(users), hearing.lists.shape[1], n_figures)
+        for block in self.log.blocks(users):
+            mine = users[block]
+            items = hearing.lists[mine].long().clamp(min=0)
+            said = [each(mine, items) for each in hearing.witnesses]
+            ranks, popularity, activity = hearing.ranks[:, mine], self.popularity[items], self.activity[mine]
+            told[block] = figures(ranks, popularity, activity, said, self.places, self.temperature)
         return told
-
-    def _figures(self, users: Tensor, lists: Tensor, ranks: Tensor, witnesses: Sequence[Witness]) -> Tensor:
-        items = lists[users].long().clamp(min=0)
-        said = [each(users, items) for each in witnesses]
-        return figures(
-            ranks[:, users], self.popularity[items], self.activity[users], said, self.places, self.temperature
-        )
 
     def _moments(self, told: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
         """([F], [F]) the mean of each figure, and its variance, float64. told: [users, L, F]; empty: [users, L].
