@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from concf.deploy.estimator import ConCF as ConCF
     from concf.deploy.recommender import Recommender as Recommender
     from concf.errors import ConcfError as ConcfError
+    from concf.errors import ConcfWarning as ConcfWarning
     from concf.errors import ConfigError as ConfigError
     from concf.errors import DataError as DataError
     from concf.evaluation.evaluate import Evaluation as Evaluation
@@ -54,6 +55,7 @@ _HOMES = {
     "ConCF": "deploy.estimator",
     "ConCFSettings": "learning.settings",
     "ConcfError": "errors",
+    "ConcfWarning": "errors",
     "ConfigError": "errors",
     "DataError": "errors",
     "Evaluation": "evaluation.evaluate",

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from concf import cli_export, cli_recommend, cli_report, cli_reproduce, cli_serve, cli_train, cli_tune
 from concf.console import Json, choice, lengths, names, print_table
-from concf.errors import ConcfError, ConfigError
+from concf.errors import ConcfError, ConfigError, command_line
 from concf.launch import follows
 from concf.version import VERSION
 
@@ -342,7 +342,8 @@ def main() -> None:
     # PyTorch's threads spin while they wait for each other: on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
-        app(prog_name="concf")
+        with command_line():
+            app(prog_name="concf")
     except ConcfError as error:
         _fail(str(error))
     except OSError as error:

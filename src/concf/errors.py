@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_on_the_command_line: ContextVar[bool] = ContextVar("_on_the_command_line", default=False)
+
+
+class ConcfWarning(UserWarning):
+    """Something that is done as asked, but that the user should know of; the command line prints it as a note."""
+
 
 class ConcfError(Exception):
     """A mistake that the user can mend; the command line prints the message alone and exits with 2."""
@@ -26,3 +37,34 @@ class MissingExtraError(ConcfError):
         super().__init__(
             f"{purpose} needs the library {library!r}, which is not installed. Try: pip install 'concf[{extra}]'"
         )
+
+
+def note(message: str) -> None:
+    """Warn of something; on the command line print it as a note."""
+    warnings.warn(message, ConcfWarning, stacklevel=3)
+
+
+def option(name: str) -> str:
+    """How messages name an option: `min_item=` in Python, `--min-item` on the command line."""
+    return f"--{name.replace('_', '-')}" if _on_the_command_line.get() else f"{name}="
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Within it messages speak of options, and every note is a line on standard error."""
+    import typer
+
+    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+        if issubclass(category, ConcfWarning):
+            typer.echo(f"note: {message}", err=True)
+        else:
+            usual(message, category, *place)  # type: ignore[arg-type]
+
+    before = _on_the_command_line.set(True)
+    try:
+        with warnings.catch_warnings():
+            usual, warnings.showwarning = warnings.showwarning, show
+            warnings.simplefilter("always", ConcfWarning)
+            yield
+    finally:
+        _on_the_command_line.reset(before)
