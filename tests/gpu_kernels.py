@@ -21,7 +21,6 @@ from concf.data.protocols import Random
 from concf.data.split import Recipe, Split
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
-from concf.learning import capture
 from concf.learning.consensus import consensus
 from concf.learning.places import distinct
 from concf.learning.presets import choose_settings
@@ -281,30 +280,6 @@ def test_epochs_with_a_sampled_softmax_equal_those_on_the_cpu(objectives: tuple[
             trainer.agree()
         follow(first, second)
     assert first._captured.graphs
-
-
-@pytest.mark.parametrize("samples", [None, 20])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_captured_steps_equal_eager_ones(monkeypatch: pytest.MonkeyPatch, dropout: float, samples: int | None) -> None:
-    """A captured step runs its lanes at once, so that nothing but the order it says protects what they read."""
-    model, losses_of = {"dimensions": 24, "dropout": dropout, "spread": 0.3}, {"softmax_samples": samples}
-    chosen, data = settings("reference", model=model, losses=losses_of), small()
-    captured, eager = (Trainer(data, chosen, 3, "cuda") for _ in range(2))
-    losses = []
-    for epoch in range(4):
-        record = captured.epoch(epoch)
-        losses.append(record["loss"]["bpr"])
-        with monkeypatch.context() as patch:
-            patch.setattr(capture, "WARM_UP", 10**9)
-            beside = eager.epoch(epoch)
-        if not dropout:
-            close(record, beside, 1e-4)
-        for trainer in (captured, eager):
-            trainer.agree()
-        follow(captured, eager)
-    assert len(captured._captured.graphs) >= 2
-    assert not eager._captured.graphs
-    assert losses[-1] < losses[0]
 
 
 def test_a_whole_run_on_the_gpu_learns_as_on_the_cpu() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from concf.learning.batches import Batch
 
 WARM_UP = 3  # steps of a kind before it is captured; they are real steps
+STREAMS = 8  # of one set of lanes at most; PyTorch has 32, and hands them out again in turn
 
 
 @dataclass
@@ -29,10 +30,13 @@ class Captured:
 
     noise: the generator that the step draws from; a replay goes on drawing from it.
     on: whether steps are captured at all
+    stream: where steps run, captured or not. It is none of the step's own lanes, as one of PyTorch's choice might be:
+    what a lane gives back would then be free at once to be written to, while another lane still reads it
     """
 
     def __init__(self, step: Callable[[Batch, bool], Tensor], noise: torch.Generator, on: bool = True) -> None:
         self.step, self.noise, self.on = step, noise, on
+        self.stream = _stream(noise.device) if noise.device.type == "cuda" else None
         self.calls: dict[tuple[int, bool], int] = {}
         self.graphs: dict[tuple[int, bool], _Graph] = {}
 
@@ -57,11 +61,11 @@ class Captured:
 
     def _aside(self, batch: Batch, teaching: bool) -> Tensor:
         """On a stream of its own, as a capture will be."""
-        aside = _stream(batch.user.device)
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        assert self.stream is not None
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             result = self.step(batch, teaching)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(self.stream)
         return result
 
     def _capture(self, batch: Batch, teaching: bool) -> _Graph:
@@ -69,7 +73,7 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
         shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # they never run at once
-        with torch.cuda.graph(graph, pool=shared):
+        with torch.cuda.graph(graph, pool=shared, stream=self.stream):
             result = self.step(mine, teaching)
         return _Graph(graph, mine, result)
 
@@ -87,7 +91,7 @@ class Lanes:
     """
 
     def __init__(self, device: torch.device, n: int) -> None:
-        self.streams = [_stream(device) for _ in range(n)] if device.type == "cuda" else []
+        self.streams = [_stream(device) for _ in range(min(n, STREAMS))] if device.type == "cuda" else []
         self.used: set[int] = set()
         self.kept: list[Tensor] = []
 
@@ -97,6 +101,7 @@ class Lanes:
         if not self.streams:
             yield
             return
+        place %= len(self.streams)
         stream = self.streams[place]
         self.used.add(place)
         self.kept += handed

@@ -1,0 +1,313 @@
+"""Does a captured step race? Not collected by itself: `pytest tests/gpu_capture.py` with a GPU.
+
+A step runs its heads on CUDA streams of their own. If one could read memory that another may already overwrite, the
+figures would depend on which is faster, and mostly be right. So a step is captured again and again with another stream
+held up each time; memory is poisoned with NaN wherever the allocator may hand it out again, and all memory of the graph
+before every replay; and the sums that a GPU adds in any order are replaced by sums in a fixed order (`in_order`). Every
+replay must then give the bits of the same step on one stream.
+
+With the sums as they are, two steps on one stream differ as much as a captured one does from either: by rounding. Adam
+divides a gradient by its size, so where that is nothing but rounding, as of a bias that changes no distance, the
+parameters part by whole steps, and the losses of an epoch by 3e-4 of their size (measured on an H200). Epochs are
+therefore compared with the sums in order, bit by bit, and steps with the sums as they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products in a fixed order; read when CUDA starts
+
+import pytest
+import torch
+from gpu_kernels import EXACT, moving, settings, small
+from torch import Tensor
+
+from concf.learning.branches import Branches
+from concf.learning.capture import Lanes
+from concf.learning.settings import ConCFSettings
+from concf.learning.trainer import Trainer
+from concf.model import kernels
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+
+REPLAYS = 200
+HELD_UP = 400_000  # cycles, about 0.2 ms: longer than the whole step
+POISON = 0xFF  # in every byte: NaN in all kinds of floats, -1 in integers
+
+
+@pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
+def kind(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    """In float64 PyTorch's own operations, in float32 the Triton kernels."""
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every sum of a step whose order a GPU leaves open, in a fixed order.
+
+    1. the gradient of rows that are taken from a table: scatter_add_ and index_add_ (`rows._add_rows`,
+       `places.distinct`, `kernels._transposed_product`), which PyTorch has deterministic variants of
+    2. the gradient of listed items: `triton_kernels._listed_gradient_kernel`
+    3. a sparse product: `triton_kernels._sparse_product_kernel`, or cuSPARSE
+    """
+    dense: dict[int, Tensor] = {}
+
+    def product(matrix: Tensor, chunks: Tensor, right: Tensor) -> Tensor:
+        cells = matrix.values().data_ptr()
+        if cells not in dense:
+            dense[cells] = matrix.to_dense()
+        return dense[cells] @ right
+
+    monkeypatch.setattr(kernels, "_product", product)
+    if kernels._has_triton():
+        from concf.model import triton_kernels
+
+        monkeypatch.setattr(triton_kernels, "listed_scores_gradient", listed_gradient_in_order)
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # the poison is there for that
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def listed_gradient_in_order(user: Tensor, item: Tensor, lists: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+    """`triton_kernels.listed_scores_gradient` without atomic additions."""
+    groups, n = len(user), item.shape[1]
+    d_user = torch.einsum("gbl,gbld->gbd", upstream, item[:, lists])
+    pulled = upstream[..., None] * user[:, :, None]  # [g, b, L, d]
+    at = (torch.arange(groups, device=lists.device)[:, None] * n + lists.flatten()).flatten()
+    d_item = item.new_zeros(groups * n, item.shape[2]).index_add_(0, at, pulled.flatten(0, 2))
+    d_bias = item.new_zeros(groups * n).index_add_(0, at, upstream.flatten())
+    return d_user, upstream.sum(2), d_item.view_as(item), d_bias.view(groups, n)
+
+
+class Poison:
+    """Overwrites what the allocator may hand out again."""
+
+    def __init__(self) -> None:
+        major = (torch.version.cuda or "").split(".")[0]
+        self.runtime = ctypes.CDLL(f"libcudart.so.{major}")
+        self.bytes = 0
+
+    def free(self) -> None:
+        """All memory that the current stream has given back: its next operation might write there."""
+        stream = torch.cuda.current_stream().cuda_stream
+        capturing = torch.cuda.is_current_stream_capturing()
+        for segment in torch.cuda.memory_snapshot():
+            if segment["stream"] == stream and (tuple(segment["segment_pool_id"]) != (0, 0)) == capturing:
+                for block in segment["blocks"]:
+                    if block["state"] == "inactive":
+                        self.fill(block["address"], block["size"], stream)
+
+    def graph(self, pool: tuple[int, int]) -> None:
+        """All memory of a graph."""
+        torch.cuda.synchronize()
+        for segment in torch.cuda.memory_snapshot():
+            if tuple(segment["segment_pool_id"]) == tuple(pool):
+                self.fill(segment["address"], segment["total_size"], 0)
+        torch.cuda.synchronize()
+
+    def fill(self, address: int, size: int, stream: int) -> None:
+        code = self.runtime.cudaMemsetAsync(
+            ctypes.c_void_p(address), POISON, ctypes.c_size_t(size), ctypes.c_void_p(stream)
+        )
+        assert code == 0, f"cudaMemsetAsync: {code}"
+        self.bytes += size
+
+
+class HeldUp(torch.autograd.Function):
+    """Keeps the stream of a value waiting before its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Tensor:
+        torch.cuda._sleep(HELD_UP)
+        return upstream.clone()
+
+
+class Lab:
+    """One state of one run, from which the same step is made again and again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None) -> None:
+        self.trainer = Trainer(small(), chosen(preset, dropout, samples), 3, "cuda")
+        self.patch, self.poison = monkeypatch, Poison()
+        self.trainer._captured.on = False
+        for epoch in range(2):
+            self.trainer.epoch(epoch)
+            self.trainer.agree()
+        assert self.trainer.agreement.teaches(2)
+        self.batch = next(self.trainer._draw(2).split(self.trainer.batch))
+        if self.trainer.sampled is not None:
+            drawn = self.trainer.sampled.draw(3, 2, 0).to(self.trainer.device)
+            self.batch = replace(self.batch, drawn=drawn)
+        self.start = [part.clone() for part in moving(self.trainer)]
+        torch.cuda.synchronize()
+
+    def lanes(self) -> dict[str, tuple[Lanes, int]]:
+        """All streams of a step by name."""
+        trainer = self.trainer
+        owners = {"step": trainer.lanes, "own": trainer.branches.lanes, "lesson": trainer.branches.lesson_lanes}
+        return {f"{name} {k}": (owner, k) for name, owner in owners.items() for k in range(len(owner.streams))}
+
+    def again(self, step: Callable[[], Tensor]) -> list[Tensor]:
+        """Everything that a step from the start leaves behind."""
+        for part, before in zip(moving(self.trainer), self.start, strict=True):
+            part.copy_(before)
+        self.trainer.noise.manual_seed(7)
+        torch.cuda.synchronize()
+        report = step()
+        torch.cuda.synchronize()
+        return [report.clone(), *(part.clone() for part in moving(self.trainer))]
+
+    def eager(self) -> list[Tensor]:
+        """One thing after the other, on one stream."""
+        owners = {id(owner): owner for owner, _ in self.lanes().values()}.values()
+        streams = [owner.streams for owner in owners]
+        for owner in owners:
+            owner.streams = []
+        found = self.again(lambda: self.trainer._step(self.batch, True))
+        for owner, each in zip(owners, streams, strict=True):
+            owner.streams = each
+        return found
+
+    @contextmanager
+    def hazards(self, held_up: str | None) -> Iterator[None]:
+        """One stream is slow, there and back; what streams have given back is poisoned."""
+        slow, poison = self.lanes().get(held_up or ""), self.poison
+        lane, join, end, own = Lanes.lane, Lanes.join, Lanes.end, Branches._own
+
+        @contextmanager
+        def slow_lane(owner: Lanes, place: int, *handed: Tensor) -> Iterator[None]:
+            with lane(owner, place, *handed):
+                if slow == (owner, place):
+                    torch.cuda._sleep(HELD_UP)
+                yield
+                poison.free()
+            poison.free()
+
+        def poisoned(method: Callable[[Lanes], None]) -> Callable[[Lanes], None]:
+            def both(owner: Lanes) -> None:
+                poison.free()
+                method(owner)
+                poison.free()
+
+            return both
+
+        def slow_back(owner: Branches, name: str, *parts: Any) -> Tensor:
+            cost = own(owner, name, *parts)
+            mine = slow is not None and slow == (owner.lanes, owner.model.names.index(name))
+            return HeldUp.apply(cost) if mine else cost
+
+        with self.patch.context() as patch:
+            patch.setattr(Lanes, "lane", slow_lane)
+            patch.setattr(Lanes, "join", poisoned(join))
+            patch.setattr(Lanes, "end", poisoned(end))
+            patch.setattr(Branches, "_own", slow_back)
+            yield
+
+    def replays(self, held_up: str | None, times: int) -> Iterator[list[Tensor]]:
+        """What each replay of a newly captured step leaves behind."""
+        with self.hazards(held_up):
+            captured = self.trainer._captured._capture(self.batch, True)
+
+        def replay() -> Tensor:
+            self.poison.graph(captured.graph.pool())
+            captured.graph.replay()
+            return captured.result
+
+        for _ in range(times):
+            yield self.again(replay)
+
+
+def chosen(preset: str, dropout: float, samples: int | None) -> ConCFSettings:
+    parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "spread": 0.3}}
+    if samples is not None:
+        parts["losses"] = {"softmax_samples": samples}
+    if preset == "strong":
+        parts |= {"consensus": {"warm_up": 1}, "training": {"steps": None}}
+    return settings(preset, **parts)
+
+
+def equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+CASES = pytest.mark.parametrize(
+    ("preset", "dropout", "samples"),
+    [("reference", 0.0, None), ("reference", 0.0, 20), ("reference", 0.3, None), ("strong", 0.0, None)],
+)
+
+
+@CASES
+@pytest.mark.usefixtures("kind", "in_order")
+def test_replays_have_the_bits_of_one_stream(
+    monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None
+) -> None:
+    lab = Lab(monkeypatch, preset, dropout, samples)
+    expected, held_up = lab.eager(), [None, *lab.lanes()]
+    assert all(part.isfinite().all() for part in expected)
+    times = -(-REPLAYS // len(held_up))
+    different = {each: sum(not equal(found, expected) for found in lab.replays(each, times)) for each in held_up}
+    assert not any(different.values()), f"of {times} replays with a stream held up: {different}"
+    assert lab.poison.bytes > 0
+
+
+@pytest.mark.parametrize("heads", [2, 30])
+def test_no_two_lanes_of_a_step_are_one_stream(heads: int) -> None:
+    """Nor one of them the stream that the step is captured on: PyTorch hands out 32 streams in turn."""
+    names = {"objectives": tuple(f"bpr#{k}" for k in range(heads))}
+    for _ in range(3):
+        trainer = Trainer(small(), chosen("reference", 0.0, None).model_copy(update=names), 3, "cuda")
+        owners = (trainer.lanes, trainer.branches.lanes, trainer.branches.lesson_lanes)
+        streams = [trainer._captured.stream, *(stream for owner in owners for stream in owner.streams)]
+        assert len({stream.cuda_stream for stream in streams}) == len(streams)
+
+
+@pytest.mark.usefixtures("kind", "in_order")
+def test_a_race_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fault of old: what a lane reads is given back, and so to others, while the lane may still be at work."""
+    lab = Lab(monkeypatch, "reference", 0.0, None)
+    expected, lane = lab.eager(), Lanes.lane
+    monkeypatch.setattr(Lanes, "lane", lambda owner, place, *_: lane(owner, place))
+    assert all(not equal(found, expected) for held_up in lab.lanes() for found in lab.replays(held_up, 2))
+
+
+@CASES
+@pytest.mark.usefixtures("kind")
+def test_replays_differ_by_rounding_alone(
+    monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None
+) -> None:
+    """The sums as they are: the losses and gradient scales of one step, in shares of each."""
+    lab = Lab(monkeypatch, preset, dropout, samples)
+    expected = lab.eager()[0].double()
+    for found in lab.replays(None, REPLAYS):
+        assert torch.allclose(found[0].double(), expected, rtol=EXACT, atol=EXACT * expected.abs().max().item())
+
+
+@CASES
+@pytest.mark.usefixtures("kind", "in_order")
+def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float, samples: int | None) -> None:
+    captured, eager = (Trainer(small(), chosen(preset, dropout, samples), 3, "cuda") for _ in range(2))
+    eager._captured.on = False
+    losses = []
+    for epoch in range(4):
+        one, other = captured.epoch(epoch), eager.epoch(epoch)
+        losses.append(sum(one["loss"].values()))
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+        assert equal(moving(captured), moving(eager))
+        for trainer in (captured, eager):
+            trainer.agree()
+    assert len(captured._captured.graphs) >= 2
+    assert not eager._captured.graphs
+    assert losses[-1] < losses[0]
