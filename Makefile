@@ -1,8 +1,20 @@
-# Everything from a fresh clone, with Python >= 3.11 and make: `make demo`, `make test`.
+# Everything from a fresh clone, with Python >= 3.11 and make: `make demo`, `make setup`, `make test`.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
+
+# Three sets of libraries, each with all of the one before; a set that is there stands for the smaller ones too.
+DEMO := $(VENV)/.ready-demo
 READY := $(VENV)/.ready
+TEST := $(VENV)/.ready-test
+$(DEMO): EXTRAS := baselines,serve
+$(READY): EXTRAS := baselines,figures,serve,tune
+$(TEST): EXTRAS := test
+$(DEMO): STANDS_FOR := $(DEMO)
+$(READY): STANDS_FOR := $(DEMO) $(READY)
+$(TEST): STANDS_FOR := $(DEMO) $(READY) $(TEST)
 
 # Real data beside the checkout, where there is some; otherwise the catalogue's own cache.
 ifneq ($(wildcard ../shared/data),)
@@ -12,37 +24,54 @@ endif
 # Python keeps what it has compiled, whatever the shell says: the tests start a hundred processes and more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test lint docs bench baselines reproduction dist clean
+.NOTPARALLEL:
+.PHONY: setup demo test suite test-oldest lint docs bench baselines reproduction wheels dist clean
 
 setup: $(READY)
 
 # pip would compile every file of every library, of which few are ever imported. What all of concf needs is imported, and
-# so compiled, at once; the rest when it is first asked for.
-$(READY): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("concf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+# so compiled, at once; the rest when it is first asked for. What pip was killed over (it names itself in INSTALLER last)
+# it would take for installed: that is removed first.
+$(DEMO) $(READY) $(TEST): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit("concf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	@for info in $(VENV)/lib/python3*/site-packages/*.dist-info; do test -e "$$info/INSTALLER" || rm -rf "$$info"; done
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]'
+	$(PIP) --no-compile -e '.[$(EXTRAS)]'
 	$(BIN)/python -c 'import torch._dynamo, concf.cli, concf.data.prepare, concf.learning.train'
-	touch $(READY)
+	@touch $(STANDS_FOR)
 
-demo: setup
+demo: $(DEMO)
 	$(BIN)/concf demo
 
-lint: setup
+lint: $(TEST)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: lint
+test: lint suite
+
+suite: $(TEST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
-docs: setup
+# The oldest libraries that pyproject.toml allows, in an environment of their own.
+OLDEST := build/constraints-oldest.txt
+test-oldest: $(OLDEST)
+	$(MAKE) suite VENV=.venv-oldest CONSTRAINTS=$(OLDEST)
+
+$(OLDEST): pyproject.toml tools/oldest.py
+	@mkdir -p build
+	$(PYTHON) tools/oldest.py > $@
+
+# Which of the pinned libraries have wheels where: docs/platforms.md, as pip says it today.
+wheels: $(TEST)
+	$(BIN)/python tools/wheels.py --write
+
+docs: $(TEST)
 	$(BIN)/python -m concf.reference docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 
-bench: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt matplotlib
+bench: $(READY)
 	cd benchmarks/results && rm -f evaluation.jsonl splitting.jsonl loading.jsonl training.jsonl scaling.jsonl memory.jsonl
 	rm -rf benchmarks/data && mkdir benchmarks/data
 	$(BIN)/concf prepare citeulike --protocol released --out benchmarks/data/released
@@ -58,16 +87,16 @@ bench: setup
 	$(BIN)/python benchmarks/bench_loading.py --users 20000 --items 500
 	$(BIN)/python benchmarks/render.py
 
-baselines: setup
+baselines: $(READY)
 	$(BIN)/python benchmarks/compare_baselines.py
 
-reproduction: setup
+reproduction: $(READY)
 	$(BIN)/concf reproduce --render
 
-dist: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build
+dist: $(DEMO)
+	$(PIP) build
 	rm -rf dist
 	$(BIN)/python -m build
 
 clean:
-	rm -rf $(VENV) dist build site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest dist build site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

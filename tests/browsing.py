@@ -33,7 +33,7 @@ def browser(profile: Path) -> Iterator[WebDriver]:
     """Chromium, with what its console says."""
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or chromedriver is None:
-        absent("chromium and chromedriver are not installed")
+        absent("a browser", "install chromium and chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = str(chromium)
     for flag in (*FLAGS, f"--user-data-dir={profile}"):

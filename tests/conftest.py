@@ -3,17 +3,19 @@ from __future__ import annotations
 import gc
 import os
 import pty
+import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 from concf.cli import main
-from concf.data.catalogue import HOME_VARIABLE
+from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.
 settings.register_profile("concf", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,21 +25,46 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
 
-def absent(reason: str) -> None:
-    """Skip a test for want of something outside; with CI=true nothing may be skipped."""
+def absent(what: str, remedy: str) -> NoReturn:
+    """Skip a test that needs something from outside, and say how to get it; with CI=true nothing may be skipped."""
+    reason = f"needs {what} ({remedy})"
     if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason} (and with CI=true nothing is skipped)")
+        pytest.fail(f"{reason}; with CI=true nothing is skipped")
     pytest.skip(reason)
+
+
+def skipped_line(reasons: Iterable[str]) -> str:
+    """What was skipped, how often, and what it would take: one line."""
+    counted = Counter(reason.removeprefix("Skipped: ") for reason in reasons)
+    if not counted:
+        return "Skipped: nothing."
+    return f"Skipped: {'; '.join(_counted(reason, number) for reason, number in counted.most_common())}."
+
+
+def _counted(reason: str, number: int) -> str:
+    tests = f"{number} test{'s' if number > 1 else ''}"
+    if found := re.fullmatch(r"needs (.*)", reason, re.DOTALL):
+        return f"{tests} that need{'' if number > 1 else 's'} {found[1]}"
+    return f"{tests} ({reason})"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The last line of a run, after pytest's own; a process of pytest-xdist says nothing."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]
+    reporter.write_line(skipped_line(reasons))
 
 
 @pytest.fixture
 def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The data home with the public data sets."""
-    home = Path(os.environ.get(HOME_VARIABLE, BESIDE))
-    if not (home / "citeulike" / "users.dat").is_file():
-        absent(f"the public data sets are not in {home}; set {HOME_VARIABLE}")
-    monkeypatch.setenv(HOME_VARIABLE, str(home))
-    return home
+    if HOME_VARIABLE not in os.environ and BESIDE.is_dir():
+        monkeypatch.setenv(HOME_VARIABLE, str(BESIDE))
+    if not all(is_here(name) for name in CATALOGUE):
+        absent("the public data sets", f"concf data fetch NAME for {', '.join(CATALOGUE)}, or set {HOME_VARIABLE}")
+    return data_home()
 
 
 def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int]:

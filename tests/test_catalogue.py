@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 
 from concf.data import catalogue
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, MIRROR_VARIABLE, Entry, File, data_home, fetch, load
@@ -71,18 +71,30 @@ def checksum(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def ratings_and_checkins(home: Path) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The rows of Ciao and Foursquare, from the converted files or from those that are downloaded."""
+    if (home / "ciao" / "ratings.csv").is_file():
+        ratings = pl.read_csv(home / "ciao" / "ratings.csv")
+    else:
+        ratings = pl.DataFrame(loadmat(home / "ciao" / "rating_with_timestamp.mat")["rating"])
+    if (home / "foursquare" / "checkins.tsv").is_file():
+        return ratings, pl.read_csv(home / "foursquare" / "checkins.tsv", separator="\t")
+    parts = sorted((home / "foursquare").glob("Foursquare_*.txt"))
+    return ratings, pl.concat(pl.read_csv(part, separator="\t", has_header=False) for part in parts)
+
+
 def test_raw_and_converted_files_give_the_same_interactions(
     real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     converted = {name: load(name).fingerprint().hexdigest() for name in ("ciao", "foursquare")}
-    ratings = pl.read_csv(real_data / "ciao" / "ratings.csv")
+    ratings, checkins = ratings_and_checkins(real_data)
     (tmp_path / "ciao").mkdir()
     savemat(tmp_path / "ciao" / "rating_with_timestamp.mat", {"rating": ratings.to_numpy().astype(np.int32)})
-    checkins = pl.read_csv(real_data / "foursquare" / "checkins.tsv", separator="\t").sample(fraction=1, shuffle=True)
+    shuffled = checkins.sample(fraction=1, shuffle=True)
     (tmp_path / "foursquare").mkdir()
     for k, part in enumerate(("train", "tune", "test")):
         path = tmp_path / "foursquare" / f"Foursquare_{part}.txt"
-        checkins.gather_every(3, k).write_csv(path, separator="\t", include_header=False)
+        shuffled.gather_every(3, k).write_csv(path, separator="\t", include_header=False)
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
     for name in converted:
         files, reader = CATALOGUE[name].variants[-1]

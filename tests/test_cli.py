@@ -94,9 +94,9 @@ def test_data_commands(concf: Run, real_data: Path) -> None:
     code, out, _ = concf("data", "stats", "ciao", "--json")
     rows = json.loads(out)["statistics"]
     assert [row["interactions"] for row in rows] == [282_650, 147_989, 92_157]
-    code, out, _ = concf("data", "stats", real_data / "foursquare" / "checkins.tsv")
+    code, out, _ = concf("data", "stats", real_data / "citeulike" / "users.dat")
     assert code == 0
-    assert "512,532" in out
+    assert "134,860" in out
     code, out, _ = concf("data", "fetch", "citeulike")
     assert out.strip().endswith("users.dat")
 

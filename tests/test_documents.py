@@ -213,7 +213,7 @@ def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
 def test_the_search_works_from_a_folder(site: Path) -> None:
     driver, browser = which("chromedriver"), which("chromium") or which("google-chrome")
     if driver is None or browser is None:
-        absent("no chromium with chromedriver")
+        absent("a browser", "install chromium and chromedriver")
     options = webdriver.ChromeOptions()
     options.binary_location = str(browser)
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1300,900"):

@@ -128,7 +128,7 @@ def ray(head: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def needs_ray() -> None:
     if find_spec("ray") is None:
-        absent("ray is not installed: pip install 'concf[ray]'")
+        absent("Ray", "pip install 'concf[ray]'")
 
 
 def plain(run: Path, users: Any = None, k: int = 5, **options: Any) -> pl.DataFrame:

@@ -360,7 +360,6 @@ def test_data_that_is_not_there_is_prepared(concf: CLI, tmp_path: Path) -> None:
 
 
 def test_render_is_handed_the_lines(concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("concf.experiments.rendering")
     handed: list[Any] = []
 
     def render(*arguments: Any) -> list[Path]:
