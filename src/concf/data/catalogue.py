@@ -26,6 +26,7 @@ HOME_VARIABLE = "CONCF_DATA_HOME"
 MIRROR_VARIABLE = "CONCF_DATA_MIRROR"  # another server with the same paths, for closed networks
 PUBLIC_HOME = "https://raw.githubusercontent.com"
 TIMEOUT = 30.0  # seconds without an answer
+AS_PUBLISHED = Reading(rating="none")  # the papers count every rating as positive
 
 
 @dataclass(frozen=True)

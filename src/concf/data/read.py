@@ -144,7 +144,7 @@ def _note_doubts(tables: list[Table], found: dict[str, pl.DataFrame]) -> None:
     if ignored is not None:
         note(
             f"{_name(tables)}: column {ignored!r} is not looked at: every row counts as positive, whatever its rating. "
-            f"Say {option('min_rating', 4)} to keep the rows rated 4 or more, {option('rating', 'none')} if all are meant"
+            f"Say {option('min_rating', 4)} to keep rows rated 4 or more, {option('rating', 'none')} if all are meant"
         )
     for role, census in found.items():
         doubtful = suspicious(census)
