@@ -93,8 +93,8 @@ def test_commands_and_fit_read_and_divide_alike(concf: CLI, tmp_path: Path) -> N
     code, out, err = concf("prepare", path, *as_words(TOLD), "--out", tmp_path / "data", "--json")
     assert (code, json.loads(out)["split_hash"]) == (0, expected.hash), err
     code, out, err = concf("data", "stats", path, *as_words(TOLD), "--json")
-    assert (code, json.loads(out)["split"]["split_hash"]) == (0, expected.hash), err
-    assert json.loads(out)["statistics"][1]["interactions"] == len(expected.interactions)
+    assert (code, json.loads(out)["split"]["hash"]) == (0, expected.hash), err
+    assert json.loads(out)["statistics"][0]["interactions"] == len(expected.interactions)
     code, out, err = concf("train", path, *as_words(TOLD), *TINY, "--out", tmp_path / "run", "--json")
     assert (code, json.loads(out)["split_hash"]) == (0, expected.hash), err
     code, out, err = concf("train", path, *TINY, "--resume", "--out", tmp_path / "run", "--json")

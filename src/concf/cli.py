@@ -222,29 +222,44 @@ def data_statistics(
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
+    if cli_reading.DIVIDING & log.keys():
+        _divided_statistics(source, seed, log, as_json)
+        return
     from concf.data.options import filter_of, reading_of
-    from concf.data.prepare import prepare as prepare_data
     from concf.data.prepare import read_source
 
-    divided = {name: log[name] for name in log if name in cli_reading.DIVIDING}
-    split = prepare_data(source, seed=seed, **log) if divided else None
-    chosen, reading = filter_of(log, None), reading_of(log, None)
-    interactions, origin = read_source(source, reading)
+    chosen = filter_of(log, None)
+    interactions, origin = read_source(source, reading_of(log, None))
     rows = [{"filter": "none", **interactions.statistics()}]
     if chosen is not None:
         rows.append({"filter": chosen.describe(), **chosen.apply(interactions).statistics()})
     else:
         rows += _as_published(source, interactions, origin)
     if as_json:
-        parts = {"split": split.counts() | {"split_hash": split.hash}} if split else {}
-        typer.echo(json.dumps({"source": origin, "statistics": rows} | parts))
+        typer.echo(json.dumps({"source": origin, "statistics": rows}))
+    else:
+        _print_statistics(str(origin["name"]), rows)
+
+
+def _divided_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
+    """What a filter and a protocol leave of a log, and what is in each part."""
+    from concf.data.prepare import prepare as prepare_data
+
+    split = prepare_data(source, seed=seed, **log)
+    recipe, counts = split.recipe, split.counts()
+    filters = "; then ".join(step.describe() for step in recipe.filters) or "none"
+    rows = [{"filter": filters, **split.interactions.statistics()}]
+    if as_json:
+        typer.echo(json.dumps({"source": recipe.source, "statistics": rows, "split": counts | {"hash": split.hash}}))
         return
+    _print_statistics(f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {seed}", rows)
+    _print_figures({name: counts[name] for name in _DIVIDED})
+
+
+def _print_statistics(title: str, rows: list[dict[str, Any]]) -> None:
     figures = ("users", "items", "interactions", "events")
     table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
-    print_table([*figures, "density", "filter"], table, title=str(origin["name"]))
-    if split is not None:
-        typer.echo(f"Protocol {split.recipe.protocol.name}, seed {seed}:")
-        _print_figures({name: split.counts()[name] for name in _DIVIDED})
+    print_table([*figures, "density", "filter"], table, title=title)
 
 
 def _as_published(source: str, interactions: Interactions, origin: dict[str, Any]) -> list[dict[str, Any]]:

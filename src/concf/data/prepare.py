@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -19,7 +20,7 @@ from concf.data.read import read
 from concf.data.scan import Reading
 from concf.data.simulate import Simulation
 from concf.data.split import MANIFEST, Recipe, Split
-from concf.errors import ConfigError, DataError, note, option
+from concf.errors import ConcfWarning, ConfigError, DataError, note, option
 from concf.progress import working
 
 NOTABLE = 0.1  # of the users, items or interactions: a filter that leaves out so much is worth a word
@@ -206,5 +207,7 @@ def _union(logs: list[Interactions], mixed_ids: bool) -> tuple[Interactions, Par
         frames.append(pl.DataFrame(columns).cast(strings))  # type: ignore[arg-type]
     joined = pl.concat(frames, how="vertical_relaxed").sort("user_id", "item_id", "part")
     first = joined.unique(["user_id", "item_id"], keep="first", maintain_order=True)
-    interactions = read(first.drop("part"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConcfWarning)  # doubts about ids were noted of each log
+        interactions = read(first.drop("part"))
     return interactions, first["part"].to_numpy()
