@@ -85,6 +85,12 @@ def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int
     return shown, said, process.returncode
 
 
+@pytest.fixture(autouse=True)
+def small_data_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly all data of the tests is small, and would be noted; `test_short_histories.py` tests that it is."""
+    monkeypatch.setattr("concf.data.split.FEW_USERS", 0)
+
+
 @pytest.fixture
 def on_one_thread() -> Iterator[None]:
     """Small operations on a loaded machine: threads would only wait for each other."""

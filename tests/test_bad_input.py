@@ -64,7 +64,9 @@ CASES = {
         "a.csv", HEAD + GOOD, ["--protocol", "random", "--test", 0.001], ["no user", "larger share"],
     ),
     "a filter that leaves nothing": ("a.csv", HEAD + GOOD, ["--min-user", 99], ["user >= 99", "10"]),
-    "a setting of another protocol": ("a.csv", HEAD + GOOD, ["--protocol", "random", "--last", 2], ["n", "2"]),
+    "a setting of another protocol": (
+        "a.csv", HEAD + GOOD, ["--protocol", "random", "--last", 2], ["--last", "leave-last"],
+    ),
     "no times to cut at": ("a.csv", HEAD + GOOD, ["--protocol", "time"], ["'time'", "--timestamp"]),
     "users with one item, strictly": (
         "a.csv", HEAD + GOOD + "77,1\n", ["--protocol", "random", "--strict"], ["1 users have one", "77", "--strict"],

@@ -292,5 +292,5 @@ def test_a_run_on_a_log_does_not_go_on_with_another_log(concf: CLI, run: Path, t
     code, _, err = concf("train", tmp_path / "other.csv", "--resume", "--out", run)
     assert (code, "trained on another data set" in err) == (2, True)
     code, _, err = concf("train", tmp_path / "gone.csv", "--out", tmp_path / "run")
-    assert (code, "not a prepared data set" in err) == (2, True)
+    assert (code, "no such file or folder" in err) == (2, True)
     assert not (tmp_path / "run").exists()

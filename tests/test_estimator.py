@@ -17,7 +17,6 @@ from scipy.sparse import coo_array
 from small_run import SMALL, assert_same_end, checkpoint, small_data
 
 import concf as library
-from concf.data.filters import Filter
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -55,7 +54,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def in_a_folder(place: Path) -> Path:
-    prepare(LOG, protocol="random", valid=0.1, test=0.1, filter=Filter(min_item=5), out=place / "prepared")
+    prepare(LOG, protocol="random", valid=0.1, test=0.1, at_least=1, min_item=5, out=place / "prepared")
     return place / "prepared"
 
 
@@ -95,7 +94,8 @@ def test_the_same_log_in_any_form_gives_the_same_lists(model: Model, form: str, 
 def test_a_tenth_is_held_out_to_stop_by_and_rare_items_are_left_out(model: Model) -> None:
     data = model.run.data
     assert (data.recipe.protocol.name, data.recipe.protocol.valid, data.recipe.protocol.test) == ("random", 0.1, 0.1)
-    assert 0 < data.counts()["test"] <= len(data.interactions) / 10
+    sizes = data.interactions.per_user()[data.evaluated]
+    assert data.counts()["test"] == data.counts()["valid"] == np.maximum(sizes // 10, 1).sum()
     rare = pl.concat([LOG, pl.DataFrame({"user_id": [0, 1, 2, 3], "item_id": [77] * 4})])
     assert 77 not in tiny().fit(rare).recommender.item_ids.values
     assert 77 in tiny().fit(rare, min_item=4).recommender.item_ids.values

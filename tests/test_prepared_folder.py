@@ -58,7 +58,7 @@ print(arrays["user_ids"][arrays["user"]].max(), arrays["item_ids"][arrays["item"
 
 def test_the_manifest_says_how_it_was_made(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert manifest["recipe"]["protocol"] == {"name": "random", "valid": 0.2, "test": 0.2}
+    assert manifest["recipe"]["protocol"] == {"name": "random", "valid": 0.2, "test": 0.2, "at_least": 0}
     assert manifest["recipe"]["seed"] == 4
     assert manifest["split_hash"] == Split.load(folder).hash
     assert manifest["users"] == 80
@@ -115,7 +115,7 @@ prepare("demo", protocol="random", out=sys.argv[1], overwrite=True)
 """
     assert run_python(script, folder).returncode == -signal.SIGKILL
     assert not folder.exists()
-    with pytest.raises(DataError, match="--overwrite"):
+    with pytest.raises(DataError, match="overwrite=True"):
         prepare(LOG, protocol="random", out=folder)
     assert Split.load(folder).hash == before
     assert [path.name for path in folder.parent.iterdir()] == ["data"]
@@ -141,7 +141,7 @@ def test_a_newer_format_and_a_damaged_manifest_are_refused(folder: Path) -> None
 
 def test_nothing_is_replaced_unless_told_and_only_our_own(folder: Path, tmp_path: Path) -> None:
     before = Split.load(folder).hash
-    with pytest.raises(DataError, match="--overwrite"):
+    with pytest.raises(DataError, match="overwrite=True"):
         prepare(LOG, protocol="random", seed=5, out=folder)
     assert Split.load(folder).hash == before
     prepare(LOG, protocol="random", seed=5, out=folder, overwrite=True)

@@ -163,7 +163,7 @@ def test_nonsense_is_refused() -> None:
         prepare(LOG, protocol="random", valid=0.6, test=0.6)
     with pytest.raises(ConfigError, match="'magic'"):
         prepare(LOG, protocol="magic")
-    with pytest.raises(ValidationError, match="n"):
+    with pytest.raises(ConfigError, match="'random' has no n=, which is for leave-last"):
         prepare(LOG, protocol="random", n=3)
     with pytest.raises(DataError, match="integers in one part"):
         prepare(([1], [2]), protocol="given", valid=(["x"], [2]), test=([1], [3]))

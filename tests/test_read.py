@@ -221,7 +221,7 @@ def test_text_that_is_easily_misread(tmp_path: Path, name: str, content: str, ex
         ("1,a b\n3\n4,c d\n5,e\n", "a.csv:2: .*no item id"),
         ("1\t2\n3\t4\n5\n6\t7\n", "a.csv:3: .*no item id"),
         ("1::2\n3::4\n5\n6::7\n", "a.csv:3: .*no user id"),
-        ("1 2 3\n4 5 6\n", "a.csv:1: .*--format table or --format user-lines"),
+        ("1 2 3\n4 5 6\n", "a.csv:1: .*format='table' or format='user-lines'"),
         ("1,2\r3,4\r", "a.csv:1: .*carriage return"),
     ],
 )

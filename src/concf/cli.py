@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf import cli_export, cli_recommend, cli_report, cli_reproduce, cli_serve, cli_train, cli_tune
+from concf import cli_export, cli_reading, cli_recommend, cli_report, cli_reproduce, cli_serve, cli_train, cli_tune
+from concf.cli_reading import reads_a_log
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError, command_line
 from concf.launch import follows
 from concf.version import VERSION
 
 if TYPE_CHECKING:
-    from concf.data.scan import Reading
+    from concf.data.interactions import Interactions
 
 app = typer.Typer(
     name="concf",
@@ -32,21 +33,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count.")
 app.add_typer(data_app, name="data")
 
-READING = "How to read SOURCE"
-FILTER = "What to leave out first"
-PROTOCOL = "How to divide"
-
-User = Annotated[str | None, typer.Option(help="Column of the user (its place from 0 if no header).", rich_help_panel=READING)]  # fmt: skip
-Item = Annotated[str | None, typer.Option(help="Column of the item.", rich_help_panel=READING)]
-Rating = Annotated[str | None, typer.Option(help="Column of an explicit rating.", rich_help_panel=READING)]
-MinRating = Annotated[float | None, typer.Option(help="Rows rated below are no interactions.", rich_help_panel=READING)]
-Count = Annotated[str | None, typer.Option(help="Column of how often (`none`: leave it out).", rich_help_panel=READING)]
-Timestamp = Annotated[
-    str | None, typer.Option(help="Column of the time (`none`: leave it out).", rich_help_panel=READING)
-]
-Format = Annotated[str, typer.Option(help="auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", rich_help_panel=READING)]  # fmt: skip
-Separator = Annotated[str | None, typer.Option(help="Of a text table, such as ';' or '::'.", rich_help_panel=READING)]
-Header = Annotated[bool | None, typer.Option("--header/--no-header", help="Whether line 1 names the columns.", rich_help_panel=READING)]  # fmt: skip
+_DIVIDED = ("train", "valid", "test", "dropped", "evaluated_users")  # of a split's counts
 
 
 @app.callback(invoke_without_command=True)
@@ -67,29 +54,12 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @app.command()
+@reads_a_log(protocol="released")
 def prepare(
     source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line a user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
-    protocol: Annotated[str, typer.Option(help="paper, released, random, leave-last, time or given.", rich_help_panel=PROTOCOL)] = "released",
-    seed: Annotated[int, typer.Option(help="Of the shuffle.", rich_help_panel=PROTOCOL)] = 0,
-    valid: Annotated[str | None, typer.Option(help="Share held out for validation; with `given`, the file.", rich_help_panel=PROTOCOL)] = None,
-    test: Annotated[str | None, typer.Option(help="Share held out for test; with `given`, the file.", rich_help_panel=PROTOCOL)] = None,
-    last: Annotated[int | None, typer.Option(help="With `leave-last`: how many.", rich_help_panel=PROTOCOL)] = None,
-    valid_from: Annotated[float | None, typer.Option(help="With `time`: the first time of validation.", rich_help_panel=PROTOCOL)] = None,
-    test_from: Annotated[float | None, typer.Option(help="With `time`: the first time of test.", rich_help_panel=PROTOCOL)] = None,
-    min_user: Annotated[int | None, typer.Option(help="Interactions a user must have.", rich_help_panel=FILTER)] = None,
-    min_item: Annotated[int | None, typer.Option(help="Interactions an item must have.", rich_help_panel=FILTER)] = None,
-    counts: Annotated[str, typer.Option(help="Count `raw` events or `distinct` pairs.", rich_help_panel=FILTER)] = "distinct",
-    core: Annotated[bool, typer.Option("--core", help="Repeat until nothing changes (k-core).", rich_help_panel=FILTER)] = False,
-    user: User = None,
-    item: Item = None,
-    rating: Rating = None,
-    min_rating: MinRating = None,
-    count: Count = None,
-    timestamp: Timestamp = None,
-    format: Format = "auto",
-    separator: Separator = None,
-    header: Header = None,
+    log: dict[str, Any],
+    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse data of which something cannot be evaluated.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
     as_json: Json = False,
@@ -102,28 +72,16 @@ def prepare(
 
     `concf prepare citeulike --protocol released --seed 0 --out data/citeulike`
     """
-    from concf.data.filters import Filter
     from concf.data.prepare import prepare as prepare_data
 
-    reading = _reading(user, item, rating, min_rating, count, timestamp, format, separator, header)
-    chosen = None
-    if min_user is not None or min_item is not None:
-        chosen = Filter(min_user=min_user or 0, min_item=min_item or 0, counts=counts, core=core)
-    elif core or counts != "distinct":
-        raise ConfigError("--core and --counts say how to filter; say --min-user or --min-item too")
-    settings = {"n": last, "valid_from": valid_from, "test_from": test_from}
-    split = prepare_data(
-        source, protocol=protocol, seed=seed, filter=chosen, reading=reading, strict=strict, out=out,
-        overwrite=overwrite, valid=_share("valid", valid, protocol), test=_share("test", test, protocol),
-        **{name: value for name, value in settings.items() if value is not None},
-    )  # fmt: skip
+    split = prepare_data(source, seed=seed, strict=strict, out=out, overwrite=overwrite, **log)
     for note in split.notes:
         typer.echo(f"note: {note}", err=True)
     summary = split.summary()
     if as_json:
         typer.echo(json.dumps(summary | {"folder": str(out)}))
         return
-    shown = ("users", "items", "interactions", "density", "train", "valid", "test", "dropped", "evaluated_users")
+    shown = ("users", "items", "interactions", "density", *_DIVIDED)
     _print_figures({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
 
 
@@ -251,69 +209,73 @@ def fetch_data(
 
 
 @data_app.command("stats")
+@reads_a_log()
 def data_statistics(
     source: Annotated[str, typer.Argument(help="A name of `concf data list`, a file, or `demo`.")],
-    user: User = None,
-    item: Item = None,
-    rating: Rating = None,
-    min_rating: MinRating = None,
-    count: Count = None,
-    timestamp: Timestamp = None,
-    format: Format = "auto",
-    separator: Separator = None,
-    header: Header = None,
+    log: dict[str, Any],
+    seed: Annotated[int, typer.Option(help="With --protocol: of the shuffle.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Users, items, interactions and density of a log; of a data set of the catalogue also after the protocols' filters."""
-    from concf.data.catalogue import CATALOGUE
-    from concf.data.prepare import read_source
-    from concf.data.protocols import Released
+    """Users, items, interactions and density of a log, and what a filter or a protocol would make of it.
 
-    reading = _reading(user, item, rating, min_rating, count, timestamp, format, separator, header)
-    interactions, origin = read_source(source, reading)
+    Of a data set of the catalogue also after the filters of its papers.
+
+    `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
+    """
+    if cli_reading.DIVIDING & log.keys():
+        _divided_statistics(source, seed, log, as_json)
+        return
+    from concf.data.options import filter_of, reading_of
+    from concf.data.prepare import read_source
+
+    chosen = filter_of(log, None)
+    interactions, origin = read_source(source, reading_of(log, None))
     rows = [{"filter": "none", **interactions.statistics()}]
-    if source in CATALOGUE and origin["name"] == source:
-        known = CATALOGUE[source]
-        if known.statistics is not None:
-            rows.append({"filter": known.statistics.describe(), **known.statistics.apply(interactions).statistics()})
-        start = known.released_start.apply(interactions) if known.released_start else interactions
-        then = Released().filter()
-        words = (
-            f"{known.released_start.describe()}; then {then.describe()}" if known.released_start else then.describe()
-        )
-        rows.append({"filter": words, **then.apply(start).statistics()})
+    if chosen is not None:
+        rows.append({"filter": chosen.describe(), **chosen.apply(interactions).statistics()})
+    else:
+        rows += _as_published(source, interactions, origin)
     if as_json:
         typer.echo(json.dumps({"source": origin, "statistics": rows}))
+    else:
+        _print_statistics(str(origin["name"]), rows)
+
+
+def _divided_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
+    """What a filter and a protocol leave of a log, and what is in each part."""
+    from concf.data.prepare import prepare as prepare_data
+
+    split = prepare_data(source, seed=seed, **log)
+    recipe, counts = split.recipe, split.counts()
+    filters = "; then ".join(step.describe() for step in recipe.filters) or "none"
+    rows = [{"filter": filters, **split.interactions.statistics()}]
+    if as_json:
+        typer.echo(json.dumps({"source": recipe.source, "statistics": rows, "split": counts | {"hash": split.hash}}))
         return
+    _print_statistics(f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {seed}", rows)
+    _print_figures({name: counts[name] for name in _DIVIDED})
+
+
+def _print_statistics(title: str, rows: list[dict[str, Any]]) -> None:
     figures = ("users", "items", "interactions", "events")
     table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
-    print_table([*figures, "density", "filter"], table, title=str(origin["name"]))
+    print_table([*figures, "density", "filter"], table, title=title)
 
 
-def _reading(
-    user: str | None, item: str | None, rating: str | None, min_rating: float | None, count: str | None,
-    timestamp: str | None, format: str, separator: str | None, header: bool | None,
-) -> Reading:  # fmt: skip
-    from concf.data.scan import Reading
+def _as_published(source: str, interactions: Interactions, origin: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each filter of the papers that used a data set of the catalogue."""
+    from concf.data.catalogue import CATALOGUE
+    from concf.data.protocols import Released
 
-    if separator is not None:
-        separator = separator.replace("\\t", "\t")
-    return Reading(
-        user=user, item=item, rating=rating, min_rating=min_rating, count=count, timestamp=timestamp,
-        format=format, separator=separator, header=header,
-    )  # fmt: skip
-
-
-def _share(name: str, value: str | None, protocol: str) -> Any:
-    """A fraction, or with protocol `given` a file."""
-    if value is None or protocol == "given":
-        return value
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(
-            f"--{name} {value!r}: expected a share such as 0.2 (a file only with --protocol given)"
-        ) from None
+    if source not in CATALOGUE or origin["name"] != source:
+        return []
+    known, rows = CATALOGUE[source], []
+    if known.statistics is not None:
+        rows.append({"filter": known.statistics.describe(), **known.statistics.apply(interactions).statistics()})
+    start = known.released_start.apply(interactions) if known.released_start else interactions
+    then = Released().filter()
+    words = f"{known.released_start.describe()}; then {then.describe()}" if known.released_start else then.describe()
+    return [*rows, {"filter": words, **then.apply(start).statistics()}]
 
 
 def _print_figures(figures: dict[str, Any]) -> None:
@@ -323,8 +285,10 @@ def _print_figures(figures: dict[str, Any]) -> None:
 
 
 def _print_footnote(report: dict[str, Any]) -> None:
+    few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
+    users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
     typer.echo(
-        f"Mean ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
+        f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
         f"* marks the edge of a grid.\np: against the first, {report['test']}. "
         f"Split hashes {', '.join(split[:8] for split in report['split_hashes'])}."
     )

@@ -96,12 +96,14 @@ def _refuse_alone(engine: str | None, out: Path | None) -> None:
 
 def _ids(text: str, model: Recommender, side: str) -> list[Any]:
     """Ids from a file or between commas, as the log has them: integers or text."""
+    from concf.data.folders import refuse_no_file
+
     path = Path(text)
     if os.path.isfile(text):  # noqa: PTH113, a long list of ids is no name of a file, and no error
         found = _column(path)
-    elif path.suffix in (".csv", ".txt", ".parquet", ".jsonl"):
-        raise DataError(f"{path}: no such file")
     else:
+        if path.suffix in (".csv", ".txt", ".parquet", ".jsonl"):
+            refuse_no_file(path)
         found = names(text)
     ids = model.user_ids if side == "user" else model.item_ids
     if not ids.are_integers:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from concf.cli_reading import reads_a_log, refuse_options
 from concf.console import Json, choice, lengths, names, print_table
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError
 from concf.launch import follows, launch
 
 if TYPE_CHECKING:
@@ -26,15 +27,16 @@ SETTINGS = "Settings"
 RUNNING = "How to run"
 
 
+@reads_a_log(protocol="random", valid="0.1", test="0.1", at_least="1", min_item="5")
 def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
+    log: dict[str, Any],
     folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log as it is: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
     preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set goes over it.", rich_help_panel=SETTINGS)] = None,
-    min_item: Annotated[int, typer.Option(min=1, help="Of a log: items that fewer users have used are left out.", rich_help_panel=SETTINGS)] = 5,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the start, the order and the negatives.", show_default="0", rich_help_panel=SETTINGS)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the start, the order and the negatives; of a log also of its division.", show_default="0", rich_help_panel=SETTINGS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,
@@ -52,7 +54,8 @@ def train(
     `concf train --resume --out runs/first`
 
     `concf train ratings.csv --out runs/mine` takes a log as it is: a tenth of each user's items is held out to stop by,
-    another tenth to test on. So does `concf train 'logs/*.parquet' --out runs/mine`. For anything else prepare it first.
+    another tenth to test on, one item at least of everyone with three. So does `concf train 'logs/*.parquet' --out
+    runs/mine`. How a log is read, filtered and divided can be said as for `concf prepare`.
 
     A killed run goes on to exactly the same end. One objective alone: `--single bpr`; without the consensus loss:
     `--set consensus.weight=0`.
@@ -67,6 +70,8 @@ def train(
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DIR --out RUN, or go on with: --resume --out RUN")
+    if resume:
+        refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
     choose = partial(_settings, home, preset, config, change or [], single)
     scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
@@ -83,7 +88,7 @@ def train(
             if again and world.writes:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
-            data, folder = _data(folder, home, seed, min_item, resume, world)
+            data, folder = _data(folder, home, seed, log, resume, world)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
                 watch=scalars, data_folder=folder, world=world,
@@ -112,6 +117,9 @@ def _report(run: Run, out: Path, as_json: bool) -> None:
     ]
     title = f"{_about(run)}: {report['epochs']} epochs in {report['seconds']:.0f} s"
     print_table(["", f"validation {_short(report['metric'])}", "best epoch", ""], rows, title=title)
+    typer.echo(
+        f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} are held back to test on."
+    )
     typer.echo(f"Run: {out}. Test it with: concf evaluate {out}")
 
 
@@ -150,38 +158,48 @@ def evaluate(
     header = ["", *map(_short, figures), f"validation {_short(report['metric'])}", "epoch", ""]
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     print_table(header, rows, title=f"{_about(run)}: {on} figures{unfinished}")
-    typer.echo(f"Each at the epoch of its best validation. Split hash {run.data.hash[:16]}.")
+    on_users, chosen_on = len(run.data.evaluated), report["validated_users"]
+    typer.echo(
+        f"Means over {on_users:,} users, each at the epoch of its best validation (of {chosen_on:,} users). "
+        f"Split hash {run.data.hash[:16]}."
+    )
 
 
 def _data(
-    place: Path | None, home: RunFolder, seed: int | None, min_item: int, resume: bool, world: World
+    place: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, world: World
 ) -> tuple[Split, Path | None]:
     """The data set and where it is; that of a log is kept in the run's own folder."""
     from concf.data.logs import is_glob
+    from concf.data.prepare import divided_again, split_of
     from concf.data.split import Split
-    from concf.deploy.estimator import split_of
 
     if place is None:
         return home.data(), None
-    if place.is_dir() or not (place.exists() or is_glob(place)):
-        return Split.load(place), place
+    if not (place.exists() or is_glob(place)):
+        raise DataError(f"{place}: no such file or folder. Name a log, or a prepared data set")
+    if place.is_dir():
+        refuse_options(log, f"for a log, but {place} is a prepared data set. Leave it out, or give the log")
+        data = Split.load(place)
+        if world.writes:
+            data.note_if_few()
+        return data, place
     if resume:  # the same log as before, or the run refuses it
-        return split_of(place, home.description()["seed"] if seed is None else seed, min_item), home.own_data
+        return divided_again(str(place), home.data().recipe), home.own_data
     if world.writes:
         home.refuse_occupied()
-        data = split_of(place, seed or 0, min_item)
-        _say_what_is_left(data, min_item)
+        data = split_of(place, seed or 0, **log)
+        _say_what_is_left(data)
         home.keep(data)
     world.wait()
     return Split.load(home.own_data), home.own_data
 
 
-def _say_what_is_left(data: Split, min_item: int) -> None:
-    """How much of a log is learned from and held out: its rare items are not."""
+def _say_what_is_left(data: Split) -> None:
+    """How much of a log is learned from and held out."""
     counts = data.interactions.statistics()
     left = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
-    rare = f" after items with fewer than {min_item} users were left out (--min-item)" if min_item > 1 else ""
-    typer.echo(f"note: {left}{rare}", err=True)
+    filters = "; then ".join(step.describe() for step in data.recipe.filters)
+    typer.echo(f"note: {left}{f' after the filter ({filters})' if filters else ''}", err=True)
 
 
 def _settings(

@@ -48,6 +48,7 @@ def tune(
     With --at-once 4, four trials are drawn together: other trials than one after the other, but the same by any --engine.
     """
     from concf.data.split import Split
+    from concf.learning.run import n_validated
     from concf.spread import ENGINES
     from concf.tuning import tune as search
 
@@ -56,20 +57,22 @@ def tune(
     elif workers is not None:
         raise ConfigError("--workers needs an --engine: processes or ray")
     try:
+        data = Split.load(folder)
         found = search(
-            Split.load(folder), out, preset=preset, words=change or [], space=space, trials=trials, seconds=seconds,
+            data, out, preset=preset, words=change or [], space=space, trials=trials, seconds=seconds,
             seed=seed, device=device, target=target, at_once=at_once, engine=engine, workers=workers,
         )  # fmt: skip
     except KeyboardInterrupt:
         typer.echo("concf: stopped. Go on with the same command", err=True)
         raise typer.Exit(130) from None
+    validated = n_validated(data, found.settings)
     if as_json:
-        typer.echo(json.dumps(found.summary()))
+        typer.echo(json.dumps(found.summary() | {"validated_users": validated}))
     else:
-        _print(found, folder)
+        _print(found, folder, validated)
 
 
-def _print(found: Tuning, data: Path) -> None:
+def _print(found: Tuning, data: Path, validated: int) -> None:
     from concf.tables import short
     from concf.tuning_folder import BEST
 
@@ -86,6 +89,7 @@ def _print(found: Tuning, data: Path) -> None:
     if found.importance:
         shares = ", ".join(f"{names[name]} {share:.0%}" for name, share in found.importance.items())
         typer.echo(f"What decides who is among the best tenth (PED-ANOVA): {shares}")
+    typer.echo(f"Validated on {validated:,} users.")
     typer.echo(f"Best settings: {found.folder / BEST}. Train with: {found.command(str(data))}")
 
 

@@ -61,6 +61,7 @@ class Comparison:
     split_hashes: list[str]
     protocol: str
     source: str
+    evaluated_users: list[int]  # of each split
 
     def p_values(self, metric: str, test: str = "t") -> list[float | None]:
         """Each entrant against the first, Holm-corrected: over splits, or over users if there is one split.
@@ -86,6 +87,7 @@ class Comparison:
             "protocol": self.protocol,
             "seeds": self.seeds,
             "split_hashes": self.split_hashes,
+            "evaluated_users": self.evaluated_users,
             "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
             "test": f"paired {test}, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
             "models": [
@@ -135,6 +137,7 @@ def compare(
     for model in entrants.values():
         model.refuse_if_absent()
     splits = _splits(data, seeds)
+    data.note_if_few()
     book = Book(Path(log) if log else None)
     wanted = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
     if engine is not None:
@@ -154,7 +157,7 @@ def compare(
     done.sort(key=lambda entrant: -entrant.mean(tune_on))
     return Comparison(
         done, names, tune_on, [split.recipe.seed for split in splits], [split.hash for split in splits],
-        data.recipe.protocol.name, str(data.recipe.source["name"]),
+        data.recipe.protocol.name, str(data.recipe.source["name"]), [len(split.evaluated) for split in splits],
     )  # fmt: skip
 
 

@@ -45,9 +45,14 @@ def note(message: str) -> None:
     warnings.warn(message, ConcfWarning, stacklevel=3)
 
 
-def option(name: str) -> str:
-    """How messages name an option: `min_item=` in Python, `--min-item` on the command line."""
-    return f"--{name.replace('_', '-')}" if _on_the_command_line.get() else f"{name}="
+def option(name: str, value: object = None) -> str:
+    """How messages name an option, or one with its value: `min_item=` in Python, `--min-item` on the command line."""
+    if not _on_the_command_line.get():
+        return f"{name}=" if value is None else f"{name}={value!r}"
+    flag = name.replace("_", "-")
+    if value is None or isinstance(value, bool):
+        return f"--no-{flag}" if value is False else f"--{flag}"
+    return f"--{flag} {value}"
 
 
 @contextmanager

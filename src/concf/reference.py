@@ -163,7 +163,7 @@ def _parameters(command: Any) -> Iterator[list[str]]:
     hints = get_type_hints(command.callback)
     for each in sorted(command.params, key=_is_option):
         words, _ = _in_words(hints[each.name])
-        flag = hints[each.name] is bool or each.secondary_opts
+        flag = getattr(each, "is_flag", False)
         names = " ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)) if _is_option(each) else ""
         yield [names or f"`{_name(each)}`", "" if flag else words, _default(each), _escaped(each.help or "")]
 

@@ -141,6 +141,7 @@ def tune(
         "space": {name: each.model_dump(mode="json") for name, each in wanted.items()}, "seed": seed, "target": target,
         "at_once": at_once,
     }  # fmt: skip
+    data.note_if_few()
     folder, begin = SearchFolder(Path(out), about), time.monotonic()
     with folder.study() as study, working("tuning", trials) as advance:
         search = Search(study, Blind.of(data), base, wanted, target, seed, device)

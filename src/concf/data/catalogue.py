@@ -26,6 +26,7 @@ HOME_VARIABLE = "CONCF_DATA_HOME"
 MIRROR_VARIABLE = "CONCF_DATA_MIRROR"  # another server with the same paths, for closed networks
 PUBLIC_HOME = "https://raw.githubusercontent.com"
 TIMEOUT = 30.0  # seconds without an answer
+AS_PUBLISHED = Reading(rating="none")  # the papers count every rating as positive
 
 
 @dataclass(frozen=True)
@@ -172,13 +173,17 @@ def _read_text(paths: list[Path]) -> Interactions:
     return read(paths[0])
 
 
+def _read_ratings(paths: list[Path]) -> Interactions:
+    return read(paths[0], AS_PUBLISHED)
+
+
 def _read_ciao_matrix(paths: list[Path]) -> Interactions:
     import polars as pl
     from scipy.io import loadmat
 
     names = ("user_id", "item_id", "category", "rating", "helpfulness", "timestamp")
     matrix = loadmat(paths[0])["rating"].astype(np.int64)
-    return read(pl.DataFrame(matrix, schema=names))
+    return read(pl.DataFrame(matrix, schema=names), AS_PUBLISHED)
 
 
 def _read_foursquare_parts(paths: list[Path]) -> Interactions:
@@ -223,7 +228,7 @@ CATALOGUE = {
     "ciao": Entry(
         "ciao",
         "Ciao: who rated which product",
-        variants=(((_CIAO_TEXT,), _read_text), ((_CIAO_MATRIX,), _read_ciao_matrix)),
+        variants=(((_CIAO_TEXT,), _read_ratings), ((_CIAO_MATRIX,), _read_ciao_matrix)),
         statistics=_FIVE_AND_FIVE,
         released_start=_FIVE_AND_FIVE,
     ),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from concf.data.ids import Ids
 from concf.errors import DataError
 
+NO_ID = {"nan", "null", "none"}  # what other programs write, in any case of letters, where there is no id
 MAX_SEEDS = 64  # of hashes; two of n ids collide with a chance of n^2 / 2^65
 WAITING_ROWS = 1 << 23  # counted batch by batch, before they are added up
 
@@ -58,6 +59,13 @@ class FirstLook:
         self.n_liked += len(liked)
         for census in self.ids.values():
             census.add(liked)
+
+
+def suspicious(found: pl.DataFrame) -> dict[str, int]:
+    """Of a census: the text ids that may stand for none, such as `NaN`, and the rows of each."""
+    if found.schema.dtypes()[0] != pl.String:
+        return {}
+    return dict(found.filter(pl.first().str.to_lowercase().is_in(NO_ID)).sort(pl.first()).iter_rows())
 
 
 @dataclass(frozen=True)

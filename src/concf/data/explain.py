@@ -10,7 +10,7 @@ import polars as pl
 
 from concf.data.scan import Reading, format_of
 from concf.data.sniff import TextShape, fields, open_bytes, sniff
-from concf.errors import DataError
+from concf.errors import DataError, option
 
 
 def explain(path: Path, reading: Reading, error: BaseException) -> DataError:
@@ -31,7 +31,7 @@ def explain(path: Path, reading: Reading, error: BaseException) -> DataError:
     except DataError as sniffed:
         return sniffed
     message = str(error).strip().partition("\n")[0] or type(error).__name__
-    return DataError(f"{path}: cannot be read ({message}). Is its format another one? Give it with --format")
+    return DataError(f"{path}: cannot be read ({message}). Is its format another one? Give it with {option('format')}")
 
 
 def _line_checker(path: Path, reading: Reading) -> Callable[[bytes], str | None]:

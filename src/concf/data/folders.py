@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concf.errors import DataError
+from concf.errors import DataError, option
 
 
 @contextmanager
@@ -71,6 +71,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def refuse_no_file(path: Path, mend: str = "") -> None:
+    """Refuse what is not a file. mend: what to do about a folder."""
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file.{mend}")
+    if not path.is_file():
+        raise DataError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
+
+
 def mapped(path: Path) -> NDArray[Any]:
     """The array of a `.npy` file, read-only; its pages come from the disk when they are looked at."""
     return np.asarray(np.load(path, mmap_mode="r"))
@@ -80,9 +88,11 @@ def _refuse_occupied(target: Path, marker: str, overwrite: bool) -> None:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
     if not target.is_dir() or not (target / marker).is_file():
-        raise DataError(f"{target}: exists and is not a folder that concf made; it is left alone. Choose another --out")
+        raise DataError(
+            f"{target}: exists and is not a folder that concf made; it is left alone. Choose another {option('out')}"
+        )
     if not overwrite:
-        raise DataError(f"{target}: exists already. Choose another --out, or say --overwrite")
+        raise DataError(f"{target}: exists already. Choose another {option('out')}, or say {option('overwrite', True)}")
 
 
 def _sweep(target: Path) -> None:

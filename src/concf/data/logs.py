@@ -8,7 +8,7 @@ from typing import Any
 
 from concf.data.scan import Reading, Table, scan_file
 from concf.data.sniff import EmptyFileError
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, option
 
 
 def files_of(log: Any) -> list[Path] | None:
@@ -58,12 +58,13 @@ def _refuse_unlike(table: Table, first: Table) -> None:
     if here != there:
         more, less = (first, table) if there - here else (table, first)
         role = sorted(there ^ here)[0]
+        mend = f", or leave it out with {option(role, 'none')}" if role in ("count", "timestamp") else ""
         raise DataError(
             f"{table.name}: other columns than {first.name}: {more.name} has a {role} and {less.name} has none. "
-            f"Make the files alike{f', or leave it out with --{role} none' if role in ('count', 'timestamp') else ''}"
+            f"Make the files alike{mend}"
         )
     if table is not first and table.users_are_lines:
         raise ConfigError(
             f"{table.name}: in several files the user cannot be the number of the line, which begins anew in each. "
-            "Give the log as one file, or with a user's id first (--format user-lines)"
+            f"Give the log as one file, or with a user's id first ({option('format', 'user-lines')})"
         )

@@ -12,12 +12,12 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from concf.config import Settings
 from concf.data.filters import Filter
 from concf.data.interactions import BLOCK_ROWS, Interactions, occurrences
-from concf.errors import DataError
+from concf.errors import DataError, option
 
 TRAIN, VALID, TEST, DROPPED = 0, 1, 2, 3
 PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED}
@@ -46,6 +46,15 @@ class _Fractions(Settings):
         """[n] which interactions may be held out."""
         return np.ones(len(interactions), bool)
 
+    def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """([n], [n]) how many of a user's `total` [n] eligible interactions validate and test."""
+        valid, test = (np.floor(share * total + 1e-9) for share in (self.valid, self.test))
+        return valid, test  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
+
+    def advice(self) -> str:
+        """What to do where nobody can be evaluated."""
+        return f"Hold out a larger share ({option('valid')}, {option('test')}), or filter less"
+
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
         may_go, rng = self.eligible(interactions), np.random.default_rng(seed)
@@ -55,16 +64,33 @@ class _Fractions(Settings):
             user = interactions.user[rows]
             shuffled = _shuffle_within(user, rng)
             place, total = _place_in_group(user[shuffled])
-            n_test = np.floor(self.test * total + 1e-9)  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
-            n_valid = np.floor(self.valid * total + 1e-9)
+            n_valid, n_test = self.held_out(total)
             parts[rows[shuffled]] = np.select([place < n_test, place < n_test + n_valid], [TEST, VALID], TRAIN)
         return parts
 
 
 class Random(_Fractions):
-    """`random`: every interaction is eligible."""
+    """`random`: every interaction is eligible.
+
+    With `at_least`, short histories count too: a user holds out so many for validation and for test each, unless that
+    leaves nothing to train on. With 1, everyone with three interactions or more is evaluated.
+    """
 
     name: Literal["random"] = "random"
+    at_least: int = Field(0, ge=0)  # held out of a user in each part, where the share is less; 0: the share alone
+
+    def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """([n], [n]) how many of a user's `total` [n] interactions validate and test."""
+        shares = super().held_out(total)
+        valid, test = (np.maximum(share, self.at_least) for share in shares)
+        enough = valid + test < total
+        return np.where(enough, valid, shares[0]), np.where(enough, test, shares[1])
+
+    def advice(self) -> str:
+        """What to do where nobody can be evaluated."""
+        if not self.at_least:
+            return f"{super().advice()}; {option('at_least', 1)} evaluates everyone with three items"
+        return f"A user needs {2 * self.at_least + 1} items that others train on; filter less"
 
 
 class Released(_Fractions):
@@ -89,17 +115,21 @@ class Paper(_Fractions):
 
 
 class LeaveLast(Settings):
-    """`leave-last`: each user's newest n interactions are the test part, the n before them the validation part.
+    """`leave-last`: each user's newest `last` interactions are the test part, as many before them the validation part.
 
-    Interactions of one user at the same time are ordered by a draw from the seed. A user with 2 n interactions or
-    fewer only trains.
+    Interactions of one user at the same time are ordered by a draw from the seed. A user with twice as many
+    interactions or fewer only trains.
     """
 
     name: Literal["leave-last"] = "leave-last"
-    n: int = Field(1, ge=1)
+    last: int = Field(1, ge=1, validation_alias=AliasChoices("last", "n"))  # n in older folders
 
     def filter(self) -> None:
         """Removes nothing."""
+
+    def advice(self) -> str:
+        """What to do where nobody can be evaluated."""
+        return f"Hold out fewer ({option('last')}), or filter less"
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
@@ -109,9 +139,9 @@ class LeaveLast(Settings):
             user, time = interactions.user[block], all_times[block]
             newest_first = np.lexsort((rng.random(len(user)), -time, user))
             place, total = _place_in_group(user[newest_first])
-            enough = total > 2 * self.n
+            enough = total > 2 * self.last
             parts[block.start + newest_first] = np.select(
-                [enough & (place < self.n), enough & (place < 2 * self.n)], [TEST, VALID], TRAIN
+                [enough & (place < self.last), enough & (place < 2 * self.last)], [TEST, VALID], TRAIN
             )
         return parts
 
@@ -131,6 +161,10 @@ class TimeCut(Settings):
     def filter(self) -> None:
         """Removes nothing."""
 
+    def advice(self) -> str:
+        """What to do where nobody can be evaluated."""
+        return f"Set the cuts elsewhere ({option('valid_from')}, {option('test_from')}), or filter less"
+
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
         """[n] the part of each interaction; the seed plays no role."""
         time = _times(interactions, self.name)
@@ -139,7 +173,7 @@ class TimeCut(Settings):
         if valid_from >= test_from:
             raise DataError(
                 f"validation would begin at {valid_from:g} and test at {test_from:g}: nothing lies between. "
-                "Set valid_from earlier than test_from"
+                f"Set {option('valid_from')} earlier than {option('test_from')}"
             )
         return np.select([time >= test_from, time >= valid_from], [TEST, VALID], TRAIN).astype(np.uint8)
 
@@ -151,6 +185,10 @@ class Given(Settings):
 
     def filter(self) -> None:
         """Removes nothing."""
+
+    def advice(self) -> str:
+        """What to do where nobody can be evaluated."""
+        return "A user needs items in all three files, and its held-out items must train"
 
 
 Protocol = Annotated[Random | Released | Paper | LeaveLast | TimeCut | Given, Field(discriminator="name")]
@@ -197,7 +235,9 @@ def _place_in_group(groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArr
 
 def _times(interactions: Interactions, name: str) -> NDArray[np.float64]:
     if interactions.timestamp is None:
-        raise DataError(f"protocol {name!r} needs times and the log has none. Name their column with --timestamp")
+        raise DataError(
+            f"protocol {name!r} needs times and the log has none. Name their column with {option('timestamp')}"
+        )
     return interactions.timestamp
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from concf.data.census import FirstLook, Numbered, number
+from concf.data.census import FirstLook, Numbered, number, suspicious
 from concf.data.explain import explain
 from concf.data.heaps import Heaps
 from concf.data.ids import MAX_ID_BYTES
@@ -19,8 +20,8 @@ from concf.data.interactions import Interactions
 from concf.data.logs import files_of, scan_files
 from concf.data.scan import Reading, Table, scan_file, scan_object
 from concf.data.sniff import EmptyFileError
-from concf.data.typed import ID_ROLES, typed
-from concf.errors import DataError
+from concf.data.typed import ID_ROLES, UNCLEAR_DATE, typed
+from concf.errors import DataError, note, option
 from concf.progress import working
 
 LOOK_ROWS = 1 << 22  # that the streaming engine hands over at a time, in the first pass
@@ -78,18 +79,20 @@ def _culprit(paths: list[Path], reading: Reading) -> Path:
 
 def collect(tables: list[Table], reading: Reading) -> Interactions:
     """Check the tables, number their ids in ascending order, merge repeats, sort by user and item."""
-    frames, spelt = typed(tables)
+    frames, spelt = typed(tables, reading.time_format)
     liked = pl.lit(True) if reading.min_rating is None else pl.col("rating") >= reading.min_rating
-    faults, look = _faults(frames[0]), FirstLook(ID_ROLES)
+    faults, look = _faults(frames[0], reading.time_format), FirstLook(ID_ROLES)
     fault = pl.coalesce(pl.when(each.when).then(pl.lit(k, pl.Int8)) for k, each in enumerate(faults))
     for frame, table in zip(frames, tables, strict=True):
         _go_through(frame.select(*ID_ROLES, fault=fault, liked=liked), look.add, LOOK_ROWS)
         if look.faults:
-            raise _report(frame, table, faults[min(look.faults)])
+            raise _report(frame, table, faults[min(look.faults)], reading)
     if not look.n_liked:
         rated = f" rated {reading.min_rating:g} or more" if look.n_rows and reading.min_rating else ""
         raise DataError(f"{_name(tables)}: holds no interaction{rated}. Expected a user and an item a row")
-    users, items = (number(look.ids[role].total(), role in spelt) for role in ID_ROLES)
+    found = {role: look.ids[role].total() for role in ID_ROLES}
+    _note_doubts(tables, found)
+    users, items = (number(found[role], role in spelt) for role in ID_ROLES)
     return Interactions(users.ids, items.ids, **_pairs([frame.filter(liked) for frame in frames], users, items))
 
 
@@ -135,7 +138,22 @@ def _name(tables: list[Table]) -> str:
     return tables[0].name if len(tables) == 1 else f"{tables[0].name} and {len(tables) - 1} more"
 
 
-def _faults(frame: pl.LazyFrame) -> list[Fault]:
+def _note_doubts(tables: list[Table], found: dict[str, pl.DataFrame]) -> None:
+    """Say what is read as it stands and may be meant otherwise. found: role -> the census of its ids."""
+    ignored = next((table.ignored_rating for table in tables if table.ignored_rating is not None), None)
+    if ignored is not None:
+        note(
+            f"{_name(tables)}: column {ignored!r} is not looked at: every row counts as positive, whatever its rating. "
+            f"Say {option('min_rating', 4)} to keep rows rated 4 or more, {option('rating', 'none')} if all are meant"
+        )
+    for role, census in found.items():
+        doubtful = suspicious(census)
+        if doubtful:
+            rows = ", ".join(f"{name!r} in {rows:,} row{'s' * (rows != 1)}" for name, rows in doubtful.items())
+            note(f"{_name(tables)}: the {role} id is {rows}. It is read as an id; if it stands for none, drop the rows")
+
+
+def _faults(frame: pl.LazyFrame, time_format: str | None) -> list[Fault]:
     schema = frame.collect_schema()
     faults = []
     for role in ID_ROLES:
@@ -149,7 +167,8 @@ def _faults(frame: pl.LazyFrame) -> list[Fault]:
     if "count" in schema:
         count = pl.col("count")
         bad_count = count.is_null() | ~count.is_finite() | (count < 0)
-        mend = "Counts are numbers, 0 or more; drop the row, or leave the column out with --count none"
+        leave_out = f"drop the row, or leave the column out with {option('count', 'none')}"
+        mend = f"Counts are numbers, 0 or more; {leave_out}"
         faults.append(Fault("count", bad_count, "not a count", mend))
     if "rating" in schema:
         bad_rating = pl.col("rating").is_null() | pl.col("rating").is_nan()
@@ -157,17 +176,32 @@ def _faults(frame: pl.LazyFrame) -> list[Fault]:
     if "timestamp" in schema:
         time = pl.col("timestamp")
         bad_time = time.is_null() | time.is_nan() if schema["timestamp"].is_float() else time.is_null()
-        mend = "Times are numbers or ISO 8601; drop the row, or leave the column out with --timestamp none"
+        expected = f"of the form {time_format!r}" if time_format else "numbers or ISO 8601"
+        leave_out = f"drop the row, or leave the column out with {option('timestamp', 'none')}"
+        mend = f"Times are {expected} ({option('time_format')} says another form); {leave_out}"
         faults.append(Fault("timestamp", bad_time, "not a time", mend))
     return faults
 
 
-def _report(frame: pl.LazyFrame, table: Table, fault: Fault) -> DataError:
+def _report(frame: pl.LazyFrame, table: Table, fault: Fault, reading: Reading) -> DataError:
     """The error for a fault that some row has: the first such row, and what the source holds there."""
     row = frame.filter(fault.when).select(pl.col("row").min()).collect(engine="streaming").item()
     source = table.frame.filter(pl.col("row") == row).drop("row").head(1).collect(engine="streaming")
-    found = {name: str(value)[:60] if value is not None else None for name, value in source.row(0, named=True).items()}
+    values = source.row(0, named=True)
+    found = {name: str(value)[:60] if value is not None else None for name, value in values.items()}
+    what, mend = _closer(fault, values[fault.column], reading)
     column = table.columns.get(fault.column, fault.column)
     text = table.first_line is not None and fault.column in ID_ROLES
-    separator = " Is the separator another one? Give it with --separator" if text else ""
-    return DataError(f"{table.where(row)}: column {column!r}: {fault.what}, found {found}. {fault.mend}{separator}")
+    separator = f" Is the separator another one? Give it with {option('separator')}" if text else ""
+    return DataError(f"{table.where(row)}: column {column!r}: {what}, found {found}. {mend}{separator}")
+
+
+def _closer(fault: Fault, value: object, reading: Reading) -> tuple[str, str]:
+    """What is wrong and what to do, more closely where the value shows it."""
+    unclear = isinstance(value, str) and re.match(UNCLEAR_DATE, value) is not None
+    if fault.column == "timestamp" and unclear and reading.time_format is None:
+        forms = f"{option('time_format', '%d/%m/%Y')} or {option('time_format', '%m/%d/%Y')}"
+        return "ambiguous, the day or the month first", f"Say which, such as {forms}, or write ISO 8601"
+    if fault.column in ID_ROLES and isinstance(value, int):  # an integer, but not one of 64 bits with a sign
+        return f"the {fault.column} id is above 2^63 - 1", "Cast the column to strings"
+    return fault.what, fault.mend

@@ -14,8 +14,9 @@ import polars as pl
 from scipy import sparse
 
 from concf.config import Settings
+from concf.data.folders import refuse_no_file
 from concf.data.sniff import ROLES, EmptyFileError, first_lines, sniff
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, option
 
 Format = Literal["auto", "table", "parquet", "jsonl", "user-lines", "counted-lines"]
 ROW = "row of the source"  # a name that no column has
@@ -32,9 +33,10 @@ class Reading(Settings):
 
     user: str | None = None  # column of the user; its place, from 0, in a file without header
     item: str | None = None  # column of the item
-    rating: str | None = None  # column of an explicit rating, looked at only with `min_rating`
+    rating: str | None = None  # column of an explicit rating, looked at only with `min_rating`; "none": there is none
     count: str | None = None  # column that says how many events a row stands for; "none": there is none
     timestamp: str | None = None  # column of the time; "none": there is none
+    time_format: str | None = None  # of times as text, such as %d/%m/%Y; None: ISO 8601
     min_rating: float | None = None  # a row rated below is not an interaction
     format: Format = "auto"  # table | parquet | jsonl | user-lines (id first) | counted-lines (count first)
     separator: str | None = None  # of a text table; one or more characters
@@ -54,6 +56,7 @@ class Table:
     first_line: the line of the text file that holds row 0, or None if the source has no lines
     may_be_integers: the roles (user, item) whose ids came as text that may spell integers
     columns:    what the source calls the column of a role
+    ignored_rating: the column of ratings that nothing is asked of
     users_are_lines: whether a user is the number of a line
     """
 
@@ -62,6 +65,7 @@ class Table:
     first_line: int | None = None
     may_be_integers: frozenset[str] = frozenset()
     columns: dict[str, str] = field(default_factory=dict)
+    ignored_rating: str | None = None
     users_are_lines: bool = False
 
     def where(self, row: int) -> str:
@@ -69,8 +73,16 @@ class Table:
         return f"{self.name}:{row + self.first_line}" if self.first_line is not None else f"{self.name}, row {row}"
 
 
-def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
-    """role -> column. A column that is missing is refused with the ones that are there."""
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a source are read: role -> column; and the one of ratings that nothing is asked of."""
+
+    of: dict[str, str]
+    ignored_rating: str | None = None
+
+
+def choose_columns(names: list[str], reading: Reading, where: str) -> Columns:
+    """A column that is missing is refused with the ones that are there."""
     chosen: dict[str, str] = {}
     named = reading.named()
     lowered = {name.lower(): name for name in reversed(names)}
@@ -87,21 +99,25 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
             chosen[role] = found[0]
         elif role in ("user", "item"):
             raise DataError(
-                f"{where}: no column for the {role} among {names}. Name it with --{role} "
+                f"{where}: no column for the {role} among {names}. Name it with {option(role)} "
                 f"(usual names: {', '.join(usual)})"
             )
-    if reading.min_rating is not None and "rating" not in chosen:
-        raise DataError(f"{where}: min_rating needs a rating and {names} has none. Name its column with --rating")
-    if reading.min_rating is None:
-        chosen.pop("rating", None)
+    for wanted, role in (("min_rating", "rating"), ("time_format", "timestamp")):
+        if getattr(reading, wanted) is not None and role not in chosen:
+            raise DataError(
+                f"{where}: {option(wanted)} needs a {role} and {names} has none. Name its column with {option(role)}"
+            )
+    ignored = chosen.pop("rating", None) if reading.min_rating is None else None
     doubled = [role for role in chosen if list(chosen.values()).count(chosen[role]) > 1]
     if doubled:
         raise ConfigError(f"{where}: column {chosen[doubled[0]]!r} cannot be {' and '.join(doubled)} at once")
-    return chosen
+    return Columns(chosen, ignored)
 
 
-def _roles(frame: pl.LazyFrame, columns: dict[str, str]) -> pl.LazyFrame:
-    return frame.select(pl.col(ROW).alias("row"), **{role: pl.col(name) for role, name in columns.items()})
+def _table(frame: pl.LazyFrame, name: str, columns: Columns, **told: Any) -> Table:
+    """The table of a source's rows with the chosen columns."""
+    roles = frame.select(pl.col(ROW).alias("row"), **{role: pl.col(name) for role, name in columns.of.items()})
+    return Table(roles, name, columns=columns.of, ignored_rating=columns.ignored_rating, **told)
 
 
 def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
@@ -119,7 +135,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
     if shape.kind == "either" and reading.format == "auto":
         raise DataError(
             f"{path}:1: a line may be a row of {len(shape.names)} columns or a user with its items. "
-            "Say --format table or --format user-lines"
+            f"Say {option('format', 'table')} or {option('format', 'user-lines')}"
         )
     names, skip = shape.names, shape.skip
     if not shape.header:
@@ -138,9 +154,9 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
         }  # fmt: skip
         frame = _scan_lines(path, skip).filter(pl.col("line").is_not_null()).select(ROW, **cells)
     columns = choose_columns(names, reading, f"{path}:1")
-    blank = pl.col(columns["user"]).is_null() & pl.col(columns["item"]).is_null()
+    blank = pl.col(columns.of["user"]).is_null() & pl.col(columns.of["item"]).is_null()
     kept = frame if len(shape.separator) > 1 else frame.filter(~blank)
-    return Table(_roles(kept, columns), str(path), first_line=1 + skip, may_be_integers=BOTH, columns=columns)
+    return _table(kept, str(path), columns, first_line=1 + skip, may_be_integers=BOTH)
 
 
 def _is_recbole(path: Path) -> bool:
@@ -150,8 +166,10 @@ def _is_recbole(path: Path) -> bool:
 
 def _scan_user_lines(path: Path, reading: Reading) -> Table:
     """One line a user: its items behind its id, or behind their number (then the user is the line, from 0)."""
-    if reading.named() or reading.min_rating is not None:
-        raise ConfigError(f"{path}: a file with one line a user has no columns to name. Try --format table")
+    if reading.named() or reading.min_rating is not None or reading.time_format is not None:
+        raise ConfigError(
+            f"{path}: a file with one line a user has no columns to name. Try {option('format', 'table')}"
+        )
     lines = [line for line in first_lines(path) if line.strip()]
     separator = reading.separator or (" " if any(" " in line for line in lines) else "\t")
     rows = [line.split(separator) for line in lines]
@@ -175,7 +193,7 @@ def _refuse_wrong_counts(path: Path, frame: pl.LazyFrame, pieces: pl.Expr) -> No
         row, line = wrong.row(0)
         raise DataError(
             f"{path}:{row + 1}: expected the number of items and then the items, found {line[:80]!r}. "
-            "If the lines begin with the user's id, say --format user-lines"
+            f"If the lines begin with the user's id, say {option('format', 'user-lines')}"
         )
 
 
@@ -191,14 +209,14 @@ def _scan_json_lines(path: Path, reading: Reading) -> Table:
         raise DataError(f"{path}:1: expected a JSON object with a user and an item, found {line[:80]!r}")
     keys = dict.fromkeys(key for text in lines for key in _keys(text))
     columns = choose_columns(list(keys), reading, f"{path}:1")
-    for role in ("user", "item"):
-        if not isinstance(first.get(columns[role]), str | int) or isinstance(first[columns[role]], bool):
-            found = first.get(columns[role])
+    ids = {role: first.get(columns.of[role]) for role in ("user", "item")}
+    for role, found in ids.items():
+        if not isinstance(found, str | int) or isinstance(found, bool):
             raise DataError(f"{path}:1: the {role} id is {found!r}; expected a string or an integer")
-    schema = dict.fromkeys(columns.values(), pl.String)
-    frame = _roles(pl.scan_ndjson(escape(str(path)), schema=schema, row_index_name=ROW), columns)
-    numbers = frozenset(role for role in ("user", "item") if not isinstance(first[columns[role]], str))
-    return Table(frame, str(path), first_line=1, may_be_integers=numbers, columns=columns)
+    schema = dict.fromkeys(columns.of.values(), pl.String)
+    frame = pl.scan_ndjson(escape(str(path)), schema=schema, row_index_name=ROW)
+    numbers = frozenset(role for role, found in ids.items() if not isinstance(found, str))
+    return _table(frame, str(path), columns, first_line=1, may_be_integers=numbers)
 
 
 def _keys(text: str) -> list[str]:
@@ -215,7 +233,7 @@ def _scan_parquet(path: Path, reading: Reading) -> Table:
     if not frame.select(pl.len()).collect().item():
         raise EmptyFileError(f"{path}: holds no interaction. Expected a user and an item a row")
     columns = choose_columns(frame.drop(ROW).collect_schema().names(), reading, str(path))
-    return Table(_roles(frame, columns), str(path), columns=columns)
+    return _table(frame, str(path), columns)
 
 
 SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
@@ -230,8 +248,7 @@ SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
 
 def scan_file(path: Path, reading: Reading) -> Table:
     """A file as a table, its format told by its name unless the reading says it."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    refuse_no_file(path, f" For the files in it give a pattern, such as '{path / '*.csv'}'")
     if path.stat().st_size == 0:
         raise EmptyFileError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
     return SCANNERS[format_of(path, reading)](path, reading)
@@ -266,4 +283,4 @@ def scan_object(log: Any, reading: Reading) -> Table:
     frame = log.lazy()
     name = f"the {type(log).__name__}"
     columns = choose_columns(frame.collect_schema().names(), reading, name)
-    return Table(_roles(frame.with_row_index(ROW), columns), name, columns=columns)
+    return _table(frame.with_row_index(ROW), name, columns)

@@ -12,7 +12,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Literal
 
-from concf.errors import DataError
+from concf.errors import DataError, option
 
 SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 SAMPLE_LINES = 200
@@ -114,7 +114,7 @@ def find_separator(path: Path, lines: list[str]) -> str:
     if not usable:
         raise DataError(
             f"{path}:1: expected at least 2 fields, found {lines[0][:80]!r}. "
-            "Is the separator another one? Give it with --separator"
+            f"Is the separator another one? Give it with {option('separator')}"
         )
     best = max(usable, key=lambda separator: (scores[separator][1], scores[separator][0]))
     tables = [separator for separator in usable if separator != " " and scores[separator][1] >= TABLE_SHARE]
@@ -139,8 +139,8 @@ def _has_header(path: Path, rows: list[list[str]], wanted: set[str]) -> bool:
     data_has_numbers = len(rows) > 1 and any(_is_number(field) for field in rows[1])
     if looks_like_names and data_has_numbers:
         raise DataError(
-            f"{path}:1: the columns {names} are not known. Name them with --user and --item, "
-            "or say --no-header if the first line is data"
+            f"{path}:1: the columns {names} are not known. Name them with {option('user')} and {option('item')}, "
+            f"or say {option('header', False)} if the first line is data"
         )
     return False
 

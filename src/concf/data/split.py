@@ -19,11 +19,12 @@ from concf.data.folders import mapped, new_folder, sha256
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol, honest
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, note
 from concf.version import VERSION
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"
+FEW_USERS = 300  # who are evaluated: a mean over fewer is uncertain by 0.02 and more
 VERIFIED_BYTES = 1 << 28  # a folder up to this size is held against its checksums whenever it is opened
 REQUIRED = {f"{name}.npy" for name in ("user_ids", "item_ids", "user", "item", "part", "count")}
 
@@ -63,7 +64,7 @@ class Split:
             raise DataError(
                 f"protocol {recipe.protocol.name!r} leaves no user with training, validation and test items "
                 f"({len(interactions)} interactions of {interactions.n_users} users). "
-                "Hold out a larger share, or filter less"
+                f"{recipe.protocol.advice()}"
             )
         return split
 
@@ -92,6 +93,22 @@ class Split:
     def evaluated(self) -> NDArray[np.int64]:
         """[e] the users who have validation and test items."""
         return np.unique(self.interactions.user[self.parts == TEST]).astype(np.int64)
+
+    @property
+    def doubt(self) -> str | None:
+        """What to say where figures rest on few users."""
+        if len(self.evaluated) >= FEW_USERS:
+            return None
+        return (
+            f"only {len(self.evaluated):,} of {self.interactions.n_users:,} users are validated and tested: "
+            "figures and choices that rest on so few are uncertain"
+        )
+
+    def note_if_few(self) -> None:
+        """Say it, once of a split."""
+        if self.doubt is not None and "noted" not in vars(self):
+            vars(self)["noted"] = True
+            note(self.doubt)
 
     @cached_property
     def hash(self) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
-from concf.data.filters import Filter
-from concf.data.split import Split
+from concf.data.prepare import split_of
+from concf.data.scan import Format
 from concf.deploy.frames import Library, library_of
 from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
@@ -14,9 +14,6 @@ from concf.learning.checkpoint import RunFolder
 from concf.learning.presets import DEFAULT, choose_settings
 from concf.learning.run import Run
 from concf.learning.train import train
-
-HELD_OUT = 0.1  # of each user's items, to stop by; as much again to test on
-ENOUGH = 5  # users of an item
 
 
 class ConCF:
@@ -33,14 +30,60 @@ class ConCF:
         self.seed, self.device = seed, device
         self._recommender: Recommender | None = None
 
-    def fit(self, data: Any, *, min_item: int = ENOUGH, out: str | Path | None = None) -> Self:
+    def fit(
+        self,
+        data: Any,
+        *,
+        out: str | Path | None = None,
+        user: str | None = None,
+        item: str | None = None,
+        rating: str | None = None,
+        min_rating: float | None = None,
+        count: str | None = None,
+        timestamp: str | None = None,
+        time_format: str | None = None,
+        format: Format | None = None,
+        separator: str | None = None,
+        header: bool | None = None,
+        min_user: int | None = None,
+        min_item: int | None = None,
+        counts: Literal["raw", "distinct"] | None = None,
+        core: bool | None = None,
+        protocol: str | None = None,
+        valid: Any = None,
+        test: Any = None,
+        at_least: int | None = None,
+        last: int | None = None,
+        valid_from: float | None = None,
+        test_from: float | None = None,
+    ) -> Self:
         """Learn from a frame, a sparse matrix, a pair of arrays, a file, a prepared folder or a `Split`.
 
-        A log is divided at random: a tenth of each user's items stops the run, another tenth is left to test on.
-        min_item: items of a log that fewer users have used are left out, for little can be learned of them
-        out: a folder for history and checkpoints while it runs, and for what is learned
+        A log is divided at random: a tenth of each user's items stops the run, another tenth is left to test on, one
+        item at least of everyone with three or more. What is None is as `concf train` has it. A prepared folder and a
+        `Split` are divided already: there only `out` can be said.
+
+        out:  a folder for history and checkpoints while it runs, and for what is learned
+        user, item, count, timestamp: columns; if not said, found by their usual names. In a file without header a place
+              from 0. rating, count or timestamp "none": the column is not looked at
+        rating, min_rating: column of an explicit rating, and the least that counts as positive; without `min_rating`
+              every row does
+        time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
+        format, separator, header: of a file, where looking at it does not tell; see `Reading`
+        min_user, min_item: users and items with fewer interactions are left out, for little can be learned of them;
+              if not said, items with fewer than 5. counts, core: how it is counted, see `Filter`
+        protocol: random (if not said), leave-last, time, released, paper, or given
+        valid, test: the shares to stop by and to test on (0.1 each); with `given`, two more logs
+        at_least: `random`: items that are held out of every user who has enough, in each part (1)
+        last: `leave-last`: how many of the newest; valid_from, test_from: `time`: when the parts begin
         """
-        split = data if isinstance(data, Split) else split_of(data, self.seed, min_item)
+        split = split_of(
+            data, self.seed, user=user, item=item, rating=rating, min_rating=min_rating, count=count,
+            timestamp=timestamp, time_format=time_format, format=format, separator=separator, header=header,
+            min_user=min_user, min_item=min_item, counts=counts, core=core, protocol=protocol, valid=valid, test=test,
+            at_least=at_least, last=last, valid_from=valid_from, test_from=test_from,
+        )  # fmt: skip
+        split.note_if_few()
         if out is not None:
             home = RunFolder(out)
             home.refuse_occupied()
@@ -102,15 +145,3 @@ class ConCF:
         model = cls(seed=recommender.run.seed)
         model.settings, model._recommender = recommender.run.settings, recommender
         return model
-
-
-def split_of(data: Any, seed: int, min_item: int = ENOUGH) -> Split:
-    """A prepared folder, or a log divided at random: a tenth of each user's items to stop by, a tenth to test on."""
-    if isinstance(data, str | Path) and Path(data).is_dir():
-        return Split.load(data)
-    from concf.data.prepare import prepare
-
-    return prepare(
-        str(data) if isinstance(data, Path) else data, protocol="random", seed=seed, valid=HELD_OUT, test=HELD_OUT,
-        filter=Filter(min_item=min_item) if min_item > 1 else None,
-    )  # fmt: skip

@@ -98,6 +98,7 @@ class Run:
     ) -> dict[str, Evaluation]:
         """Every head and consensus, each at the epoch of its own best validation."""
         cuts, wanted, data = list(at), list(metrics), self.data
+        data.note_if_few()
         return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
 
     def summary(self) -> dict[str, Any]:
@@ -112,6 +113,8 @@ class Run:
             "epochs": self.epoch,
             "finished": self.finished,
             "metric": self.settings.training.metric,
+            "validated_users": n_validated(self.data, self.settings),
+            "tested_users": len(self.data.evaluated),
             "best_head": self.best_head(),
             "recommenders": rows,
         }
@@ -124,6 +127,12 @@ class Run:
     def rows(self) -> list[str]:
         """The names in the order of tables: heads, then the consensuses."""
         return [name for name in (*self.model.names, R_CONSENSUS, CONSENSUS) if name in self.best]
+
+
+def n_validated(data: Split, settings: ConCFSettings) -> int:
+    """How many users the choice of the best rests on."""
+    everyone = len(data.evaluated)
+    return min(everyone, settings.training.validated_users or everyone)
 
 
 def _state(model: Model) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, option
 from concf.learning.checkpoint import RunFolder
 from concf.learning.memory import kept_memory
 from concf.learning.presets import choose_settings
@@ -139,7 +139,7 @@ def _device(asked: str | torch.device | None, before: str | None, world: World) 
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
-            "Say --device cpu, or install PyTorch for your GPU"
+            f"Say {option('device', 'cpu')}, or install PyTorch for your GPU"
         )
     if device.type == "cuda" and world.several:
         torch.cuda.set_device(device)

@@ -9,7 +9,7 @@ from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation
 from concf.experiments.complementarity import chr_of_each, complementary_hit_ratio, hits_of, per_map
 from concf.learning.presets import PRESETS
-from concf.learning.run import Run
+from concf.learning.run import Run, n_validated
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.reporting.examples import examples_of
 
@@ -55,6 +55,7 @@ def _about(run: Run, said: Mapping[str, Any], name: str) -> dict[str, Any]:
         "seed": run.seed,
         "device": said.get("device"),
         "metric": run.settings.training.metric,
+        "validated_users": n_validated(run.data, run.settings),
         "heads": list(run.model.names),
         "silent": [each for each in run.settings.consensus.silent if each in run.model.names],
         "best_head": run.best_head(),
@@ -163,6 +164,8 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
         )
     if not has_test:
         yield "The data set holds nothing out to test on: there are no test figures, hits or examples."
+    elif run.data.doubt is not None:
+        yield f"{run.data.doubt[0].upper()}{run.data.doubt[1:]}."
     if not run.settings.several:
         yield "One head alone: there is no consensus, nothing to agree on and nothing to balance."
     elif run.settings.consensus.shown < AT[-1]:

@@ -107,8 +107,9 @@ def _figures(found: Mapping[str, Any]) -> Safe:
     if rows[0]["test"] is None:
         return joined(_validation_alone(found))
     words = _words(
-        "Means over the evaluated users, each recommender at the epoch of its own best validation. Below each mean is "
-        "the 95 % bootstrap interval over users. The best of a column is bold."
+        f"Means over {found['data']['evaluated_users']:,} users, each recommender at the epoch of its own best "
+        f"validation (of {found['run']['validated_users']:,} users). Below each mean is the 95 % bootstrap interval "
+        "over users. The best of a column is bold."
     )
     charts = tag("div", *(_interval_chart(found, figure) for figure in (figures[1], figures[3])), class_="charts")
     return joined(words, _figure_table(found, "test"), charts, _figure_table(found, "valid"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from concf.data.folders import refuse_no_file
 from concf.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,8 +56,7 @@ class Catalogue:
         import polars as pl
 
         path = self.path
-        if not path.is_file():
-            raise DataError(f"{path}: no such file")
+        refuse_no_file(path)
         suffix = path.suffix.lower()
         try:
             if suffix in (".parquet", ".pq"):
