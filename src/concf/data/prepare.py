@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from concf.arguments import check_seed
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
 from concf.data.folders import sha256
@@ -75,6 +76,7 @@ def prepare(
     strict:   refuse, rather than note, data of which something cannot be evaluated
     settings: of the protocol, such as `test=0.1` for `random` or `n=2` for `leave-last`
     """
+    seed = check_seed(seed)
     with working("preparing"):
         if protocol == "given":
             if settings:
