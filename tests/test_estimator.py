@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import concf as library
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.learning.checkpoint import CHECKPOINT, RUN, load_run
@@ -246,6 +248,16 @@ def test_a_run_of_before_there_were_votes_recommends_and_says_that_it_has_none(m
     assert found.recommend(k=5, by="bpr").equals(model.recommend(k=5, by="bpr"))
     with pytest.raises(DataError, match="this run kept no votes; train it again with this version"):
         found.explain(3, found.recommender.item_ids.values[4])
+
+
+@pytest.mark.parametrize("name", ["recommend", "similar_items", "similar_users", "explain", "user_factors"])
+def test_the_estimator_says_itself_what_may_be_asked(name: str) -> None:
+    own, other = getattr(Model, name), getattr(Recommender, name)
+    assert inspect.signature(own) == inspect.signature(other)  # with its types and defaults
+    assert "Any" not in str([each.annotation for each in inspect.signature(own).parameters.values()])
+    if name in ("recommend", "similar_items", "similar_users"):
+        for each in list(inspect.signature(own).parameters)[1:]:
+            assert each == "k" or f"{each}:" in own.__doc__, each
 
 
 def test_similar_items_and_users(model: Model) -> None:

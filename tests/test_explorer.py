@@ -155,9 +155,14 @@ def test_held_out_items_can_be_listed_and_are_marked(either: Asked) -> None:
         assert {item["item"]: item["held_out"] for item in view["history"]} == (
             dict.fromkeys(learned, False) | dict.fromkeys(held_out, True)
         )
+        best = either.model.run.best["consensus"].lists
+        assert best is not None
+        kept = best[users_of(either).index(user)].tolist()[:8]  # without what was learned from
+        assert pairs(view["consensus"])[0] == [either.model.item_ids.values[place] for place in kept]
         for listed in (*view["lists"], view["consensus"]):
-            free = {"filter_viewed": False, "exclude": sorted(learned)}
-            assert pairs(listed) == recommended(either, user, 8, by=listed["by"], **free)
+            if listed is not view["consensus"]:
+                free = {"filter_viewed": False, "exclude": sorted(learned)}
+                assert pairs(listed) == recommended(either, user, 8, by=listed["by"], **free)
             assert all(item["held_out"] == (item["item"] in held_out) for item in listed["items"])
             hits += sum(item["held_out"] for item in listed["items"])
     assert hits
@@ -204,6 +209,16 @@ def test_a_history_is_folded_in_and_voted_on_by_rank(either: Asked, k: int) -> N
                 assert each["R"] == each["vote"] == pytest.approx(earned, abs=1e-6)
         for item in view["consensus"]["items"]:
             assert item["score"] == pytest.approx(np.mean([each["vote"] for each in item["votes"]]), abs=1e-5)
+
+
+def test_unknown_items_of_a_history_are_ignored_and_reported(either: Asked) -> None:
+    items = either.model.item_ids.values.tolist()
+    for known in (items[3:6], []):
+        plain = either.view("/explore", history=known, k=4)
+        view = either.view("/explore", history=["nothing", *known, 10**30], k=4)
+        assert (plain["unknown_items"], view["unknown_items"]) == ([], ["nothing", 10**30])
+        assert view["note"].endswith("2 unknown items were ignored: not in the log, or left out by a filter")
+        assert view | {"note": plain["note"], "unknown_items": []} == plain
 
 
 def folded_orders(asked: Asked, history: list[Any]) -> dict[str, list[Any]]:
@@ -315,9 +330,10 @@ def test_searches(numbered: Asked, named: Asked) -> None:
         ("/explore/-100?k=0", {}, 422, "bad_request", "query.k"),
         ("/explore/-100?k=31", {}, 422, "bad_request", "query.k"),
         ("/explore/-100?k=x", {}, 422, "bad_request", "query.k"),
-        ("/explore", {"history": [500, 3]}, 404, "unknown_item", "body.history.1"),
-        ("/explore", {"history": ["500"]}, 404, "unknown_item", "body.history.0"),
-        ("/explore", {"history": [10**30]}, 404, "unknown_item", "body.history.0"),
+        ("/explore", {"history": [500, 3], "unknown_items": "error"}, 404, "unknown_item", "body.history.1"),
+        ("/explore", {"history": ["500"], "unknown_items": "error"}, 404, "unknown_item", "body.history.0"),
+        ("/explore", {"history": [10**30], "unknown_items": "error"}, 404, "unknown_item", "body.history.0"),
+        ("/explore", {"history": [500], "unknown_items": "raise"}, 422, "bad_request", "body.unknown_items"),
         ("/explore", {"history": [500] * 5}, 413, "too_large", "body.history"),
         ("/explore", {"history": [500], "k": 31}, 422, "bad_request", "body.k"),
         ("/explore", {"history": [500], "k": 0}, 422, "bad_request", "body.k"),

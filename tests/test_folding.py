@@ -232,7 +232,7 @@ def test_one_item_is_a_history_and_what_is_wrong_is_said(world: World) -> None:
     assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
     with pytest.raises(DataError, match="history: no item is called 501 in the log"):
-        model.recommend(history=[500, 501])
+        model.recommend(history=[500, 501], unknown_items="error")
     with pytest.raises(ConfigError, match="names its users itself"):
         model.recommend(7, history={7: [500]})
     with pytest.raises(ConfigError, match="one user's; for several give a mapping"):
@@ -263,5 +263,7 @@ def test_new_users_get_far_more_than_what_is_popular() -> None:
         return float(np.mean([hits[user] / min(20, len(held_out[user])) for user in asked]))
 
     popular = recall(model.recommend(list(asked), 20, unknown="popular", exclude=asked))
+    nothing_known = dict.fromkeys(asked, ["unknown"])
     for by in ("consensus", "multinomial"):
         assert recall(model.recommend(history=asked, k=20, by=by)) > 1.35 * popular
+        assert recall(model.recommend(history=nothing_known, k=20, by=by, exclude=asked)) > 0.9 * popular

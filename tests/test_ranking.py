@@ -264,7 +264,7 @@ def test_shapes_that_do_not_fit_are_refused():
         rank((user, item), np.array([7]), 2)
     with pytest.raises(ConfigError, match=r"expected .1, items."):
         rank(lambda users: np.ones(6), users, 2)
-    with pytest.raises(ConfigError, match="k is 1 or more"):
+    with pytest.raises(ConfigError, match="k = 0: expected an integer of 1 or more"):
         rank((user, item), users, 0)
 
 

@@ -80,6 +80,9 @@ class Trained:
         assert lists is not None
         return [self.items[place] for place in lists[self.users.index(user)].tolist() if place >= 0]
 
+    def learned(self, user: Any, item: Any) -> bool:
+        return bool(self.run.data.train[self.users.index(user), self.items.index(item)])
+
     def score(self, factors: Factors, user: Any, item: Any) -> float:
         u, i = self.users.index(user), self.items.index(item)
         product = sum(x * y for x, y in zip(factors.user[u].tolist(), factors.item[i].tolist(), strict=True))
@@ -96,13 +99,13 @@ class Trained:
             assert isinstance(factors, Factors)
             scores = {item: self.score(factors, user, item) for item in may}
             return [(item, scores[item]) for item in sorted(may, key=lambda item: (-scores[item], item))][:k]
-        if allow is None:
+        if allow is None and filter_viewed:
             return [(item, self.importance(user, item, by)) for item in self.kept(user, by) if item in may][:k]
-        orders = []
+        orders, first = [], len(may) if allow is not None else max(self.run.settings.consensus.places or len(may), k)
         for name in self.voters:
             factors = self.vectors[self.run.best["consensus"].epoch][name]
             scores = {item: self.score(factors, user, item) for item in may}
-            orders.append(sorted(may, key=lambda item, scores=scores: (-scores[item], item)))
+            orders.append(sorted(may, key=lambda item, scores=scores: (-scores[item], item))[:first])
         return agreed(orders, self.run.settings.consensus.temperature)[:k]
 
 
@@ -193,8 +196,11 @@ def test_everyones_lists_by_everyone_who_ranks(either: Trained) -> None:
             found = by_user(model.recommend(k=6, by=by, filter_viewed=filter_viewed))
             expected = {user: either.expected(user, 6, by, filter_viewed=filter_viewed) for user in either.users}
             assert_same(found, expected)
-            again = {item for user, listed in found.items() for item, _ in listed if item in either.viewed[user]}
-            assert bool(again) is not filter_viewed
+            again = {
+                (user, item) for user, listed in found.items() for item, _ in listed if item in either.viewed[user]
+            }
+            learned = {(user, item) for user, item in again if either.learned(user, item)}
+            assert bool(again) is bool(learned) is not filter_viewed
     assert model.recommend(k=6) == model.recommend(k=6, by="consensus")
 
 
@@ -307,7 +313,7 @@ def test_strangers_are_named_or_get_what_is_used_most(numbered: Trained, named: 
         Recommender(named.run).recommend([-100])
     for options in ({"items": ["500"]}, {"exclude": {-100: ["500"]}}, {"history": ["500"]}):
         with pytest.raises(DataError, match=f"{next(iter(options))}: no item is called '500' in the log"):
-            model.recommend(None if "history" in options else -100, **options)
+            model.recommend(None if "history" in options else -100, unknown_items="error", **options)
     count = {item: sum(item in used for used in numbered.viewed.values()) for item in numbered.items}
     order = sorted(numbered.items, key=lambda item: (-count[item], item))
     found = by_user(model.recommend([7, -100, 8], 40, by="bpr", unknown="popular", exclude={8: order[:4]}))
@@ -324,12 +330,14 @@ def test_strangers_are_named_or_get_what_is_used_most(numbered: Trained, named: 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": 0}, "k = 0: lists have 1 place or more"),
-        ({"k": 0, "history": []}, "k = 0: lists have 1 place or more"),
+        ({"k": 0}, "k = 0: expected an integer of 1 or more"),
+        ({"k": 0, "history": []}, "k = 0: expected an integer of 1 or more"),
         ({"k": 13}, "k = 13: the consensus keeps 12 places. Train with consensus.shown = 13 or more"),
         ({"by": "oracle"}, "nothing is called 'oracle' in this run; choose from bpr, cml, "),
         ({"by": "oracle", "history": []}, "nothing is called 'oracle' in this run"),
         ({"unknown": "guess"}, "unknown = 'guess': choose raise or popular"),
+        ({"unknown": "guess", "history": []}, "unknown = 'guess': choose raise or popular"),
+        ({"unknown_items": "raise"}, "unknown_items = 'raise': choose ignore or error"),
     ],
 )
 def test_what_cannot_be_done_is_said(numbered: Trained, options: dict[str, Any], message: str) -> None:
@@ -365,7 +373,7 @@ def test_an_explanation_adds_up(either: Trained) -> None:
     model, epoch = Recommender(either.run, "arrow"), either.run.best["consensus"].epoch
     train_part, seen = either.run.data.train.toarray() > 0, {True: 0, False: 0}
     for place, user in list(enumerate(either.users))[::4]:
-        listed = dict(by_user(model.recommend(user, 12, filter_viewed=False))[user])
+        listed = dict(by_user(model.recommend(user, 12))[user])
         kept = either.kept(user)
         for at, item in enumerate(either.items):
             found, votes = model.explain(user, item), either.votes(user, item)

@@ -106,14 +106,15 @@ def test_an_unknown_id_is_told_where_it_was_looked_for(client: Client) -> None:
         ('{"users": [%s]}' % ("9" * 100), 404, "unknown_user", "body.users.0"),
         ('{"users": [1, 1, 1, 1, 1]}', 413, "too_large", "body.users"),
         ('{"users": [1], "by": "nobody"}', 404, "unknown_head", "body.by"),
-        ('{"users": [1], "items": [1, "x"]}', 404, "unknown_item", "body.items.1"),
-        ('{"users": [1], "exclude": {"1": [999]}}', 404, "unknown_item", "body.exclude.1.0"),
-        ('{"history": [1, 999]}', 404, "unknown_item", "body.history.1"),
+        ('{"users": [1], "items": [1, "x"], "unknown_items": "error"}', 404, "unknown_item", "body.items.1"),
+        ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body.exclude.1.0"),
+        ('{"users": [1], "unknown_items": "raise"}', 422, "bad_request", "body.unknown_items"),
+        ('{"history": [1, 999], "unknown_items": "error"}', 404, "unknown_item", "body.history.1"),
         ('{"history": [1, 2, 3, 4, 5, 6]}', 413, "too_large", "body.history"),
         ('{"history": [1], "items": {"1": [1]}}', 422, "bad_request", None),
         ('{"histories": {"a": [1, 2, 3, 4, 5, 6]}}', 413, "too_large", "body.histories.a"),
         ('{"histories": {"a": [], "b": [], "c": [], "d": [], "e": []}}', 413, "too_large", "body.histories"),
-        ('{"histories": {"a": ["x"]}}', 404, "unknown_item", "body.histories.a.0"),
+        ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body.histories.a.0"),
     ],
 )
 def test_a_wrong_body_is_answered_in_one_shape(
@@ -203,10 +204,9 @@ def test_a_mistake_of_the_service_says_so_and_no_more(client: Client, monkeypatc
 
 def test_a_mistake_of_the_library_is_a_bad_request() -> None:
     with Client(loaded(run_folder())) as client:
-        for question in (f"/recommend/1?k={SHOWN + 1}", f"/recommend/1?k={SHOWN + 1}&viewed=true"):
-            answer = client.get(question)
-            assert problem(answer) == (400, "bad_request")
-            assert f"consensus keeps {SHOWN} places" in answer.json()["error"]["message"]
+        answer = client.get(f"/recommend/1?k={SHOWN + 1}")
+        assert problem(answer) == (400, "bad_request")
+        assert f"consensus keeps {SHOWN} places" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from small_run import small_data
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.data.split import Split
+from concf.deploy.lookup import place_of
 from concf.deploy.ranking import _highest
-from concf.deploy.recommender import Recommender, place_of
+from concf.deploy.recommender import Recommender
 from concf.evaluation.scorers import Factors
 from concf.learning.checkpoint import RunFolder
 from concf.learning.presets import choose_settings
@@ -163,7 +164,10 @@ def test_what_was_used_is_shown_if_asked_for(client: Client, model: Recommender)
     for user in everyone(model)[::5]:
         answer = client.get(f"/recommend/{segment(user)}?by=bpr&viewed=true&k=30").json()
         assert_same(said(answer["items"]), expected(model, user, 30, "bpr", filter_viewed=False))
-        assert len(answer["items"]) == len(model.item_ids)
+        assert (len(answer["items"]), answer["note"]) == (len(model.item_ids), None)
+        agreed = client.get(f"/recommend/{segment(user)}?viewed=true&k=30").json()
+        assert_same(said(agreed["items"]), expected(model, user, 30, filter_viewed=False))
+        assert "by rank alone" in agreed["note"]
 
 
 def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:
@@ -178,7 +182,7 @@ def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recomme
                 wanted = expected(model, user, 5, by, filter_viewed="viewed" not in options, **given)
                 assert mine.user == user
                 assert_same(said([each.model_dump() for each in mine.items]), wanted)
-            assert (found.note is None) == (by == "bpr" or "items" not in options)
+            assert (found.note is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
 
 
 def test_lists_by_user_are_in_the_users_own_ids(client: Client, model: Recommender) -> None:

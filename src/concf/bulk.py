@@ -6,6 +6,7 @@ whoever does its part again writes the same file: nothing is lost, nothing is do
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,9 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from concf.arguments import check_count
 from concf.data.folders import new_file, new_folder
 from concf.deploy.recommender import Recommender
-from concf.errors import ConfigError, DataError
+from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.spread import spread
 
 PARTS = 64  # at least, where there are as many blocks of users: the last to be done should not be long alone
@@ -70,7 +72,9 @@ class Lists:
 
         part, named = asked
         users = self.model.user_ids.values[part.begin : part.end] if named is None else named
-        tables = self.model.stream(users, self.k, **self.options)
+        with warnings.catch_warnings():  # what there is to note, `write_lists` has noted
+            warnings.simplefilter("ignore", ConcfWarning)
+            tables = self.model.stream(users, self.k, **self.options)
         first, rows = next(tables), 0
         with new_file(self.out / part.name) as fresh, pq.ParquetWriter(fresh, first.schema) as writer:
             for table in chain([first], tables):
@@ -88,6 +92,7 @@ def write_lists(
     engine: str,
     workers: int | None = None,
     data: str | Path | None = None,
+    model: Recommender | None = None,
     parts: Sequence[Part] | None = None,
     advance: Callable[[int], None] = lambda _: None,
     **options: Any,
@@ -97,16 +102,17 @@ def write_lists(
     users: ids, all integers or all text
     run, out, data: paths that every worker can reach: with a cluster of several machines, on storage that they share
     engine, workers: see `concf.spread`. parts: see `parts_of`. advance: called with the number of users of a part
+    model: the run, if it is loaded already
     options: as of `Recommender.stream`
     """
     out, run = Path(out).absolute(), Path(run).absolute()
     if out.suffix:
         raise ConfigError(f"--out {out}: an engine writes a folder; choose a name without an ending, as {out.stem}")
     data = None if data is None else Path(data).absolute()
-    if parts is None:
-        model = Recommender.load(run, data)
-        parts = parts_of(len(model.user_ids if users is None else users), model.ranker.block(), k)
-        del model
+    k, model = check_count("k", k), model or Recommender.load(run, data)
+    model.stream(users, k, **options)  # what is wrong or to be noted is said once, before there are workers
+    parts = parts or parts_of(len(model.user_ids if users is None else users), model.ranker.block(), k)
+    del model
     rows = {}
     with new_folder(out, marker=MARKER, overwrite=True) as fresh:
         jobs = [(part, None if users is None else users[part.begin : part.end]) for part in parts]

@@ -35,6 +35,7 @@ def recommend(
     viewed: Annotated[bool, typer.Option("--viewed", help="Also what the user has used.")] = False,
     items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
+    unknown_items: Annotated[str, typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have what is used most.")] = False,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     engine: Annotated[str | None, typer.Option(help="Several workers: ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=SPREADING)] = None,
@@ -54,12 +55,13 @@ def recommend(
 
     if engine is not None or workers is not None:
         _refuse_alone(engine, out)
+    choice("unknown-items", unknown_items, ("ignore", "error"))
     model = Recommender.load(folder, data)
     asked = None if users == EVERYONE else _ids(users, model, "user")
     options: dict[str, Any] = {
         "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
         "items": _ids(items, model, "item") if items else None,
-        "exclude": _ids(exclude, model, "item") if exclude else None,
+        "exclude": _ids(exclude, model, "item") if exclude else None, "unknown_items": unknown_items,
     }  # fmt: skip
     n_users = len(model.user_ids) if asked is None else len(asked)
     if out is None:
@@ -67,18 +69,19 @@ def recommend(
         if asked is None and n_users > FEW:
             typer.echo(f"note: the first {FEW} of {n_users} users; --out writes them all", err=True)
         return
+    tables = model.stream(asked, k, **options) if engine is None else iter(())  # notes come before the bar
     with working("recommending", n_users) as advance:
         if engine is None:
             rows = 0
             with _writer(out) as write:
-                for table in model.stream(asked, k, **options):
+                for table in tables:
                     write(table)
                     rows += table.num_rows
                     advance(min(model.ranker.block(), n_users))
         else:
-            from concf.bulk import parts_of, write_lists
+            from concf.bulk import write_lists
 
-            options |= {"parts": parts_of(n_users, model.ranker.block(), k), "data": data, "advance": advance}
+            options |= {"model": model, "data": data, "advance": advance}
             rows = write_lists(folder, out, asked, k, engine=engine, workers=workers, **options)
     said = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
     typer.echo(json.dumps(said) if as_json else f"{rows} rows for {n_users} users by {said['by']}: {out}")
@@ -108,10 +111,10 @@ def _ids(text: str, model: Recommender, side: str) -> list[Any]:
     ids = model.user_ids if side == "user" else model.item_ids
     if not ids.are_integers:
         return [str(each) for each in found]
-    strange = [each for each in found if not re.fullmatch(r"\s*-?[0-9]+\s*", str(each))]
-    if strange:
-        raise DataError(f"{text}: {strange[0]!r} is no {side} of the log, whose {side}s are integers")
-    return [int(each) for each in found]
+    spelt = [bool(re.fullmatch(r"\s*-?[0-9]+\s*", str(each))) for each in found]
+    if side == "user" and not all(spelt):
+        raise DataError(f"{text}: {found[spelt.index(False)]!r} is no user of the log, whose users are integers")
+    return [int(each) if fits else each for each, fits in zip(found, spelt, strict=True)]
 
 
 def _column(path: Path) -> list[Any]:

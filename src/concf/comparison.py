@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concf.arguments import check_count, check_cutoffs
 from concf.baselines.table import Baseline, Candidate
 from concf.book import Book
 from concf.comparing import Figures, measure_ahead
@@ -112,7 +113,7 @@ def compare(
     models: Sequence[str] | Mapping[str, Candidate],
     *,
     seeds: int = 5,
-    at: Sequence[int] = (20, 50),
+    at: Sequence[int] | int = (20, 50),
     metrics: Sequence[str] = ("recall", "ndcg"),
     tune_on: str | None = None,
     log: str | Path | None = None,
@@ -128,6 +129,7 @@ def compare(
     engine: processes or ray (see `concf.spread`): what is independent is measured by several workers, with the same
             result; None: one after the other, here. workers: how many; None: one for each core
     """
+    seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
     entrants = models if isinstance(models, Mapping) else contenders(list(models))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on

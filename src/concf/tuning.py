@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from concf.arguments import check_count, check_seed
 from concf.data.protocols import DROPPED, TEST, TRAIN, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
@@ -128,6 +129,7 @@ def tune(
     engine:  processes or ray (see `concf.spread`): who tries those of a round, with the same result; None: they are
              tried here, one after the other. workers: how many; None: one for each core
     """
+    trials, at_once, seed = check_count("trials", trials), check_count("at_once", at_once), check_seed(seed)
     if engine is not None and at_once < 2:
         raise ConfigError("an engine needs several trials at once, such as --at-once 4: else each waits for the last")
     if not find_spec("optuna"):

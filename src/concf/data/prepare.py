@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from concf.arguments import check_seed
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
 from concf.data.folders import sha256
@@ -78,6 +79,7 @@ def prepare(
     options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5;
               to divide: protocol="random" (if not said, "released"), valid=0.1, test=0.1, at_least=1
     """
+    seed = check_seed(seed)
     said: dict[str, Any] = {**options}
     protocol = said.pop("protocol", None) or "released"
     filter, reading = filter_of(said, filter), reading_of(said, reading)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from concf.arguments import check_seed
 from concf.config import Settings
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Simulation(Settings):
         """user_id, item_id, timestamp: [events] rows in the order of time."""
         import polars as pl
 
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(check_seed(seed))
         borders, weights = self._catalogue(rng)
         user = self._active_users(rng)
         mixtures = rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users).cumsum(axis=1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 from scipy.sparse import csr_array
 
+from concf.arguments import check_seed
 from concf.config import Settings
 from concf.data.filters import Filter
 from concf.data.folders import mapped, new_folder, sha256
@@ -72,7 +73,7 @@ class Split:
         """The same interactions divided anew by the same protocol."""
         if isinstance(self.recipe.protocol, Given):
             raise ConfigError("a data set whose parts were given cannot be divided anew")
-        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": seed}))
+        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": check_seed(seed)}))
 
     @cached_property
     def train(self) -> csr_array:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
+from concf.arguments import check_seed
 from concf.data.prepare import split_of
 from concf.data.scan import Format
-from concf.deploy.frames import Library, library_of
+from concf.deploy.frames import Frame, Library, library_of
+from concf.deploy.lookup import Histories, Id, ItemIds, ItemsByUser, UnknownItems, UnknownUsers, UserIds
 from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
 from concf.learning.checkpoint import RunFolder
@@ -27,7 +32,7 @@ class ConCF:
 
     def __init__(self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Any) -> None:
         self.settings = choose_settings(preset, settings)
-        self.seed, self.device = seed, device
+        self.seed, self.device = check_seed(seed), device
         self._recommender: Recommender | None = None
 
     def fit(
@@ -104,28 +109,88 @@ class ConCF:
         """The run: history, and each head and consensus at its best."""
         return self.recommender.run
 
-    def recommend(self, users: Any = None, k: int = 10, **options: Any) -> Any:
-        """See `Recommender.recommend`."""
-        return self.recommender.recommend(users, k, **options)
+    def recommend(
+        self,
+        users: UserIds | None = None,
+        k: int = 10,
+        *,
+        by: str | None = None,
+        filter_viewed: bool = True,
+        items: ItemsByUser | None = None,
+        exclude: ItemsByUser | None = None,
+        unknown: UnknownUsers = "raise",
+        unknown_items: UnknownItems = "ignore",
+        history: Histories | None = None,
+        frame: Library | None = None,
+    ) -> Frame:
+        """The best k items of each user, best first.
 
-    def similar_items(self, items: Any, k: int = 10, **options: Any) -> Any:
-        """See `Recommender.similar_items`."""
-        return self.recommender.similar_items(items, k, **options)
+            model.recommend("alice")
+            model.recommend(["alice", "bob"], k=5, exclude=["sold out"])
+            model.recommend(history=["a", "c"])
 
-    def similar_users(self, users: Any, k: int = 10, **options: Any) -> Any:
-        """See `Recommender.similar_users`."""
-        return self.recommender.similar_users(users, k, **options)
+        Gives a frame `user_id, item_id, score, rank` (from 1) in the library of the log that was fitted, or with
+        frame="arrays" (ids, scores), each [users, k], empty places -1 (text: None) and -inf.
 
-    def explain(self, user: Any, item: Any) -> dict[str, Any]:
-        """See `Recommender.explain`."""
+        users:   an id, several, or None for everyone
+        k:       the length of the lists, 1 or more
+        by:      consensus, R-consensus or a head; if not said, the consensus
+        filter_viewed: leave out what the user has used, held-out items too. If not, a consensus is by rank alone:
+                 the lists that it keeps do not have what was trained on
+        items:   only these may be shown, for everyone or as a mapping of users to items
+        exclude: these may not be shown, for everyone or as a mapping
+        unknown: what becomes of a user whom the log does not have: "raise" an error, or what is "popular"
+        unknown_items: what becomes of items of `items`, `exclude` and `history` that the log does not have, or that a
+                 filter left out: "ignore" leaves them out with a `ConcfWarning`, "error" raises
+        history: what a new user has used: items, or a mapping of names to items for several. A user of the log has
+                 used these too. With no known item the list is the average user's
+        frame:   polars, pandas, arrow or arrays
+        """
+        return self.recommender.recommend(
+            users, k, by=by, filter_viewed=filter_viewed, items=items, exclude=exclude, unknown=unknown,
+            unknown_items=unknown_items, history=history, frame=frame,
+        )  # fmt: skip
+
+    def similar_items(
+        self,
+        items: ItemIds,
+        k: int = 10,
+        *,
+        head: str | None = None,
+        unknown_items: UnknownItems = "ignore",
+        frame: Library | None = None,
+    ) -> Frame:
+        """The k items nearest to each by the cosine of a head's vectors: `item_id, similar_id, score, rank`.
+
+        items: an id, or several
+        head:  whose vectors; if not said, the best head's
+        unknown_items: what becomes of items among several that the log does not have: "ignore" leaves them out with a
+               `ConcfWarning` (with frame="arrays" their places are empty), "error" raises. A single one is an error
+        frame: polars, pandas, arrow or arrays
+        """
+        return self.recommender.similar_items(items, k, head=head, unknown_items=unknown_items, frame=frame)
+
+    def similar_users(
+        self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Library | None = None
+    ) -> Frame:
+        """The k users nearest to each by the cosine of a head's vectors: `user_id, similar_id, score, rank`.
+
+        users: an id, or several, of the log
+        head:  whose vectors; if not said, the best head's
+        frame: polars, pandas, arrow or arrays
+        """
+        return self.recommender.similar_users(users, k, head=head, frame=frame)
+
+    def explain(self, user: Id, item: Id) -> dict[str, Any]:
+        """Why an item stands where it stands in a user's consensus: see `Recommender.explain`."""
         return self.recommender.explain(user, item)
 
-    def user_factors(self, head: str | None = None) -> Any:
-        """See `Recommender.user_factors`."""
+    def user_factors(self, head: str | None = None) -> NDArray[np.float32]:
+        """[users, d + 1] vectors whose inner product with the items' is the head's score; of the best head, if none."""
         return self.recommender.user_factors(head)
 
-    def item_factors(self, head: str | None = None) -> Any:
-        """See `Recommender.item_factors`."""
+    def item_factors(self, head: str | None = None) -> NDArray[np.float32]:
+        """[items, d + 1] the items' vectors, their bias last."""
         return self.recommender.item_factors(head)
 
     def save(self, folder: str | Path) -> None:

@@ -13,6 +13,7 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError, MissingExtraError
 
 Library = Literal["polars", "pandas", "arrow", "arrays"]
+Frame = Any  # a polars or pandas frame, an Arrow table, or (ids, scores) arrays: as the caller asks
 COLUMNS = ("user_id", "item_id", "score", "rank")
 
 
@@ -41,7 +42,7 @@ def long_table(
     return pa.table(dict(zip(COLUMNS, map(pa.array, columns, kinds), strict=True)))
 
 
-def as_frame(table: pa.Table, library: Library) -> Any:
+def as_frame(table: pa.Table, library: Library) -> Frame:
     """The table in that library."""
     if library == "arrow":
         return table

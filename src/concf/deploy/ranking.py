@@ -21,7 +21,7 @@ from concf.evaluation.ranking import NOTHING, top_k
 from concf.evaluation.scorers import Factors
 from concf.learning.consensus import consensus, rank_importance
 from concf.learning.run import Run
-from concf.learning.settings import CONSENSUS, R_CONSENSUS
+from concf.learning.settings import CONSENSUS
 
 Places = NDArray[np.int64]
 Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's items, best first, and their scores
@@ -32,11 +32,14 @@ CELLS = 1 << 24  # of a table [users, items] that is held at a time
 class Allowed:
     """What may be shown to a block of b users.
 
-    blocked: [b, items] True where an item may not be shown; candidates: [m] the only items that are asked for, or None
+    blocked:    [b, items] True where an item may not be shown
+    candidates: [m] the only items that are asked for, or None
+    viewed:     whether training items may be shown, which the lists that a consensus keeps do not have
     """
 
     blocked: NDArray[np.bool_]
     candidates: Places | None = None
+    viewed: bool = False
 
 
 class Ranker:
@@ -83,12 +86,13 @@ class Ranker:
     def lists(self, users: Places, k: int, by: str, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """([b, k], [b, k]) items, best first, -1 where there are no more, and their scores.
 
-        The score of a head is its own; that of the consensus the importance (Eq. 12), of R alone for candidates.
+        The score of a head is its own; that of the consensus the importance (Eq. 12), of R alone for candidates and
+        where training items may be shown.
         """
         if self.known(by) in self.heads:
             return self._by_head(users, k, self.factors(by), allowed)
-        if by in (CONSENSUS, R_CONSENSUS) and allowed.candidates is not None:
-            return self._among_candidates(users, k, allowed)
+        if allowed.candidates is not None or allowed.viewed:
+            return self._voted_anew(users, k, allowed)
         return self._as_agreed(users, k, by, allowed)
 
     def _by_head(
@@ -157,11 +161,8 @@ class Ranker:
     def _ballots(self) -> dict[str, Ballots | None]:
         return {}
 
-    def _among_candidates(
-        self, users: Places, k: int, allowed: Allowed
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Every voter ranks all candidates; they agree by rank alone, for no rankings of just these are kept."""
-        assert allowed.candidates is not None
+    def _voted_anew(self, users: Places, k: int, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Every voter ranks what may be shown; they agree by rank alone, for no rankings of just these are kept."""
         places = torch.from_numpy(users)
         return self._by_rank([(each, each.user[places]) for each in self.voters.values()], k, allowed)
 

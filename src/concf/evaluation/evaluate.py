@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from concf.arguments import check_cutoffs
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
@@ -77,7 +78,7 @@ def evaluate(
     For `test`, a user's training and validation items are left out of the lists; for `valid`, its training and
     test items. Ties go to the lower item position. See `rank` for what a model may be.
     """
-    cuts, metrics = _cuts(at), known_metrics(metrics)
+    cuts, metrics = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if on not in ("valid", "test"):
         raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
     lists = rank(model, split.evaluated, cuts[-1], seen=split.seen(on), device=device, memory=memory)
@@ -90,11 +91,11 @@ def score_lists(
     held_out: csr_array,
     train: csr_array,
     *,
-    at: Iterable[int] = (20, 50),
+    at: Iterable[int] | int = (20, 50),
     metrics: Iterable[str] = METRICS,
 ) -> Evaluation:
     """Score ranked lists [e, N] of the given users [e]. held_out, train: [users, items]."""
-    cuts, wanted = _cuts(at), known_metrics(metrics)
+    cuts, wanted = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if cuts[-1] > lists.shape[1]:
         raise ConfigError(f"cannot score the first {cuts[-1]} places of lists of {lists.shape[1]}")
     _refuse_strange_items(lists, train.shape[1])
@@ -115,13 +116,6 @@ def score_lists(
                 overall[f"{name}@{n}"] = CATALOGUE_WIDE[name](cut, popularity)
     activity = np.diff(train.indptr)[users].astype(np.float64)
     return Evaluation(users, lists, per_user, overall, activity)
-
-
-def _cuts(at: Iterable[int] | int) -> list[int]:
-    cuts = [at] if isinstance(at, int) else sorted(set(at))
-    if not cuts or cuts[0] < 1:
-        raise ConfigError(f"lists are cut at lengths of 1 or more, found {cuts}")
-    return cuts
 
 
 def _refuse_strange_items(lists: NDArray[np.int32], n_items: int) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.arguments import check_count
 from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer, floats
 from concf.progress import working
@@ -96,8 +97,7 @@ def rank(
     memory: bytes of scores held at a time; it sets how many users go through together
     Ties go to the lower item position. An item scored -inf is not recommended.
     """
-    if k < 1:
-        raise ConfigError(f"lists of {k} items make no sense; k is 1 or more")
+    k = check_count("k", k)
     scorer = as_scorer(model)
     if isinstance(scorer, Factors):
         scorer = scorer.to(device)

@@ -8,6 +8,7 @@ import numpy as np
 import scipy  # its stats take a second to import: not before a test is asked for
 from numpy.typing import NDArray
 
+from concf.arguments import check_seed
 from concf.errors import ConfigError
 
 BLOCK = 1 << 22  # drawn numbers held at a time
@@ -56,7 +57,7 @@ def bootstrap_interval(
     values: NDArray[np.float64], *, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the mean of values [n]."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_seed(seed))
     values = np.asarray(values, np.float64)
     step = max(1, BLOCK // len(values))
     means = np.concatenate(

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from concf.arguments import check_cutoffs
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
@@ -94,10 +95,11 @@ class Run:
         return _listed(lists.cpu().numpy())
 
     def evaluate(
-        self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] = (20, 50), metrics: Iterable[str] = METRICS
-    ) -> dict[str, Evaluation]:
+        self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
+        metrics: Iterable[str] = METRICS,
+    ) -> dict[str, Evaluation]:  # fmt: skip
         """Every head and consensus, each at the epoch of its own best validation."""
-        cuts, wanted, data = list(at), list(metrics), self.data
+        cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
         data.note_if_few()
         return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
 

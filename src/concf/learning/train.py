@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from concf.arguments import check_seed
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, option
 from concf.learning.checkpoint import RunFolder
@@ -66,6 +67,7 @@ def train(
     world:      the processes that train together, see `world.joined`; all must be given the same, and `out` must be
                 one folder for all: the first of them writes there
     """
+    seed = None if seed is None else check_seed(seed)
     folder = RunFolder(out) if out is not None else None
     before: dict[str, Any] = {}
     if resume:

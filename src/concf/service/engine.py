@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concf.data.ids import Ids
-from concf.deploy.recommender import Recommender, place_of
+from concf.deploy.lookup import place_of
+from concf.deploy.recommender import Recommender
 from concf.errors import ConcfError
 from concf.service.problems import Kind, Problem
 

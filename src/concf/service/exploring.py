@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from concf.service.answers import K
+from concf.service.answers import K, KnownItems
 from concf.service.engine import Service
 from concf.service.explored import Explorer
-from concf.service.schemas import Id, Whole
+from concf.service.schemas import Id, Ignored, UnknownItems, Whole
 
 FOUND, MOST_FOUND = 20, 100  # of a search
 EXPLORER = "explorer"
@@ -103,10 +103,14 @@ class Agreed(BaseModel):
 
 
 class Explored(BaseModel):
-    """One user seen by every head. consensus: null for a run of one head"""
+    """One user seen by every head. consensus: null for a run of one head
+
+    unknown_items: of the history that was asked for, what the run does not have
+    """
 
     user: Id | None
     note: str | None
+    unknown_items: Ignored
     history: list[UsedItem]
     lists: list[HeadList]
     consensus: Agreed | None
@@ -145,6 +149,7 @@ class AskedHistory(BaseModel):
 
     history: list[Id]
     k: Whole = Field(K, ge=1)
+    unknown_items: UnknownItems = "ignore"
 
 
 def router(service: Service) -> APIRouter:
@@ -196,15 +201,19 @@ def router(service: Service) -> APIRouter:
         service.limits.refuse_long_lists(k, "query.k")
         found = explorer()
         place = found.served.user_place(found.served.user(user), "path.user")
-        return _json(found.of_user(place, k, held_out))
+        return _json(found.of_user(place, k, held_out) | {"unknown_items": []})
 
     @routes.post("/explore", response_model=Explored, summary="A history, seen by every head")
     def explore_history(asked: AskedHistory) -> Any:
         service.limits.refuse_long_lists(asked.k, "body.k")
         service.limits.refuse_long_history(len(asked.history), "body.history")
         found = explorer()
-        places = [found.served.item_place(item, f"body.history.{at}") for at, item in enumerate(asked.history)]
-        return _json(found.of_history(np.array(places, np.int64), asked.k))
+        known = KnownItems(found.served, asked.unknown_items)
+        items = known.of(asked.history, "body.history")
+        places = [found.served.item_place(item, "body.history") for item in items]
+        view = found.of_history(np.array(places, np.int64), asked.k)
+        note = "; ".join(filter(None, [view["note"], known.note()])) or None
+        return _json(view | {"note": note, "unknown_items": known.report()})
 
     return routes
 

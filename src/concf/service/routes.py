@@ -14,8 +14,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from concf.deploy.lookup import place_of
 from concf.deploy.ranking import Short
-from concf.deploy.recommender import place_of
 from concf.service import answers, schemas
 from concf.service.engine import Served, Service
 from concf.service.metrics import Metrics
@@ -45,8 +45,9 @@ def recommending(service: Service, gathering: Gathering) -> APIRouter:
         place = served.user_place(who, "path.user")
         if viewed:
             short = await run_in_threadpool(_with_viewed, served, place, k, chosen)
-        else:
-            short = await one_list(served, place, k, chosen, gathering)
+            note = None if chosen in served.recommender.ranker.heads else answers.WITH_VIEWED
+            return _json(answers.user_list(served, who, chosen, short, note))
+        short = await one_list(served, place, k, chosen, gathering)
         return _json(answers.user_list(served, who, chosen, short))
 
     @routes.post("/recommend", response_model=schemas.Lists, summary="The lists of several users, or of new ones")

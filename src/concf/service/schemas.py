@@ -50,6 +50,9 @@ Whole = Annotated[StrictInt, BeforeValidator(_whole)]
 Id = Annotated[  # as the log has it: 5 is not "5"
     int | str, PlainValidator(_id), SaidAs({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
+IGNORED = 20  # unknown items that an answer names of each list
+Ignored = Annotated[list[Id], Field(max_length=IGNORED)]  # ids that the run does not have, the first of them
+UnknownItems = Literal["ignore", "error"]
 ByUser = list[Id] | dict[Text, list[Id]]  # for everyone, or by user
 
 
@@ -76,6 +79,7 @@ class OneOfSeveral(BaseModel):
 
     user: Id | None
     items: list[Item]
+    unknown_items: Ignored = Field(description="of this user's history and own lists, what was ignored")
 
 
 class Lists(BaseModel):
@@ -83,6 +87,7 @@ class Lists(BaseModel):
 
     by: str
     note: str | None
+    unknown_items: Ignored = Field(description="of the lists for everyone (items, exclude), what was ignored")
     lists: list[OneOfSeveral]
 
 
@@ -154,7 +159,10 @@ class Reloaded(BaseModel):
 
 
 class Asking(BaseModel):
-    """What every question has. items: only these may be shown; exclude: these may not"""
+    """What every question has. items: only these may be shown; exclude: these may not
+
+    unknown_items: what becomes of items that the log does not have, or that a filter left out
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -163,6 +171,7 @@ class Asking(BaseModel):
     viewed: StrictBool = Field(False, description="also what the user has used")
     items: ByUser | None = None
     exclude: ByUser | None = None
+    unknown_items: UnknownItems = "ignore"
 
 
 class ForUsers(Asking):
