@@ -86,7 +86,7 @@ def train(
             data, folder = _data(folder, home, seed, min_item, resume, world)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
-                watch=scalars, data_folder=folder, world=world,
+                verbose=True, watch=scalars, data_folder=folder, world=world,
             )  # fmt: skip
     except KeyboardInterrupt:
         if launched():

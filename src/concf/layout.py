@@ -106,7 +106,7 @@ def _cut(name: str, width: int, front: int) -> str:
 
 
 def _is_figures(cells: Sequence[str]) -> bool:
-    """Whether a column is of numbers, such as `0.1234 ± 0.0056`, `12,000`, `3.1%`, with `best` or nothing among them."""
+    """Whether a column is of numbers such as `0.1234 ± 0.0056`, `12,000` or `3.1%`, with `best` or gaps between."""
     return any(cells) and all(re.fullmatch(r"[-+]?[\d.,e+-]+( ± [\d.]+)? ?%?|best|nan|inf|", cell) for cell in cells)
 
 

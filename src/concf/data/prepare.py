@@ -16,7 +16,7 @@ from concf.data.logs import files_of, is_glob
 from concf.data.protocols import PROTOCOLS, TEST, TRAIN, VALID, Given, Parts, Protocol
 from concf.data.read import read
 from concf.data.scan import Reading
-from concf.data.simulate import Simulation
+from concf.data.simulate import DEMO
 from concf.data.split import Recipe, Split
 from concf.errors import ConfigError, DataError
 from concf.progress import working
@@ -30,8 +30,7 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
                 f"{source}: a data set of the catalogue is read as it is; what you say of columns is for files"
             )
         if source == "demo":
-            simulation = Simulation()
-            return read(simulation.draw(seed=0)), {"name": "demo", "simulation": simulation.model_dump(), "seed": 0}
+            return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:
             paths = fetch(source)
             return load(source), {"name": source, "sha256": {path.name: sha256(path) for path in paths}}

@@ -35,7 +35,9 @@ class Simulation(Settings):
     activity_spread: float = Field(0.7, ge=0)  # of the log-normal distribution; 0: all users alike
     noise: float = Field(0.1, ge=0, le=1)
     shared: float = Field(0.0, ge=0, le=1)  # of the items: so many belong to a second taste as well
-    fashion: float | None = Field(None, gt=0)  # of a year, the spread of an item's events around its peak; none: any time
+    fashion: float | None = Field(
+        None, gt=0
+    )  # of a year, the spread of an item's events around its peak; none: any time
 
     def draw(self, seed: int = 0) -> pl.DataFrame:
         """user_id, item_id, timestamp: [events] rows in the order of time."""
@@ -79,9 +81,7 @@ class Simulation(Settings):
         """[users, tastes] how much of each user's activity goes to each taste."""
         return rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users)
 
-    def _times(
-        self, rng: np.random.Generator, item: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """([events] the times in ascending order, [events] the event of each)."""
         begin = 1_600_000_000
         if self.fashion is None:
@@ -110,3 +110,16 @@ class Simulation(Settings):
         low, high = np.where(anything, 0.0, low), np.where(anything, weights[-1], high)
         drawn = low + rng.random(len(taste)) * (high - low)
         return np.asarray(np.searchsorted(weights, drawn, side="right").clip(1, len(weights) - 1) - 1)
+
+
+DEMO = Simulation(
+    users=1000,
+    items=1000,
+    events=25_000,
+    tastes=30,
+    taste_spread=0.1,
+    activity_spread=0.9,
+    noise=0.15,
+    shared=0.3,
+    fashion=0.2,
+)  # as long-tailed as real logs of things that people choose; what it is like stands in tests/test_simulate.py

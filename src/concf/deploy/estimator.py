@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,19 +34,26 @@ class ConCF:
         self.seed, self.device = seed, device
         self._recommender: Recommender | None = None
 
-    def fit(self, data: Any, *, min_item: int = ENOUGH, out: str | Path | None = None) -> Self:
+    def fit(
+        self, data: Any, *, min_item: int = ENOUGH, out: str | Path | None = None, verbose: bool = False,
+        watch: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Self:  # fmt: skip
         """Learn from a frame, a sparse matrix, a pair of arrays, a file, a prepared folder or a `Split`.
 
         A log is divided at random: a tenth of each user's items stops the run, another tenth is left to test on.
         min_item: items of a log that fewer users have used are left out, for little can be learned of them
         out: a folder for history and checkpoints while it runs, and for what is learned
+        verbose: where no progress bar shows (it does on a terminal), a line of standard error for every ranking
+        watch: called with every epoch's record: its number, losses, seconds, and at a ranking the validation figures
         """
         split = data if isinstance(data, Split) else split_of(data, self.seed, min_item)
         if out is not None:
             home = RunFolder(out)
             home.refuse_occupied()
             home.keep(split)
-        run = train(split, self.settings, seed=self.seed, device=self.device, out=out)
+        run = train(
+            split, self.settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch
+        )  # fmt: skip
         self._recommender = Recommender(run, library_of(data))
         return self
 
