@@ -46,3 +46,14 @@ def print_table(header: list[str], rows: list[list[str]], title: str | None = No
     Console(width=max(width, layout.width)).print(drawn(header, rows, title, layout))
     if layout.dropped:
         typer.echo(f"No room for {', '.join(layout.dropped)}: widen the window, or say --json.")
+
+
+def print_text(text: str) -> None:
+    """On a terminal broken between words, else as one line."""
+    import textwrap
+
+    from rich.console import Console
+
+    console = Console()
+    broken = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False)
+    typer.echo("\n".join(broken) if console.is_terminal else text)

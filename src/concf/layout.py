@@ -70,15 +70,15 @@ def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Names of at most so many characters: the middle gives way, where it can so that all of them stay different."""
-    long = [name for name in names if len(name) > width]
-    if not long or width < 3:
+    """Names of at most so many characters: the middle gives way.
+
+    Where that can be, all of them stay different and no number within a name is torn apart.
+    """
+    if width < 3:
         return list(names)
-    for front in range((width - 1) // 2, 0, -1):
-        cut = [_cut(name, width, front) for name in names]
-        if len(set(cut)) == len(set(names)):
-            return cut
-    return [_cut(name, width, (width - 1) // 2) for name in names]
+    cuts = [[_cut(name, width, front) for name in names] for front in range((width - 1) // 2, 0, -1)]
+    different = [cut for cut in cuts if len(set(cut)) == len(set(names))] or cuts
+    return min(different, key=lambda cut: sum(_is_torn(*pair) for pair in zip(names, cut, strict=True)))
 
 
 def drawn(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, layout: Layout) -> Table:
@@ -103,6 +103,12 @@ def drawn(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
 
 def _cut(name: str, width: int, front: int) -> str:
     return name if len(name) <= width else f"{name[:front]}…{name[len(name) - (width - 1 - front) :]}"
+
+
+def _is_torn(name: str, cut: str) -> bool:
+    """Whether a number of a shortened name stands there in part only."""
+    number = r"\d+(?:\.\d+)?"
+    return cut != name and not set(re.findall(number, cut)) <= set(re.findall(number, name))
 
 
 def _is_figures(cells: Sequence[str]) -> bool:
