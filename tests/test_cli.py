@@ -62,31 +62,6 @@ def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
     assert report["split_hashes"][0][:8] in out
 
 
-def test_demo_runs_and_reports(concf: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = {"training": {"epochs": 3}, "consensus": {"every": 1, "window": 2, "kept": 100}}
-    monkeypatch.setattr("concf.demo.CHANGES", short)
-    code, out, _ = concf("demo", "--json")
-    report = json.loads(out)
-    assert code == 0
-    figures = {(row["kind"], row["name"]): row["means"]["recall@50"] for row in report["rows"]}
-    baselines = {name: figure for (kind, name), figure in figures.items() if kind == "baseline"}
-    assert set(baselines) == {"popularity", "itemknn", "ease", "rp3beta", "puresvd", "ials"}
-    assert min(figure for name, figure in baselines.items() if name != "popularity") > 1.4 * baselines["popularity"]
-    heads = ["bpr", "cml", "cross-entropy", "squared-error", "multinomial"]
-    assert [name for kind, name in figures if kind == "SingleCF"] == heads
-    together = [name for kind, name in figures if kind == "ConCF"]
-    assert together == [*heads, "multinomial-users", "R-consensus", "consensus"]
-    assert [epoch for epoch, _ in report["curves"]["consensus"]] == [0, 1, 2]
-    assert report["example"]["model"] == "consensus"
-    assert len({row["item"] for row in report["example"]["items"]}) == 10
-    monkeypatch.setattr("concf.demo.run", lambda: report)
-    code, out, _ = concf("demo")
-    assert code == 0
-    assert "but training epochs 3; consensus every 1, window 2, kept 100." in out
-    assert "█" in out
-    assert out.count("best head") == 1
-
-
 def test_data_commands(concf: Run, real_data: Path) -> None:
     code, out, _ = concf("data", "list", "--json")
     assert code == 0

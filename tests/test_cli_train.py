@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -45,8 +46,14 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     code, said, err = concf("train", data, "--preset", "reference", "--out", out, *SETS, "--seed", 3, "--json")
-    assert (code, err) == (0, "")
+    assert code == 0
     report = json.loads(said)
+    lines = err.splitlines()  # one a ranking, where no terminal shows a bar
+    assert [line.partition(":")[0] for line in lines] == [f"epoch {n} of at most 10" for n in (0, 2, 4, 6, 8, 9)]
+    validation = history(out)[-1]["validation"]
+    best = max(FIVE, key=validation.__getitem__)
+    shown = f"validation R@5 consensus {validation['consensus']:.4f}, {best} {validation[best]:.4f}; "
+    assert re.search(rf": {re.escape(shown)}\d+ s$", lines[-1])
     assert [row["name"] for row in report["recommenders"]] == ROWS
     assert (report["seed"], report["epochs"], report["finished"], report["folder"]) == (3, 10, True, str(out))
     heads = {row["name"]: row["validation"] for row in report["recommenders"] if row["name"] in FIVE}
@@ -96,7 +103,7 @@ def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, 
     file.write_text('[consensus]\nweight = 0.5\nclip = "none"\n[training]\nepochs = 3\n[model]\nencoder = "mf"\n')
     words = ["--set", "training.epochs=1", "--set", "model.dimensions=8", "--set", "training.patience=none"]
     code, _, err = concf("train", data, "--preset", "released", "--config", file, *words, "--out", tmp_path / "run")
-    assert (code, err) == (0, "")
+    assert (code, len(err.splitlines())) == (0, 1)
     chosen = json.loads((tmp_path / "run" / RUN).read_text())["settings"]
     assert (chosen["consensus"]["weight"], chosen["consensus"]["clip"]) == (0.5, None)
     assert (chosen["training"]["epochs"], chosen["training"]["patience"]) == (1, None)
@@ -229,6 +236,8 @@ def test_the_progress_bar_tells_how_good_it_is_in_80_columns(data: Path, tmp_pat
     assert code == 0
     assert b"training  R@5 consensus ." in shown
     assert "…".encode() not in shown
+    assert re.search(rb"left.{0,20}0:00:0", shown)
+    assert b"epoch 0 of" not in shown  # the bar has said it
 
 
 def test_the_example_in_python(data: Path) -> None:

@@ -142,6 +142,18 @@ def assert_says_the_same(found: Model, model: Model) -> None:
     assert found.run.summary() == model.run.summary()
 
 
+def test_a_fit_is_watched_and_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    records: list[dict[str, Any]] = []
+    quiet = tiny().fit(LOG, watch=records.append)
+    assert capsys.readouterr() == ("", "")
+    assert [record["epoch"] for record in records] == list(range(quiet.run.epoch))
+    assert all(record["validation"]["consensus"] >= 0 for record in records if "validation" in record)
+    tiny().fit(LOG, verbose=True)
+    out, err = capsys.readouterr()
+    rankings = [record["epoch"] for record in records if "validation" in record]
+    assert (out, [int(line.split()[1]) for line in err.splitlines()]) == ("", rankings)
+
+
 def test_saved_moved_and_loaded_it_says_the_same(concf: CLI, model: Model, tmp_path: Path) -> None:
     model.save(tmp_path / "one")
     before = files(tmp_path / "one")

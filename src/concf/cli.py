@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf import cli_export, cli_reading, cli_recommend, cli_report, cli_reproduce, cli_serve, cli_train, cli_tune
+from concf import (
+    cli_demo,
+    cli_export,
+    cli_reading,
+    cli_recommend,
+    cli_report,
+    cli_reproduce,
+    cli_serve,
+    cli_train,
+    cli_tune,
+)
 from concf.cli_reading import reads_a_log
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConcfError, ConfigError, command_line
@@ -148,39 +158,7 @@ def compare(
     _print_footnote(result.as_dict(test))
 
 
-@app.command()
-def demo(as_json: Json = False) -> None:
-    """Do the main job on simulated data: tuned baselines, single objectives and ConCF side by side. Under a minute."""
-    from concf.demo import run
-    from concf.tables import short, spark, words
-
-    report = run()
-    if as_json:
-        typer.echo(json.dumps(report))
-        return
-    figures = list(report["rows"][0]["means"])
-    rows = [
-        [f"{row['kind']} {row['name']}", *(f"{row['means'][figure]:.4f}" for figure in figures),
-         f"{row['validation']:.4f}", words(row["chosen"])]
-        for row in report["rows"]
-    ]  # fmt: skip
-    metric, data = short(report["metric"]), report["data"]
-    title = f"Simulated log, {data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs; test"
-    print_table(["", *map(short, figures), f"valid {metric}", "chosen on validation"], rows, title=title)
-    changes = "; ".join(f"{part} {words(each)}" for part, each in report["changes"].items())
-    typer.echo(
-        "One split (protocol random, seed 0): differences of 0.005 are noise.\n"
-        f"SingleCF, one objective alone, and ConCF: preset {report['preset']}, but {changes}.\n"
-        "So short a run suits ConCF better than objectives alone, which learn more slowly here.\n"
-        f"\nConCF's validation {metric} by epoch, all on one scale:"
-    )
-    values = [value for curve in report["curves"].values() for _, value in curve]
-    for name, curve in report["curves"].items():
-        line, last = spark([value for _, value in curve], min(values), max(values)), curve[-1]
-        typer.echo(f"{name:>18} {line} {last[1]:.4f}{' best head' if name == report['best_head'] else ''}")
-    example = report["example"]
-    typer.echo(f"\nThe consensus recommends to user {example['user']}, who used {example['history']}:")
-    print_table(["rank", "item", ""], [[str(r["rank"]), str(r["item"]), r["was"]] for r in example["items"]])
+app.command()(cli_demo.demo)
 
 
 @data_app.command("list")

@@ -91,7 +91,7 @@ def train(
             data, folder = _data(folder, home, seed, log, resume, world)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
-                watch=scalars, data_folder=folder, world=world,
+                verbose=True, watch=scalars, data_folder=folder, world=world,
             )  # fmt: skip
     except KeyboardInterrupt:
         if launched():

@@ -8,6 +8,7 @@ import typer
 
 from concf.errors import ConfigError
 
+WIDE = 200  # columns where nobody watches
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -34,11 +35,25 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
-    """On a terminal as wide as that is, else wide enough for every word."""
+    """On a terminal as wide as that is, else on lines of 200 columns; digits are never cut, see `concf.layout`."""
     from rich.console import Console
 
-    from concf.tables import terminal
+    from concf.layout import drawn, lay_out
 
     console = Console()
-    wide = console if console.is_terminal else Console(width=200)
-    wide.print(terminal(header, rows, title))
+    width = console.width if console.is_terminal else WIDE
+    layout = lay_out(header, rows, width)
+    Console(width=max(width, layout.width)).print(drawn(header, rows, title, layout))
+    if layout.dropped:
+        typer.echo(f"No room for {', '.join(layout.dropped)}: widen the window, or say --json.")
+
+
+def print_text(text: str) -> None:
+    """On a terminal broken between words, else as one line."""
+    import textwrap
+
+    from rich.console import Console
+
+    console = Console()
+    broken = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False)
+    typer.echo("\n".join(broken) if console.is_terminal else text)

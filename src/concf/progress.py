@@ -9,15 +9,25 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from concf.launch import follows
+from concf.layout import shortened
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 2.0  # seconds before a bar appears
+MEMORY = 600.0  # seconds of the past by which the time that is left is estimated: an epoch may take minutes
+BAR = 12  # columns that the bar keeps, however long the words are ...
+OTHERS = 25  # ... and those of both times and of what stands between, without the digits of the count
+SHORTEST = 8  # what is left of the words, even where there is no room
 
 _lock = threading.RLock()
 _display: Progress | None = None  # the one display a terminal can hold; inner tasks join the outer one's
 _tasks = 0
+
+
+def shows() -> bool:
+    """Whether somebody watches: standard error is a terminal, and this process is the one that speaks."""
+    return not follows() and sys.stderr.isatty()
 
 
 @contextmanager
@@ -26,7 +36,7 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
 
     total None: length unknown.
     """
-    if follows() or not sys.stderr.isatty():
+    if not shows():
         yield lambda _steps, _note="": None
         return
     task = _Task(what, total)
@@ -40,6 +50,38 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
         task.hide()
 
 
+def words(what: str, note: str, room: int) -> str:
+    """What and note in so many columns: of a note `a, b` the last parts give way first, then of `what` the middle."""
+    parts = note.split(", ") if note else []
+    while parts and len(f"{what}  {', '.join(parts)}") > room:
+        parts.pop()
+    return f"{what}  {', '.join(parts)}" if parts else shortened([what], max(room, SHORTEST))[0]
+
+
+def _new_display() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Column
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(None, table_column=Column(ratio=1, min_width=BAR)),  # what the words leave of the line
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, expand=True, speed_estimate_period=MEMORY)
+
+
 class _Task:
     """One bar, shown once it has run for a while."""
 
@@ -50,22 +92,12 @@ class _Task:
         self.over = False
 
     def show(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from rich.table import Column
-
         global _display, _tasks
         with _lock:
             if self.over:
                 return
             if _display is None:
-                columns = (
-                    TextColumn("{task.description}"),
-                    BarColumn(None, table_column=Column(ratio=1)),  # what the words leave of the line
-                    MofNCompleteColumn(),
-                    TimeElapsedColumn(),
-                )
-                _display = Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
+                _display = _new_display()
                 _display.start()
             _tasks += 1
             self.id = int(_display.add_task(self.said(), total=self.total, completed=self.done))
@@ -79,7 +111,8 @@ class _Task:
 
     def said(self) -> str:
         """What stands before the bar."""
-        return f"{self.what}  {self.note}" if self.note else self.what
+        width = _display.console.width if _display is not None else 80
+        return words(self.what, self.note, width - BAR - OTHERS - 2 * len(str(self.total or "")))
 
     def hide(self) -> None:
         global _display, _tasks

@@ -1,4 +1,4 @@
-"""Figures as tables: Markdown for documents, rich for terminals."""
+"""Figures as tables: rows, Markdown for documents. For terminals see `concf.console`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from concf.comparison import Comparison
 
 SHORT = {"recall": "R", "ndcg": "N", "precision": "P", "map": "MAP", "mrr": "MRR", "hit": "Hit"}
@@ -60,15 +58,3 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def terminal(header: list[str], rows: list[list[str]], title: str | None = None) -> Table:
-    """A table for rich."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for place, name in enumerate(header):
-        table.add_column(name, justify="left" if place in (0, len(header) - 1) else "right", no_wrap=place == 0)
-    for row in rows:
-        table.add_row(*row)
-    return table

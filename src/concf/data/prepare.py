@@ -19,7 +19,7 @@ from concf.data.options import LogOptions, filter_of, for_training, protocol_of,
 from concf.data.protocols import TEST, TRAIN, VALID, Given, Parts, Protocol
 from concf.data.read import read
 from concf.data.scan import Reading
-from concf.data.simulate import Simulation
+from concf.data.simulate import DEMO
 from concf.data.split import MANIFEST, Recipe, Split
 from concf.errors import ConcfWarning, ConfigError, DataError, note, option
 from concf.progress import working
@@ -35,8 +35,7 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
                 f"{source}: a data set of the catalogue is read as it is; what you say of columns is for files"
             )
         if source == "demo":
-            simulation = Simulation()
-            return read(simulation.draw(seed=0)), {"name": "demo", "simulation": simulation.model_dump(), "seed": 0}
+            return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:
             paths = fetch(source)
             return load(source), {"name": source, "sha256": {path.name: sha256(path) for path in paths}}

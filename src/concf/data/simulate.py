@@ -21,9 +21,10 @@ YEAR = 365 * 24 * 3600
 class Simulation(Settings):
     """How a simulated log looks.
 
-    Every item belongs to one taste and is popular within it by Zipf's law; every user has a few tastes (a draw
-    from a sparse Dirichlet distribution) and an activity (log-normal). An event is a draw of one of the user's
-    tastes and of an item within it, or, with probability `noise`, of any item by its popularity.
+    Every item belongs to one taste, or to two, and is popular within it by Zipf's law; every user has a few tastes
+    (a draw from a sparse Dirichlet distribution) and an activity (log-normal). An event is a draw of one of the
+    user's tastes and of an item within it, or, with probability `noise`, of any item by its popularity; the same pair
+    may come again. It happens at any time of a year, or while the item is in fashion.
     """
 
     users: int = Field(1000, ge=1)
@@ -34,6 +35,10 @@ class Simulation(Settings):
     popularity: float = Field(0.8, ge=0)  # Zipf's exponent; 0: all items alike
     activity_spread: float = Field(0.7, ge=0)  # of the log-normal distribution; 0: all users alike
     noise: float = Field(0.1, ge=0, le=1)
+    shared: float = Field(0.0, ge=0, le=1)  # of the items: so many belong to a second taste as well
+    fashion: float | None = Field(
+        None, gt=0
+    )  # of a year, the spread of an item's events around its peak; none: any time
 
     def draw(self, seed: int = 0) -> pl.DataFrame:
         """user_id, item_id, timestamp: [events] rows in the order of time."""
@@ -42,12 +47,14 @@ class Simulation(Settings):
         rng = np.random.default_rng(check_seed(seed))
         borders, weights = self._catalogue(rng)
         user = self._active_users(rng)
-        mixtures = rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users).cumsum(axis=1)
+        mixtures = self._mixtures(rng).cumsum(axis=1)
+        owner = np.arange(self.items)
+        if self.shared:
+            owner, borders, weights = self._with_second_tastes(rng, borders, weights)
         places = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
         names = rng.permutation(self.items)  # so that an id says nothing about taste or popularity
-        item = names[np.concatenate(places)]
-        time = np.sort(rng.integers(0, YEAR, self.events)) + 1_600_000_000
-        order = rng.permutation(self.events)
+        item = names[owner[np.concatenate(places)]]
+        time, order = self._times(rng, item)
         return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time})
 
     def _catalogue(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -57,6 +64,34 @@ class Simulation(Settings):
         borders = np.r_[borders, np.full(self.tastes - tastes, self.items)]
         rank = np.arange(self.items) - np.repeat(borders[:-1], np.diff(borders)) + 1
         return borders, np.r_[0.0, np.cumsum(rank**-self.popularity)]
+
+    def _with_second_tastes(
+        self, rng: np.random.Generator, borders: NDArray[np.int64], weights: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        """([places] the item of a place, borders and weights of the places); a shared item has two, half as popular."""
+        first, popularity = np.repeat(np.arange(self.tastes), np.diff(borders)), np.diff(weights)
+        shared = np.flatnonzero(rng.random(self.items) < self.shared) if self.tastes > 1 else np.empty(0, np.int64)
+        second = (first[shared] + rng.integers(1, max(self.tastes, 2), len(shared))) % self.tastes
+        popularity[shared] /= 2
+        taste, owner = np.r_[first, second], np.r_[np.arange(self.items), shared]
+        order = np.argsort(taste, kind="stable")
+        owner, borders = owner[order], np.searchsorted(taste[order], np.arange(self.tastes + 1))
+        return owner, borders, np.r_[0.0, np.cumsum(popularity[owner])]
+
+    def _mixtures(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """[users, tastes] how much of each user's activity goes to each taste."""
+        return rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users)
+
+    def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """([events] the times in ascending order, [events] the event of each)."""
+        begin = 1_600_000_000
+        if self.fashion is None:
+            return np.sort(rng.integers(0, YEAR, self.events)) + begin, rng.permutation(self.events)
+        around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
+        within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is as full everywhere
+        time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
+        order = np.argsort(time, kind="stable")
+        return time[order] + begin, order
 
     def _active_users(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """[events] the user of each event, in ascending order; everyone acts at least once if there is enough."""
@@ -75,4 +110,17 @@ class Simulation(Settings):
         anything = (rng.random(len(taste)) < self.noise) | (low == high)
         low, high = np.where(anything, 0.0, low), np.where(anything, weights[-1], high)
         drawn = low + rng.random(len(taste)) * (high - low)
-        return np.asarray(np.searchsorted(weights, drawn, side="right").clip(1, self.items) - 1)
+        return np.asarray(np.searchsorted(weights, drawn, side="right").clip(1, len(weights) - 1) - 1)
+
+
+DEMO = Simulation(
+    users=1000,
+    items=1000,
+    events=25_000,
+    tastes=30,
+    taste_spread=0.1,
+    activity_spread=0.9,
+    noise=0.15,
+    shared=0.3,
+    fashion=0.2,
+)  # as long-tailed as real logs of things that people choose; what it is like stands in tests/test_simulate.py

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -61,12 +62,14 @@ class ConCF:
         last: int | None = None,
         valid_from: float | None = None,
         test_from: float | None = None,
+        verbose: bool = False,
+        watch: Callable[[dict[str, Any]], None] | None = None,
     ) -> Self:
         """Learn from a frame, a sparse matrix, a pair of arrays, a file, a prepared folder or a `Split`.
 
         A log is divided at random: a tenth of each user's items stops the run, another tenth is left to test on, one
         item at least of everyone with three or more. What is None is as `concf train` has it. A prepared folder and a
-        `Split` are divided already: there only `out` can be said.
+        `Split` are divided already: there only `out`, `verbose` and `watch` can be said.
 
         out:  a folder for history and checkpoints while it runs, and for what is learned
         user, item, count, timestamp: columns; if not said, found by their usual names. In a file without header a place
@@ -81,6 +84,8 @@ class ConCF:
         valid, test: the shares to stop by and to test on (0.1 each); with `given`, two more logs
         at_least: `random`: items that are held out of every user who has enough, in each part (1)
         last: `leave-last`: how many of the newest; valid_from, test_from: `time`: when the parts begin
+        verbose: where no progress bar shows (it does on a terminal), a line of standard error for every ranking
+        watch: called with every epoch's record: its number, losses, seconds, and at a ranking the validation figures
         """
         split = split_of(
             data, self.seed, user=user, item=item, rating=rating, min_rating=min_rating, count=count,
@@ -93,7 +98,9 @@ class ConCF:
             home = RunFolder(out)
             home.refuse_occupied()
             home.keep(split)
-        run = train(split, self.settings, seed=self.seed, device=self.device, out=out)
+        run = train(
+            split, self.settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch
+        )  # fmt: skip
         self._recommender = Recommender(run, library_of(data))
         return self
 

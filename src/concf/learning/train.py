@@ -19,13 +19,13 @@ from concf.learning.checkpoint import RunFolder
 from concf.learning.memory import kept_memory
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
-from concf.learning.settings import CONSENSUS, EVERYTHING, R_CONSENSUS, ConCFSettings
+from concf.learning.settings import EVERYTHING, ConCFSettings
+from concf.learning.telling import Teller, note_of
 from concf.learning.trainer import Trainer
 from concf.learning.world import ALONE, World, fingerprint
 from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
-from concf.progress import working
-from concf.tables import short
+from concf.progress import shows, working
 from concf.version import VERSION
 
 
@@ -42,6 +42,7 @@ def train(
     objectives: Mapping[str, Objective] | None = None,
     encoder: EncoderMaker | None = None,
     teacher: Tensor | NDArray[np.int32] | None = None,
+    verbose: bool = False,
     watch: Callable[[dict[str, Any]], None] | None = None,
     watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None,
     data_folder: str | Path | None = None,
@@ -60,6 +61,7 @@ def train(
     objectives, encoder: your own, by the names in `settings.objectives`, and in place of `settings.model.encoder`
     teacher:    [users, L] ranked items, -1 at an empty place, taught from the first epoch on in place of the consensus
                 (two-stage distillation); the heads agree all the same, but are not taught what they agree on
+    verbose:    where no progress bar shows, a line of standard error for every ranking
     watch:      called with every epoch's record
     watch_rankings: called with every ranking: the epoch, the trainer (its `queue` holds the newest rankings) and the
                 lists [users, ...] of each head and consensus; of several processes each has its own users'
@@ -92,6 +94,7 @@ def train(
         folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.agreement.teacher)
     _refuse_other_processes(run, trainer)
     saved = time.monotonic()
+    told = Teller(chosen) if verbose and world.writes and not shows() else None
     with working("training", chosen.training.epochs) as advance, kept_memory(run.model):
         advance(run.epoch)
         while not run.finished:
@@ -105,7 +108,9 @@ def train(
                     saved = time.monotonic()
             if watch is not None:
                 watch(record)
-            advance(1, _figures(record, chosen.training.metric))
+            if told is not None:
+                told(record)
+            advance(1, note_of(record, chosen.training.metric))
     trainer.end()
     world.wait()  # the last checkpoint is there for all of them
     return run
@@ -190,14 +195,3 @@ def _patience_is_over(run: Run, epoch: int) -> bool:
     watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
     first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
     return patience is not None and epoch - max(first, *(run.best[name].epoch for name in watched)) >= patience
-
-
-def _figures(record: dict[str, Any], metric: str) -> str:
-    """For the progress bar: the consensus and the best head on validation, short enough for 80 columns."""
-    figures = record.get("validation", {})
-    heads = [name for name in figures if name not in (CONSENSUS, R_CONSENSUS)]
-    if not heads:
-        return ""
-    shown = [*(name for name in (CONSENSUS,) if name in figures), max(heads, key=figures.__getitem__)]
-    words = (f"{name} {figures[name]:.4f}".replace(" 0.", " .") for name in shown)
-    return f"{short(metric)} {', '.join(words)}"

@@ -1,0 +1,136 @@
+"""The demo: the default preset beside tuned baselines, in words that the figures make, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import concf.demo as subject
+from concf.data.folders import sha256
+from concf.data.simulate import DEMO
+from concf.deploy.recommender import Recommender
+from concf.learning.presets import PUPILS, STRONG
+from concf.service.loading import Loader
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+SHORT = {"model": {"dimensions": 8}, "consensus": {"every": 1, "warm_up": 1}, "training": {"epochs": 2}}
+SMALL = DEMO.model_copy(update={"users": 150, "items": 120, "events": 3500, "tastes": 8})
+ALL = {"popularity", "itemknn", "ease", "rp3beta", "puresvd", "ials"}
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A demo that is too short to be good."""
+    grids = {name: type(each)(each.make, {k: v[:1] for k, v in each.grid.items()})
+             for name, each in subject.SMALL_GRIDS.items()}  # fmt: skip
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("concf.data.prepare.DEMO", SMALL)
+        patched.setattr(subject, "CHANGES", SHORT)
+        patched.setattr(subject, "SMALL_GRIDS", grids)
+        return subject.run(tmp_path_factory.mktemp("demo") / "demo")
+
+
+def test_what_it_compares(short: dict[str, Any]) -> None:
+    rows = {(row["kind"], row["name"]): row for row in short["rows"]}
+    assert {name for kind, name in rows if kind == "baseline"} == ALL
+    assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.objectives, "R-consensus", "consensus"]
+    assert short["preset"] == "strong"
+    baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]
+    for name in ("consensus", short["best_head"]):
+        for figure, gain in short["gains"][name].items():
+            assert gain["its"] == max(each[figure] for each in baselines)
+            assert gain["mean"] == rows["ConCF", name]["means"][figure]
+            assert gain["gain"] == pytest.approx(gain["mean"] / gain["its"] - 1)
+            assert 0 <= gain["p"] <= 1
+
+
+def test_one_list_is_explained(short: dict[str, Any]) -> None:
+    example, model = short["example"], Recommender.load(short["run"])
+    items = [each["item"] for each in example["items"]]
+    assert len(set(items)) == len(items) == subject.EXPLAINED
+    assert not set(items) & set(example["history"])
+    for each in example["items"]:
+        told = model.explain(example["user"], each["item"])
+        assert each["votes"] == {vote["head"]: vote["rank"] for vote in told["heads"]}
+        nearest = model.similar_items(each["item"], len(model.item_ids) - 1, frame="arrays")[0].tolist()
+        assert each["like"] == [item for item in nearest if item in example["history"]][: subject.LIKE]
+
+
+def test_what_it_leaves_behind(short: dict[str, Any]) -> None:
+    page = Path(short["report"]).read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert all(name in page for name in PUPILS)
+    assert json.loads((Path(short["out"]) / "demo.json").read_text()) == json.loads(json.dumps(short))
+    loaded = Loader(None, None)(Path(short["run"]), 1)  # what `concf serve` does
+    assert short["example"]["user"] in loaded.recommender.user_ids.values
+    assert sorted(path.name for path in Path(short["out"]).parent.iterdir()) == ["demo"]
+
+
+def test_again_it_replaces_its_own_folder_and_no_other(
+    short: dict[str, Any], concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concf.data.prepare.DEMO", SMALL)
+    monkeypatch.setattr(subject, "CHANGES", SHORT)
+    monkeypatch.setattr(subject, "SMALL_GRIDS", {"popularity": subject.SMALL_GRIDS["popularity"]})
+    foreign = tmp_path / "demo"
+    foreign.mkdir()
+    (foreign / "thesis.tex").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = concf("demo")
+    assert (code, "not a folder that concf made" in err, "--out" in err) == (2, True, True)
+    assert [path.name for path in foreign.iterdir()] == ["thesis.tex"]
+    (foreign / "thesis.tex").rename(foreign / "demo.json")
+    assert concf("demo", "--json")[0] == 0
+    assert sorted(path.name for path in foreign.iterdir()) == ["demo.json", "report.html", "run"]
+    history = sha256(foreign / "run" / "run.json")
+    monkeypatch.setattr(subject, "page", lambda found: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        subject.run(foreign)
+    assert sha256(foreign / "run" / "run.json") == history  # a demo that fails leaves the last one as it was
+
+
+def changed(report: dict[str, Any], factor: float, p: float) -> dict[str, Any]:
+    """The same with other figures of ConCF."""
+    other = deepcopy(report)
+    for gains in other["gains"].values():
+        for gain in gains.values():
+            gain.update(mean=gain["its"] * factor, gain=factor - 1, p=p)
+    return other
+
+
+def test_the_words_follow_the_figures(short: dict[str, Any], concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said(report: dict[str, Any]) -> str:
+        monkeypatch.setattr(subject, "run", lambda out: report)
+        code, out, _ = concf("demo")
+        assert code == 0
+        return out
+
+    good, bad = said(changed(short, 1.1, 1e-6)), said(changed(short, 0.9, 0.3))
+    assert good.count("is above every baseline in 4 of 4 figures") == 2
+    assert good.count("10.0% above the best baseline") == 4
+    assert "chance" not in good
+    assert bad.count("is above every baseline in 0 of 4 figures") == 2
+    assert bad.count("10.0% below the best baseline") == 4
+    assert bad.count("which may be chance") == 4
+    for out in (good, bad):
+        assert "with model dimensions 8; consensus every 1, warm_up 1; training epochs 2." in out
+        assert f"concf serve {short['run']}" in out
+        assert short["report"] in out
+        assert "ConCF, best head" in out
+        assert "most like, of what was used" in out
+
+
+def test_without_implicit_it_says_what_is_missing(
+    short: dict[str, Any], concf: CLI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "run", lambda out: short | {"without": ["ials"]})
+    assert "pip install 'concf[baselines]'" in concf("demo")[1]
+    monkeypatch.setattr("concf.cli_demo.find_spec", lambda library: None)
+    assert "pip install 'concf[serve]'" in concf("demo")[1]
