@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 _on_the_command_line: ContextVar[bool] = ContextVar("_on_the_command_line", default=False)
 
@@ -54,11 +55,11 @@ def command_line() -> Iterator[None]:
     """Within it messages speak of options, and every note is a line on standard error."""
     import typer
 
-    def show(message: Warning | str, category: type[Warning], *place: object) -> None:
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, ConcfWarning):
             typer.echo(f"note: {message}", err=True)
         else:
-            usual(message, category, *place)  # type: ignore[arg-type]
+            usual(message, category, *place, **more)
 
     before = _on_the_command_line.set(True)
     try:
