@@ -71,9 +71,10 @@ def measured(what: str, sizes: dict[str, int]) -> dict[str, Any]:
         rng = np.random.default_rng(0)
         lists = rng.integers(sizes["items"], size=trainer.lesson.shape)
         trainer.lesson.copy_(torch.from_numpy(lists))
-        batches = trainer._draw(0).split(sizes["batch"])
+        batches, sampled = trainer._draw(0).split(sizes["batch"]), trainer.sampled
+        assert sampled is not None
         for number, batch in zip(range(STEPS), batches, strict=False):
-            batch = replace(batch, drawn=trainer.sampled.draw(0, 0, number))
+            batch = replace(batch, drawn=sampled.draw(0, 0, number))
             begin = time.process_time()
             trainer._step(batch, True)
             found.append(time.process_time() - begin)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from statistics import median
@@ -47,7 +48,7 @@ def bytes_sent(work: Callable[[], object]) -> dict[str, int]:
         sizes["sent"] += others * rows[:1].numel() * rows.element_size()
         return exchange(into, rows, received, sent)
 
-    dist.all_reduce, dist.all_to_all_single = counted, counted_rows
+    dist.all_reduce, dist.all_to_all_single = counted, counted_rows  # type: ignore[assignment]
     try:
         work()
     finally:
@@ -64,7 +65,7 @@ def measure(world: World, users: int, items: int, pairs: int, steps: int) -> dic
     batches = list(trainer._draw(0).split(trainer.batch))[:steps]
     parts = [batch.part(world.share(len(batch))) if world.several else batch for batch in batches]
     sent = bytes_sent(lambda: trainer._step(parts[0], True))
-    times = [seconds(lambda part=part: trainer._step(part, True)) for part in parts[1:]]
+    times = [seconds(partial(trainer._step, part, True)) for part in parts[1:]]
     state = [part for parts in trainer.optimiser.state.values() for part in parts.values()]
     held = sum(each.numel() * each.element_size() for each in [*trainer.model.parameters(), *state])
     peaks = world.gather(torch.tensor([before, peak_memory(), held / 2**20], dtype=torch.float64)[None], world.size)

@@ -76,7 +76,7 @@ def bare(case: Case) -> None:
     size = CPU_MEMORY // (4 * len(item))
     out = torch.empty(size, len(item))
     with torch.inference_mode():
-        for block in user.split(size):
+        for block in user.split(size):  # type: ignore[no-untyped-call]
             torch.mm(block, item.T, out=out[: len(block)]).topk(LONGEST)
 
 
@@ -98,16 +98,17 @@ class Rival:
         self.model.user_factors, self.model.item_factors = case.user, case.item
 
     def evaluate(self) -> dict[str, float]:
-        return ranking_metrics_at_k(
+        found: dict[str, float] = ranking_metrics_at_k(
             self.model, self.seen, self.held_out, K=LONGEST, show_progress=False, num_threads=self.threads
         )
+        return found
 
     def evaluate_with_one_blas_thread(self) -> dict[str, float]:
         with threadpool_limits(1, "blas"):
             return self.evaluate()
 
     def lists(self) -> NDArray[np.int32]:
-        return self.model.recommend(self.evaluated, self.seen[self.evaluated], N=LONGEST)[0]
+        return np.asarray(self.model.recommend(self.evaluated, self.seen[self.evaluated], N=LONGEST)[0])
 
 
 def measure(case: Case, threads: int, rounds: int) -> dict[str, object]:

@@ -9,6 +9,7 @@ Then random vectors in the size of CiteULike, timed with the device's work finis
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ def main() -> None:
     users = np.unique(held_out.nonzero()[0])
 
     def bare() -> None:
-        for block in torch.as_tensor(users, device="cuda").split(GPU_MEMORY // (4 * ITEMS)):
+        for block in torch.as_tensor(users, device="cuda").split(GPU_MEMORY // (4 * ITEMS)):  # type: ignore[no-untyped-call]
             (factors.user[block] @ factors.item.T).topk(LONGEST)
         torch.cuda.synchronize()
 
@@ -55,7 +56,7 @@ def main() -> None:
         score_lists(lists, users, held_out, seen)
 
     times = medians(in_turns({"bare": bare, "concf": full}, options.rounds, warm_up=3))
-    line = {"users": USERS, "items": ITEMS, "dimensions": DIMENSIONS, "evaluated_users": len(users)}
+    line: dict[str, Any] = {"users": USERS, "items": ITEMS, "dimensions": DIMENSIONS, "evaluated_users": len(users)}
     line |= {"device": torch.cuda.get_device_name(0), "lists_equal_cpu": True, "median_seconds": times}
     line |= {"concf_over_bare": times["concf"] / times["bare"], "peak_bytes": torch.cuda.max_memory_allocated()}
     write("evaluation-gpu", line)

@@ -5,6 +5,7 @@ python benchmarks/bench_folding.py DATA [--share 0.2] [--device cuda]
 DATA: a prepared data set. A share of its users is held out altogether (strong generalisation). Of each, four fifths of
 what it used is its history, the rest is to be found: Recall and NDCG at 50 over the whole catalogue. The ridge,
 EASE^R's regularisation and iALS' alpha are chosen on one half of the held-out users, the figures are of the other half.
+ConCF: preset `reference`.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from concf.deploy.ranking import Allowed, Ranker
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING, top_k
 from concf.evaluation.scorers import Factors
+from concf.learning.presets import choose_settings
 from concf.learning.settings import CONSENSUS
 from concf.learning.train import train
 
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 REGULARISATIONS = (50.0, 100.0, 200.0, 400.0)
 ALPHAS = (10.0, 40.0, 160.0)
+PRESET = "reference"
 
 
 def divided(data: Split, share: float, seed: int) -> tuple[Split, csr_array, csr_array]:
@@ -95,7 +98,7 @@ def ials_scores(model: Factors, histories: csr_array, alpha: float, regularisati
     return (np.array(found) @ items.T).astype(np.float32)
 
 
-def measure(data: Split, share: float, device: str, seed: int, changes: dict[str, Any] | None = None) -> dict[str, Any]:
+def measure(data: Split, share: float, device: str, seed: int) -> dict[str, Any]:
     split, histories, wanted = divided(data, share, seed)
     half = np.arange(histories.shape[0]) % 2 == 0
     parts = [(histories[mask], wanted[mask]) for mask in (half, ~half)]
@@ -115,7 +118,7 @@ def measure(data: Split, share: float, device: str, seed: int, changes: dict[str
     grid = [(alpha, 100.0) for alpha in ALPHAS]
     ials = {each: IALS(factors=128, alpha=each[0], regularisation=each[1]).fit(split.train) for each in grid}
     best("ials", grid, lambda each, used: by_scores(ials_scores(ials[each], used, *each), used))
-    run = train(split, changes, seed=seed, device=device)
+    run = train(split, choose_settings(PRESET), seed=seed, device=device)
     for name in (run.best_head(), CONSENSUS):
 
         def lists(ridge: float, used: csr_array, by: str = name) -> NDArray[np.int32]:
@@ -134,7 +137,7 @@ def main() -> None:
     chosen = parser.parse_args()
     data = Split.load(chosen.data)
     about = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "seed": chosen.seed}
-    write("folding", about | measure(data, chosen.share, chosen.device, chosen.seed))
+    write("folding", about | {"preset": PRESET} | measure(data, chosen.share, chosen.device, chosen.seed))
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ def with_concf(path: Path | None) -> Reading:
     """The whole of it. path None: import only, here and below."""
     from concf.data.read import read
 
-    return _timed(lambda: len(read(path)), path)
+    return _timed(lambda path: len(read(path)), path)
 
 
 def with_polars(path: Path | None) -> Reading:
     """Read all, count the pairs."""
     import polars as pl
 
-    def pairs() -> int:
-        log = pl.read_parquet(path) if str(path).endswith(".parquet") else pl.read_csv(path)
+    def pairs(path: Path) -> int:
+        log = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path)
         return len(log.group_by(KEYS).len())
 
     return _timed(pairs, path)
@@ -77,17 +77,18 @@ def with_pandas(path: Path | None) -> Reading:
     import pandas as pd
     from scipy.sparse import csr_matrix
 
-    def pairs() -> int:
-        log = pd.read_parquet(path) if str(path).endswith(".parquet") else pd.read_csv(path)
+    def pairs(path: Path) -> int:
+        log = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
         (user, users), (item, items) = (pd.factorize(log[key], sort=True) for key in KEYS)
-        return csr_matrix((np.ones(len(log), np.float32), (user, item)), shape=(len(users), len(items))).nnz
+        matrix = csr_matrix((np.ones(len(log), np.float32), (user, item)), shape=(len(users), len(items)))
+        return int(matrix.nnz)
 
     return _timed(pairs, path)
 
 
-def _timed(work: Callable[[], int], path: Path | None) -> Reading:
+def _timed(work: Callable[[Path], int], path: Path | None) -> Reading:
     begin, begin_processor = time.perf_counter(), time.process_time()
-    pairs = work() if path else 0
+    pairs = work(path) if path else 0
     return Reading(time.perf_counter() - begin, time.process_time() - begin_processor, pairs)
 
 
@@ -116,7 +117,7 @@ def measure(path: Path, rounds: int, imports: dict[str, float]) -> dict[str, Any
             peaks[name].append(peak)
     seconds = {name: [one.seconds for one in repeats] for name, repeats in readings.items()}
     processor = {name: [one.processor_seconds for one in repeats] for name, repeats in readings.items()}
-    line = {
+    line: dict[str, Any] = {
         "log": path.name,
         "file_mb": path.stat().st_size / (1 << 20),
         "pairs": {name: repeats[0].pairs for name, repeats in readings.items()},

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def measure(data: Split, settings: ConCFSettings, world: World) -> dict[str, Any
         "alone": alone(world, 1, single.agree),
         "alone_with_all_threads": alone(world, world.size, single.agree),
     }
-    added, before = (bytes_added(lambda teaching=each: together._step(part, teaching)) for each in (True, False))
+    added, before = (bytes_added(partial(together._step, part, teaching)) for teaching in (True, False))
     step = in_turns(steps, rounds=25, warm_up=3)
     busy = {name: busy_seconds(steps[name]) for name in ("together", "alone")}
     agreement = in_turns(agreements, rounds=5)

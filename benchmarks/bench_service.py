@@ -69,7 +69,7 @@ def floor(body: Path) -> None:
 
 def call(port: int, **wanted: Any) -> dict[str, Any]:
     """What the callers of http_load.py say."""
-    words = [sys.executable, HERE / "http_load.py", str(port), "-"]
+    words = [sys.executable, str(HERE / "http_load.py"), str(port), "-"]
     done = subprocess.run(words, input=json.dumps(wanted), capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 
@@ -104,7 +104,7 @@ def in_rounds(service: int, rival: int, users: list[Any], rounds: int, requests:
 
 def beside_enemies(port: int, users: list[Any], seconds: float, right: dict[str, list[Any]]) -> dict[str, Any]:
     """Right questions, with every answer compared, while others attack."""
-    words = [sys.executable, HERE / "http_load.py", str(port), json.dumps({"hostile_seconds": seconds})]
+    words = [sys.executable, str(HERE / "http_load.py"), str(port), json.dumps({"hostile_seconds": seconds})]
     enemy = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     found: dict[str, Any] = {"requests": 0, "failed": 0, "wrong": 0, "p99_ms": 0.0}
     while enemy.poll() is None:

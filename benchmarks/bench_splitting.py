@@ -13,6 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from measuring import in_turns, medians, write
@@ -38,7 +39,7 @@ def sort_in_users(interactions: Interactions) -> NDArray[np.int64]:
 def arrays(split: Split) -> dict[str, NDArray[np.generic]]:
     """What the folder holds."""
     log = split.interactions
-    columns = {"user": log.user, "item": log.item, "count": log.count, "part": split.parts}
+    columns: dict[str, NDArray[Any]] = {"user": log.user, "item": log.item, "count": log.count, "part": split.parts}
     ids = {"user_ids": log.user_ids.values, "item_ids": log.item_ids.values}
     return columns | ids | ({} if log.timestamp is None else {"timestamp": log.timestamp})
 

@@ -2,8 +2,8 @@
 
 python benchmarks/bench_training.py DATA [--device cuda] [--epochs 200]
 
-DATA: a prepared data set, such as `concf prepare citeulike --protocol paper --out DATA`. Preset `reference`. On a GPU
-also a whole run of so many epochs without early stopping, and its memory.
+DATA: a prepared data set, such as `concf prepare citeulike --protocol paper --out DATA`. All of it with preset
+`reference`. On a GPU also a whole run of so many epochs without early stopping, and its memory.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from concf.data.split import Split
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
 from concf.learning.trainer import Trainer
+
+PRESET = "reference"
 
 
 def bare_products(n_users: int, n_items: int, batch: int, size: int, device: str) -> Callable[[], None]:
@@ -51,7 +53,8 @@ def floor_milliseconds(n_users: int, n_items: int, batch: int, bandwidth: float 
 
 
 def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
-    trainer = Trainer(data, choose_settings("reference"), 0, device)
+    trainer = Trainer(data, choose_settings(PRESET), 0, device)
+    n_users, n_items = data.train.shape
     size = trainer.settings.training.batch
     batch = next(trainer.sampler.epoch(0, 0).to(trainer.device).split(size))
     for _ in range(trainer.settings.consensus.window):
@@ -70,7 +73,7 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
         return work
 
     works = {
-        "bare": bare_products(*data.train.shape, len(batch), trainer.model.encoder.size, device),
+        "bare": bare_products(n_users, n_items, len(batch), trainer.model.encoder.size, device),
         "warm_up_step": step(False),
         "step": step(True),
     }
@@ -80,13 +83,13 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
     repeats = 5 if device == "cuda" else 1
     epoch_seconds = [trainer.epoch(first + k)["seconds"] for k in range(repeats)]
     result = {
-        "users": data.train.shape[0], "items": data.train.shape[1], "pairs": int(data.train.nnz), "batch": len(batch),
+        "users": n_users, "items": n_items, "pairs": int(data.train.nnz), "batch": len(batch),
         "median_seconds": middle, "fastest_seconds": best,
         "step_over_bare": middle["step"] / middle["bare"],
         "fastest_step_over_bare": best["step"] / best["bare"],
         "lesson_epoch_seconds": sorted(epoch_seconds)[len(epoch_seconds) // 2],
         "rank_validate_consensus_seconds": medians(in_turns({"agree": agree}, rounds=repeats))["agree"],
-        "floor_milliseconds": floor_milliseconds(*data.train.shape, len(batch)),
+        "floor_milliseconds": floor_milliseconds(n_users, n_items, len(batch)),
         "threads": torch.get_num_threads(),
     }  # fmt: skip
     if device == "cuda":
@@ -101,7 +104,8 @@ def whole_run(data: Split, epochs: int) -> dict[str, Any]:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    run = train(data, {"training": {"epochs": epochs, "patience": None}}, device="cuda")
+    settings = choose_settings(PRESET, {"training": {"epochs": epochs, "patience": None}})
+    run = train(data, settings, device="cuda")
     torch.cuda.synchronize()
     return {
         "epochs": epochs,
@@ -120,8 +124,8 @@ def main() -> None:
     parser.add_argument("--out", default="training")
     chosen = parser.parse_args()
     data = Split.load(chosen.data)
-    protocol = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name}
-    write(chosen.out, protocol | measure(data, chosen.device, chosen.epochs))
+    about = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "preset": PRESET}
+    write(chosen.out, about | measure(data, chosen.device, chosen.epochs))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,12 @@
 Every measurement is a line of benchmarks/results/baselines-*.jsonl; one that stands there is not run again.
 """
 
+from __future__ import annotations
+
 import argparse
 from pathlib import Path
+
+from sources import TITLE, commits_table, lines
 
 from concf.baselines.table import BASELINES
 from concf.comparison import Comparison, compare
@@ -39,6 +43,13 @@ def section(comparison: Comparison) -> str:
     return title + markdown(*comparison_rows(comparison)) + f"\nSplit hashes: {hashes}.\n"
 
 
+def page(sections: list[str], results: Path) -> str:
+    """docs/baselines.md."""
+    names = [f"baselines-{run}" for run in RUNS]
+    commits = commits_table({name: lines(name, results) for name in names})
+    return HEAD.format(models=",".join(BASELINES)) + "".join(sections) + f"\n## {TITLE}\n\n{commits}"
+
+
 def data_set(run: str, folder: Path) -> Split:
     """The prepared folder, made if it is not there."""
     if not (folder / run).exists():
@@ -61,8 +72,7 @@ def main() -> None:
         sections.append(section(compare(data_set(run, options.data), list(BASELINES), log=log)))
         print(sections[-1], flush=True)
     if not options.only:
-        head = HEAD.format(models=",".join(BASELINES))
-        (ROOT / "docs" / "baselines.md").write_text(head + "".join(sections), encoding="utf-8")
+        (ROOT / "docs" / "baselines.md").write_text(page(sections, options.results), encoding="utf-8")
 
 
 if __name__ == "__main__":

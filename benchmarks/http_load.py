@@ -6,6 +6,7 @@ python benchmarks/http_load.py PORT '{"hostile_seconds": 10}'
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -73,8 +74,9 @@ async def ask(port: int, paths: list[str], requests: int, expected: list[Any] | 
         taken["expected"] = expected
     loop, begin = asyncio.get_running_loop(), time.perf_counter()
     callers = [Caller(paths, requests // CONNECTIONS, taken, 7919 * place) for place in range(CONNECTIONS)]
-    for caller in callers:
-        await loop.create_connection(lambda caller=caller: caller, "127.0.0.1", port)
+    waiting = iter(callers)
+    for _ in callers:
+        await loop.create_connection(lambda: next(waiting), "127.0.0.1", port)
     await asyncio.gather(*(caller.end for caller in callers))
     passed, seconds = time.perf_counter() - begin, sorted(taken["seconds"])
     return {
@@ -166,7 +168,11 @@ def attack(port: int, sent: bytes) -> str:
 
 
 def main() -> None:
-    port, wanted = int(sys.argv[1]), json.loads(sys.argv[2] if sys.argv[2] != "-" else sys.stdin.read())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("port", type=int)
+    parser.add_argument("wanted", help="a JSON object as above; -: it is read from standard input")
+    chosen = parser.parse_args()
+    port, wanted = chosen.port, json.loads(sys.stdin.read() if chosen.wanted == "-" else chosen.wanted)
     if "hostile_seconds" in wanted:
         print(json.dumps(hostile(port, wanted["hostile_seconds"])))
         return

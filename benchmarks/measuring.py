@@ -9,7 +9,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -25,7 +25,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def in_turns(works: dict[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+def in_turns(works: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
     """name -> [rounds] seconds. One call of each a round, so that whatever else the machine does hits all alike."""
     for _ in range(warm_up):
         for work in works.values():

@@ -1,30 +1,32 @@
-"""Write docs/benchmarks.md from the raw lines under benchmarks/results/.
+"""Write docs/benchmarks.md from the raw lines under benchmarks/results/, and which commits other pages' lines are of.
 
-make bench
+python benchmarks/render.py     (the last step of `make bench`)
 """
 
 from __future__ import annotations
 
-import json
+import argparse
 from pathlib import Path
 from typing import Any
+
+from sources import TITLE, commits_table, fill_in, lines
 
 from concf.tables import markdown
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 HEAD = """# Speed and memory
 
 Rebuilt by `make bench` (an hour, most of it the large memory run; the GPU's line by
-`benchmarks/bench_training.py DATA --device cuda`). Raw lines with machine and commit are under `benchmarks/results/`.
+`benchmarks/bench_training.py DATA --device cuda`). Raw lines with machine and commit are under `benchmarks/results/`;
+[which commits they are of](#where-the-lines-come-from) stands at the end.
 Times are medians on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what
 counts.
 """
-
-
-def lines(name: str) -> list[dict[str, Any]]:
-    path = RESULTS / f"{name}.jsonl"
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+NEWEST = ("training-gpu", "evaluation-gpu", "service")  # of these the newest line is shown
+SHOWN = (
+    "training", "training-gpu", "memory", "scaling", "evaluation", "evaluation-gpu", "folding", "service", "loading",
+    "loading-busy", "splitting",
+)  # fmt: skip
 
 
 def evaluation() -> str:
@@ -273,11 +275,19 @@ def draw_scaling() -> None:
     figure.savefig(ROOT / "docs" / "scaling.png", dpi=110)
 
 
+def page() -> str:
+    """docs/benchmarks.md."""
+    body = training() + evaluation() + folding() + serving() + loading() + splitting()
+    shown = {name: lines(name)[-1:] if name in NEWEST else lines(name) for name in SHOWN}
+    return f"{HEAD}{body}\n## {TITLE}\n\n{commits_table(shown)}"
+
+
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     draw_scaling()
-    (ROOT / "docs" / "benchmarks.md").write_text(
-        HEAD + training() + evaluation() + folding() + serving() + loading() + splitting(), encoding="utf-8"
-    )
+    (ROOT / "docs" / "benchmarks.md").write_text(page(), encoding="utf-8")
+    for other in (ROOT / "docs").glob("*.md"):
+        fill_in(other)
 
 
 if __name__ == "__main__":

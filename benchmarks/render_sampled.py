@@ -5,18 +5,16 @@ python benchmarks/render_sampled.py
 
 from __future__ import annotations
 
-import json
+import argparse
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
-from measuring import RESULTS
+from sources import Line, commits_table, lines
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 MARKS = ("<!-- sampled softmax: written by benchmarks/render_sampled.py -->", "<!-- end of sampled softmax -->")
 FIGURES = {"R@20": "recall@20", "N@20": "ndcg@20", "R@50": "recall@50", "N@50": "ndcg@50"}
 TITLES = {"citeulike": "CiteULike", "ciao": "Ciao"}
-Line = dict[str, Any]
 
 
 def table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -28,16 +26,17 @@ def way(line: Line) -> tuple[int, float]:
     return (0, 0.0) if line["samples"] is None else (line["samples"], line["power"])
 
 
-def accuracies(lines: list[Line]) -> list[str]:
+def accuracies(found: list[Line]) -> list[str]:
     """Means over seeds: one head alone, and of the whole preset CF-E and the consensus.
 
     A way that was not measured with every seed of the full softmax is left out: it would not be compared with its own.
     """
     models: dict[tuple[str, ...], dict[tuple[int, float], dict[int, Line]]] = {}
-    for line in lines:
+    for line in found:
         several = len(line["objectives"]) > 1
-        whose = (TITLES.get(line["data"], line["data"]), line["protocol"], "`reference`" if several else "alone")
-        models.setdefault((*whose, line["device"]), {}).setdefault(way(line), {})[line["seed"]] = line
+        data = str(line["data"])
+        whose = (TITLES.get(data, data), line["protocol"], "`reference`" if several else "alone", line["device"])
+        models.setdefault(whose, {}).setdefault(way(line), {})[line["seed"]] = line
     rows = []
     for (data, protocol, model, device), ways in sorted(models.items()):
         seeds = sorted(ways[0, 0.0])
@@ -58,24 +57,30 @@ def in_words(seconds: float) -> str:
     return f"{1e3 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
-def times(lines: list[Line]) -> list[str]:
+def times(found: list[Line]) -> list[str]:
     """A step's time, and how often a sampled one fits into a full one."""
     rows = []
-    for line in sorted(lines, key=lambda line: (line["device"], line["objectives"], line["items"])):
+    for line in sorted(found, key=lambda line: (line["device"], line["objectives"], line["items"])):
         each, ratio = line["median_seconds"], line["full_over_sampled"]
         sampled = [f"{in_words(each[n])} ({ratio[n]:.1f} x)" for n in ratio]
         rows.append([line["objectives"], f"{line['items']:,}", in_words(each["full"]), *sampled, line["device"]])
-    ways = [f"{n} draws" for n in lines[0]["full_over_sampled"]]
+    ways = [f"{n} draws" for n in found[0]["full_over_sampled"]]
     return table(["heads", "items", "full", *ways, "device"], rows)
 
 
+def body() -> str:
+    """What stands between the marks."""
+    every = lines("sampled_softmax")
+    of = {what: [line for line in every if line["what"] == what] for what in ("accuracy", "time")}
+    tables = "\n".join([*accuracies(of["accuracy"]), "", *times(of["time"])])
+    return f"{tables}\n\n{commits_table({'sampled_softmax': every})}"
+
+
 def main() -> None:
-    lines = [json.loads(line) for line in (RESULTS / "sampled_softmax.jsonl").read_text("utf-8").splitlines()]
-    of = {what: [line for line in lines if line["what"] == what] for what in ("accuracy", "time")}
-    body = [*accuracies(of["accuracy"]), "", *times(of["time"])]
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     before, rest = PAGE.read_text("utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    PAGE.write_text(before + "\n".join([MARKS[0], "", *body, "", MARKS[1]]) + after, "utf-8")
+    PAGE.write_text(before + f"{MARKS[0]}\n\n{body()}\n{MARKS[1]}" + after, "utf-8")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ python benchmarks/render_strong.py
 
 from __future__ import annotations
 
-import json
+import argparse
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from scipy.stats import ttest_rel
+from sources import commits_table, lines
 from strong import ABLATIONS, CHOICE_SEEDS, DATA, RESULTS, ROOT
 
 FIGURES = ("recall@50", "ndcg@50")
@@ -34,23 +35,19 @@ EVIDENCE = {  # stage and label in the trials -> what the judge hears
 Series = dict[int, dict[str, float]]  # seed -> figures
 
 
-def lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RESULTS / name).read_text("utf-8").splitlines()]
-
-
-def series(name: str) -> dict[str, dict[str, Series]]:
+def series() -> dict[str, dict[str, Series]]:
     """Data set -> who -> seed -> test figures."""
     found: dict[str, dict[str, Series]] = {each: {} for each in DATA}
-    for line in [*lines("strong-baselines.jsonl"), *lines("strong.jsonl")]:
+    for line in [*lines("strong-baselines"), *lines("strong")]:
         key, rows = line["key"], line["rows"]
-        who = {
+        who: dict[str, dict[str, Any]] = {
             "strong": {HEAD: line.get("best_head"), AGREED: "consensus"},
             "apart": {FUSION: "R-consensus", JUDGED: "consensus"},
             "squares, judged": {ALIKE: "consensus"},
         }
         for title, row in who.get(key["variant"], {key["variant"]: key["variant"]}).items():
             found[key["data"]].setdefault(title, {})[key["seed"]] = rows[row]["test"]
-    return found[name] if name else found
+    return found
 
 
 def best_baseline(known: dict[str, Series]) -> dict[str, str]:
@@ -96,11 +93,11 @@ def ablations(measured: str, without: frozenset[str] = frozenset()) -> str:
     """Validation of the best head and of the consensus without each part, beside `strong` on the same splits."""
     found: dict[str, dict[tuple[str, int], tuple[float, float]]] = {}
     for line in lines(measured):
-        rows, key = line["rows"], line["key"]
+        measures, key = line["rows"], line["key"]
         if key["variant"] not in ABLATIONS.keys() - without or key["seed"] not in CHOICE_SEEDS:
             continue
-        figures = rows[line["best_head"]]["validation"], rows["consensus"]["validation"]
-        found.setdefault(key["variant"], {})[key["data"], key["seed"]] = figures
+        both = measures[line["best_head"]]["validation"], measures["consensus"]["validation"]
+        found.setdefault(key["variant"], {})[key["data"], key["seed"]] = both
     names, tables = list(reversed(DATA)), []
     for splits in sorted({frozenset(runs) for runs in found.values()}, key=lambda each: -len(each)):
         rows = []
@@ -117,7 +114,7 @@ def ablations(measured: str, without: frozenset[str] = frozenset()) -> str:
 def evidence() -> str:
     """Validation and test Recall@50 of judges that hear more, in a prototype: means over splits, gains in percent."""
     found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
-    for line in lines("strong-trials-evidence-2.jsonl"):
+    for line in lines("strong-trials-evidence-2"):
         if line.get("form") == "3":
             who = line["stage"].removeprefix("evidence "), line["label"], line["data"].rpartition("-")[0]
             found.setdefault(who, {})[line["data"]] = [line["crossed"][0], line["test"][0]]
@@ -171,9 +168,9 @@ def plot(target: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), layout="constrained")
-    every = [*lines("strong-baselines.jsonl"), *lines("strong.jsonl")]
+    every, known_of = [*lines("strong-baselines"), *lines("strong")], series()
     for axis, name in zip(axes.flat, reversed(DATA), strict=True):
-        known = series(name)
+        known = known_of[name]
         for who, runs in known.items():
             variant = {
                 HEAD: "strong",
@@ -206,28 +203,35 @@ def _time(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
 
 
-def main() -> None:
-    known = series("")
-    alone, steps = lines("strong-alone.jsonl"), lines("strong-steps.jsonl")[-1]
+def page() -> str:
+    """docs/strong.md."""
+    known = series()
+    alone, steps = lines("strong-alone"), lines("strong-steps")[-1]
+    trials = sorted(path.stem for path in RESULTS.glob("strong-trials*.jsonl"))
+    whole = ("strong", "strong-baselines", "strong-ablations", "strong-former", "strong-alone", *trials)
     text = (ROOT / "benchmarks" / "strong_words.md").read_text("utf-8")
     filled = {
         "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
-        "ablations": ablations("strong-ablations.jsonl"),
-        "former": ablations(
-            "strong-former.jsonl", frozenset({"no lesson", "no judge", "no guests", "everyone is taught"})
-        ),
+        "ablations": ablations("strong-ablations"),
+        "former": ablations("strong-former", frozenset({"no lesson", "no judge", "no guests", "everyone is taught"})),
         "evidence": evidence(),
         "goal": goal(known),
-        "n": f"{sum(len(lines(path.name)) for path in RESULTS.glob('strong-trials*.jsonl')):,}",
+        "n": f"{sum(len(lines(name)) for name in trials):,}",
         "alone": " and ".join(
             f"{_time(line['seconds'])} on {'an H200' if 'cuda' in line['device'] else 'two cores'}" for line in alone
         ),
         **{name: f"{seconds:.2g}" for name, seconds in steps["seconds"].items()},
         "settings": ", ".join(f"`{name}`" for name in alone[0]["settings"]["objectives"]),
+        "commits": commits_table({name: lines(name) for name in whole} | {"strong-steps": [steps]}),
     }
     for name, words in filled.items():
         text = text.replace(f"{{{{{name}}}}}", words)
-    (ROOT / "docs" / "strong.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    (ROOT / "docs" / "strong.md").write_text(page(), encoding="utf-8")
     plot(ROOT / "docs" / "strong.png")
 
 

@@ -7,6 +7,7 @@ For each way to take rows: the collectives that PyTorch counts, and how much of 
 
 from __future__ import annotations
 
+import argparse
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.debug import CommDebugMode
 
 from concf.learning.world import joined
-from concf.model.kernels import take_rows
+from concf.model.rows import take_rows
 
 ROWS, SIZE, BATCH = 100_000, 64, 1024
 
@@ -31,10 +32,10 @@ def watched(
 ) -> dict[str, Any]:
     """Take the rows so that each process has its own of them, and the gradient of a loss of its own."""
     table.grad = None
-    with CommDebugMode() as forward:
+    with CommDebugMode() as forward:  # type: ignore[no-untyped-call]
         mine = take(table, places).redistribute(places.device_mesh, [Shard(dim)]).to_local()
     try:
-        with CommDebugMode() as backward:
+        with CommDebugMode() as backward:  # type: ignore[no-untyped-call]
             mine.square().sum().backward()
     except RuntimeError as error:
         return {"forward": counts(forward), "backward": f"fails: {str(error).splitlines()[0]}"}
@@ -53,6 +54,7 @@ def counts(mode: CommDebugMode) -> dict[str, int]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with joined() as world:

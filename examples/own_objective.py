@@ -6,7 +6,7 @@ import concf
 from concf.model.heads import DotHead
 
 
-def smooth_hinge(positive, negative):
+def smooth_hinge(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
     """sum [1 - s_ui + s_uj]_+^2: the further a pair is in the wrong order, the more it costs. Scores: [B]."""
     return torch.relu(1 - positive + negative).square().sum()
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import concf
 
 if len(sys.argv) > 1:
-    log = Path(sys.argv[1])
-    model = concf.ConCF().fit(log)
+    model = concf.ConCF("strong").fit(Path(sys.argv[1]))
 else:
     log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
     model = concf.ConCF("reference", training={"epochs": 15}, consensus={"every": 3, "window": 2}).fit(log)

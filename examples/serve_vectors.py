@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,7 @@ with TemporaryDirectory() as folder:
     file = dict(np.load(Path(folder) / "vectors.npz", allow_pickle=False))
 
 
-def recommend(user, used, k):
+def recommend(user: int, used: Any, k: int) -> Any:
     """The k best items of a user; `used` are not shown again. All that a server needs."""
     vector = file["user_vectors"][np.searchsorted(file["user_ids"], user)]
     scores = file["item_vectors"] @ vector

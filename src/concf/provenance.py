@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,9 @@ from typing import Any
 from concf.version import VERSION
 
 LIBRARIES = ("torch", "numpy", "scipy", "polars", "implicit")
+DIGITS = 12  # of a commit
+NOT_RECORDED = "commit not recorded"
+CHANGED = "A + at a commit: measured with uncommitted changes. The code may have changed since a commit."
 
 
 def provenance() -> dict[str, Any]:
@@ -23,6 +28,20 @@ def provenance() -> dict[str, Any]:
         "versions": {name: found for name in LIBRARIES if (found := _version(name))},
         "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
     }
+
+
+def commit_of(line: Mapping[str, Any]) -> str:
+    """The commit that a measured line carries, with a + if the code had uncommitted changes."""
+    commit = str((line.get("provenance") or {}).get("commit") or "")
+    return commit.rstrip("+")[:DIGITS] + "+" * commit.endswith("+") or NOT_RECORDED
+
+
+def commits_of(lines: Iterable[Mapping[str, Any]]) -> str:
+    """Which commits measured lines are of, and how many lines each: "`54d8bab5f2ac` (3), commit not recorded (1)"."""
+    counts = Counter(map(commit_of, lines))
+    return ", ".join(
+        f"{commit if commit == NOT_RECORDED else f'`{commit}`'} ({count:,})" for commit, count in counts.items()
+    )
 
 
 def _version(name: str) -> str | None:
@@ -43,7 +62,7 @@ def _commit() -> str | None:
     top = _git(here, "rev-parse", "--show-toplevel")
     if top is None or Path(top, "src", "concf").resolve() != Path(here).resolve():
         return None  # installed, perhaps inside a checkout of something else
-    commit = _git(here, "rev-parse", "--short=12", "HEAD")
+    commit = _git(here, "rev-parse", f"--short={DIGITS}", "HEAD")
     return commit and commit + ("+" if _git(here, "status", "--porcelain", "--", here) else "")
 
 

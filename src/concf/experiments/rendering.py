@@ -20,6 +20,7 @@ from concf.experiments.published import BEST, CONSENSUS
 from concf.experiments.table import Table
 from concf.experiments.tables import TABLES
 from concf.experiments.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
+from concf.provenance import CHANGED, commit_of
 from concf.tables import markdown
 
 INTRODUCTION = """# The paper, reproduced
@@ -264,12 +265,13 @@ def _sources(lines: Iterable[Line]) -> str:
         provenance = line.get("provenance", {})
         machine = ", ".join(part for part in (str(line.get("device", "")), _machine(provenance)) if part)
         versions = _words(provenance.get("versions"))
-        source = (machine or "–", str(provenance.get("commit") or "–"), versions or "–")
+        source = (machine or "–", commit_of(line), versions or "–")
         counts[source] += 1
         seconds[source] += line.get("seconds", 0)
     rows = [[*source, str(counts[source]), f"{seconds[source]:,.0f}"] for source in sorted(counts)]
     header = ["machine", "commit", "versions", "lines", "seconds in all"]
-    return "## Where the lines come from\n\n" + (markdown(header, rows) if rows else "Nothing was measured yet.\n")
+    table = f"{markdown(header, rows)}\n{CHANGED}\n" if rows else "Nothing was measured yet.\n"
+    return f"## Where the lines come from\n\n{table}"
 
 
 def _machine(provenance: Mapping[str, Any]) -> str:

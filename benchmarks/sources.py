@@ -1,0 +1,43 @@
+"""Where the lines that a page shows come from: the commits that each file of results was measured at."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from measuring import RESULTS
+
+from concf.provenance import CHANGED, commits_of
+from concf.tables import markdown
+
+TITLE = "Where the lines come from"
+MARKED = re.compile(
+    r"(<!-- commits of ([\w -]+): written by benchmarks/render\.py -->\n).*?(<!-- end of commits -->)", re.S
+)
+Line = dict[str, Any]
+
+
+def lines(name: str, results: Path = RESULTS) -> list[Line]:
+    """The lines of results/NAME.jsonl; none if there is no such file."""
+    path = results / f"{name}.jsonl"
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def commits_table(shown: Mapping[str, Sequence[Line]]) -> str:
+    """Name of a file -> its lines that a page shows. In Markdown: the commits of each, and how many lines of each."""
+    rows = [[f"`benchmarks/results/{name}.jsonl`", commits_of(found)] for name, found in shown.items() if found]
+    return f"{markdown(['lines of', 'commits (lines)'], rows)}\n{CHANGED}\n"
+
+
+def fill_in(page: Path) -> None:
+    """The tables of a page whose other words are written by hand, between marks that name the files of results."""
+    text = page.read_text(encoding="utf-8")
+
+    def filled(found: re.Match[str]) -> str:
+        begin, names, end = found.groups()
+        return f"{begin}\n{commits_table({name: lines(name) for name in names.split()})}\n{end}"
+
+    page.write_text(MARKED.sub(filled, text), encoding="utf-8")
