@@ -263,7 +263,7 @@ def test_new_users_get_far_more_than_what_is_popular() -> None:
         return float(np.mean([hits[user] / min(20, len(held_out[user])) for user in asked]))
 
     popular = recall(model.recommend(list(asked), 20, unknown="popular", exclude=asked))
-    nothing_known = dict.fromkeys(asked, ["unknown"])
+    nothing_known = {user: ["unknown"] for user in asked}
     for by in ("consensus", "multinomial"):
         assert recall(model.recommend(history=asked, k=20, by=by)) > 1.35 * popular
         assert recall(model.recommend(history=nothing_known, k=20, by=by, exclude=asked)) > 0.9 * popular
