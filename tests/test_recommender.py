@@ -285,6 +285,9 @@ def test_longer_lists_than_there_are_items(either: Trained) -> None:
         assert ids[place, there:].tolist() == [None if text else -1] * (100 - there)
         assert (scores[place, there:] == -np.inf).all()
         assert np.isfinite(scores[place, :there]).all()
+    everyone, _ = model.recommend(k=100, by="bpr", frame="arrays")
+    assert everyone.shape == (40, 100)
+    assert everyone[:5].tolist() == ids.tolist()
     one, figures = model.recommend(either.users[2], 100, by="bpr", frame="arrays")
     assert (one.tolist(), figures.shape) == (ids[2].tolist(), (100,))
 

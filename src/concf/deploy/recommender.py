@@ -105,14 +105,12 @@ class Recommender:
                  used these *too*. Such users are folded in (see `concf.deploy.folding`); a consensus of theirs is by
                  rank alone, since no head has ranked for them over time. With no known item it is the average user's
         """
-        single = is_one(users) if history is None else not isinstance(history, Mapping)
-        asked, blocks = self._answer(
-            users, k, by, filter_viewed, items, exclude, unknown, unknown_items, history
-        )  # fmt: skip
+        asked, blocks = self._answer(users, k, by, filter_viewed, items, exclude, unknown, unknown_items, history)
         found = list(blocks)
         if (frame or self.frame) == "arrays":
             _, places, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
             ids = named(self.item_ids, places)
+            single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
             return (ids[0], scores[0]) if single else (ids, scores)
         kind = self._kind(asked)
         tables = [long_table(*block, self.item_ids, kind) for block in found]
