@@ -109,7 +109,13 @@ def test_a_picture_is_named_and_described() -> None:
     assert ids == {"title": "k-title", "desc": "k-about"}
     assert "Title <1>" in read.said
     assert "<bpr> 0.2000 (0.1000 to 0.3000)" in read.said
-    assert "x" * 17 + "…" in read.said
+    assert "x" * 8 + "…" + "x" * 9 in read.said
+
+
+def test_long_names_beside_a_chart_stay_different() -> None:
+    names = [f"weighted-squares@{penalty}" for penalty in ("0.02", "0.04", "0.03#pupil", "0.04#pupil")]
+    read = Reader(intervals("k", "title", "about", [Row(name, "c0 d0", 0.2, 0.1, 0.3) for name in names]))
+    assert all(words in read.said for words in ("…uares@0.02", "…uares@0.04", "…0.03#pupil", "…0.04#pupil"))
 
 
 def test_no_two_looks_are_alike() -> None:

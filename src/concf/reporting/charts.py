@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
+from concf.layout import shortened
 from concf.reporting.markup import Safe, joined, tag
 
 WIDTH, HEIGHT = 420.0, 250.0
@@ -105,13 +106,14 @@ def intervals(key: str, title: str, about: str, rows: Sequence[Row], *, up: Form
         at = _n(scale(x))
         drawn += [tag("line", x1=at, x2=at, y1=_n(TOP), y2=_n(height - 24), class_="grid"),
                   _label(scale(x), height - 6, up(x), "middle")]  # fmt: skip
+    names = shortened([row.name for row in rows], LONGEST)
     for place, row in enumerate(rows):
         y = TOP + ROW * (place + 0.5)
         bar = tag("line", x1=_n(scale(row.low)), x2=_n(scale(row.high)), y1=_n(y), y2=_n(y), class_="bar")
         mark = _mark(row.look, scale(row.value), y, 5)
         said = tag("title", f"{row.name} {row.value:.4f} ({row.low:.4f} to {row.high:.4f})")
         drawn += [
-            _label(left - 12, y + 4, _short(row.name), "end", "name"),
+            _label(left - 12, y + 4, names[place], "end", "name"),
             tag("g", said, bar, mark, class_=row.look),
             _label(WIDTH, y + 4, f"{row.value:.4f}", "end", "value"),
         ]
@@ -192,10 +194,6 @@ _SHAPES = (
              (-0.4, 0.4), (-1.1, 0.4), (-1.1, -0.4), (-0.4, -0.4)),  # cross
     _polygon((0, -1.15), (1.1, -0.3), (0.7, 0.95), (-0.7, 0.95), (-1.1, -0.3)),  # pentagon
 )  # fmt: skip
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
 def _n(value: float) -> str:
