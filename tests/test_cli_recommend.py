@@ -215,13 +215,16 @@ def test_what_fails_in_the_middle_leaves_what_was_there(
         yield next(stream(model, *words, **options))
         raise DataError("the disk burned")
 
-    monkeypatch.setattr(Recommender, "stream", breaking)
     out = tmp_path / f"recs.{kind}"
+    assert concf("recommend", run, "-k", 2, "--out", out)[0] == 0
+    older = out.read_bytes()
+    out.unlink()
+    monkeypatch.setattr(Recommender, "stream", breaking)
     for before in ([], [out]):
         assert concf("recommend", run, "--out", out)[::2] == (2, "concf: the disk burned\n")
         assert list(tmp_path.iterdir()) == before
-        out.write_text("older")
-    assert out.read_text() == "older"
+        out.write_bytes(older)
+    assert out.read_bytes() == older
 
 
 KILLED = """

@@ -223,7 +223,7 @@ def test_a_missing_library_is_told_before_anything_is_fitted(data: Split, monkey
 def test_nonsense_is_refused(data: Split) -> None:
     with pytest.raises(ConfigError, match="'magic'"):
         compare(data, ["magic"])
-    with pytest.raises(ConfigError, match="cannot tune"):
+    with pytest.raises(ConfigError, match="no model was named"):
         compare(data, [])
     with pytest.raises(ConfigError, match="magic"):
         compare(data, MODELS, metrics=("magic",))

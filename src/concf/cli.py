@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -115,7 +116,7 @@ def compare(
     tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings (default: the first metric at the greatest length).")] = None,
     test: Annotated[str, typer.Option(help="Significance: t or wilcoxon, paired, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a killed comparison goes on from there.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table there as Markdown.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table there as Markdown: a .md file.")] = None,
     engine: Annotated[str | None, typer.Option(help="Measure by several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="one after the other")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
@@ -132,6 +133,8 @@ def compare(
     from concf.tables import markdown as markdown_table
 
     choice("test", test, ("t", "wilcoxon"))
+    if markdown is not None and markdown.suffix != ".md":
+        raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
     if engine is not None:
         choice("engine", engine, ENGINES)
     elif workers is not None:
@@ -292,15 +295,25 @@ def main() -> None:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except MemoryError as error:
         _fail(f"not enough memory ({error}). Ask for shorter lists, or for less at a time")
+    except RuntimeError as error:  # PyTorch's, which has no kind of its own on a CPU
+        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        _fail(f"not enough memory ({_size_asked(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
     except ValidationError as error:
         _fail("; ".join(_in_words(dict(problem)) for problem in error.errors()))
+
+
+def _size_asked(message: str) -> str:
+    """What of PyTorch's words helps: how much was asked for."""
+    found = re.search(r"tried to allocate [\d.]+ \w+", message, re.IGNORECASE)
+    return found[0].lower() if found else message.splitlines()[0]
 
 
 def _in_words(problem: dict[str, Any]) -> str:
     """One of pydantic's complaints: which setting, what is wrong, what was found."""
     where = ".".join(str(part) for part in problem["loc"])
     found = "" if isinstance(problem["input"], dict) else f", found {problem['input']!r}"
-    return f"{where + ': ' if where else ''}{problem['msg']}{found}"
+    return f"{where + ': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{found}"
 
 
 if __name__ == "__main__":

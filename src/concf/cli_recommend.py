@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 EVERYONE, FEW = "all", 5  # users; so many are shown of all
 SPREADING = "Several workers"
+COLUMNS = ["user_id", "item_id", "score", "rank"]  # of lists
 HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
 
@@ -153,8 +154,24 @@ def _writer(out: Path) -> Iterator[Callable[[pa.Table], None]]:
     kinds = {".parquet": _parquet, ".csv": _csv, ".jsonl": _json_lines}
     if out.suffix not in kinds:
         raise ConfigError(f"--out {out}: choose a name that ends in {', '.join(kinds)}")
+    if out.is_file() and out.stat().st_size and _columns_of(out) != COLUMNS:
+        raise DataError(f"{out}: exists and holds no lists of recommendations; it is left alone. Choose another --out")
     with new_file(out) as fresh, kinds[out.suffix](fresh) as write:
         yield write
+
+
+def _columns_of(path: Path) -> list[str]:
+    """The names of a file's columns; none of what cannot be read as its ending says."""
+    import pyarrow.parquet as pq
+
+    try:
+        if path.suffix == ".parquet":
+            return list(pq.read_schema(path).names)
+        with path.open(encoding="utf-8") as file:
+            first = file.readline(10_000)
+        return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]), [])
+    except (ValueError, TypeError, csv.Error):  # of Arrow, JSON and UTF-8
+        return []
 
 
 @contextmanager

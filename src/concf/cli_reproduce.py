@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 WHICH = "Which cells"
 RUNNING = "How to run"
 DOCUMENTS = "Documents"
+RESULTS = Path("results/reproduction.jsonl")
 
 
 def reproduce(
@@ -32,7 +33,7 @@ def reproduce(
     workers: Annotated[int | None, typer.Option(min=1, help="Cells at a time.", show_default="6 for each GPU, 1 on a CPU", rich_help_panel=RUNNING)] = None,
     engine: Annotated[str, typer.Option(help="Who measures them: processes, or ray (a local cluster, or the one at RAY_ADDRESS, with a worker for each core).", rich_help_panel=RUNNING)] = "processes",
     data: Annotated[Path, typer.Option(help="Where prepared data sets are kept.", rich_help_panel=RUNNING)] = Path("data"),
-    results: Annotated[Path, typer.Option(help="The lines of results.", rich_help_panel=RUNNING)] = Path("results/reproduction.jsonl"),
+    results: Annotated[Path, typer.Option(help="The lines of results.", rich_help_panel=RUNNING)] = RESULTS,
     render: Annotated[bool, typer.Option("--render", help="Write tables, figures and reproduction.md from the results alone.", rich_help_panel=DOCUMENTS)] = False,
     docs: Annotated[Path, typer.Option(help="Where they are written.", rich_help_panel=DOCUMENTS)] = Path("docs"),
     as_json: Json = False,
@@ -78,7 +79,8 @@ def reproduce(
         for path in draw(list(book.cells.values()), docs, results.parent):
             typer.echo(str(path), err=as_json)
     if failures:
-        raise ConcfError(f"{len(failures)} cells could not be measured; the others are kept. {failures[0]}")
+        cells_failed = "1 cell" if len(failures) == 1 else f"{len(failures)} cells"
+        raise ConcfError(f"{cells_failed} could not be measured; the others are kept. {failures[0]}")
 
 
 def _list(book: Book, *, as_json: bool) -> None:
@@ -101,4 +103,6 @@ def _report(cells: int, new: int, failures: list[str], results: Path, *, as_json
         said = {"cells": cells, "measured_now": new, "failures": failures, "results": str(results)}
         typer.echo(json.dumps(said))
         return
-    typer.echo(f"{cells} cells, {new} of them measured now. Lines: {results}. Draw them: concf reproduce --render")
+    where = "" if results == RESULTS else f" --results {results}"
+    draw = f" Draw them: concf reproduce --render{where}" if results.exists() else ""
+    typer.echo(f"{cells} cell{'s' * (cells != 1)}, {new} of them measured now. Lines: {results}.{draw}")

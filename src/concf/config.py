@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
+
+from concf.errors import ConfigError
 
 
 class Settings(BaseModel):
     """A record of settings; an unknown or nonsensical one is refused where it is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read as TOML ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: cannot be read as TOML (it is not text)") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None

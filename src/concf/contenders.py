@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Literal
 
-from concf.baselines.table import Candidate, candidate
+from concf.baselines.table import BASELINES, Candidate, candidate
 from concf.config import Settings
 from concf.data.split import Split
+from concf.errors import ConfigError
 from concf.learning.presets import PRESETS, preset
 from concf.learning.settings import CONSENSUS
 
@@ -48,6 +49,8 @@ def _recommenders(name: str, known: _ByHash) -> dict[str, Any]:
 
 def contenders(names: list[str]) -> dict[str, Candidate]:
     """The models of those names: baselines, and `concf:strong` and the like, of which head and consensus take part."""
+    if not names:
+        raise ConfigError(f"no model was named; choose from {', '.join([*BASELINES, f'{PREFIX}strong'])}")
     found: dict[str, Candidate] = {}
     for name in names:
         if not name.startswith(PREFIX):

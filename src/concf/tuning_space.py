@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import Field, ValidationError
 
-from concf.config import Settings
+from concf.config import Settings, read_toml
 from concf.errors import ConfigError
 from concf.learning.settings import ConCFSettings
 
@@ -95,10 +94,7 @@ def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict
 def read_space(space: Mapping[str, Any] | str | Path) -> Space:
     """A space from its file, or from a mapping of full names or nested ones; one that makes no sense is refused."""
     if not isinstance(space, Mapping):
-        try:
-            space = tomllib.loads(Path(space).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(f"{space}: cannot be read as TOML ({error})") from None
+        space = read_toml(Path(space))
     found = {name: _entry(name, value) for name, value in flat(space, leaf=_is_entry).items()}
     if not found:
         raise ConfigError(f"the space is empty: name settings, each as {EXAMPLE}")

@@ -128,8 +128,10 @@ def _refuse_strange_items(lists: NDArray[np.int32], n_items: int) -> None:
 
 
 def known_metrics(metrics: Iterable[str]) -> list[str]:
-    """The metrics' names; an unknown one is refused."""
+    """The metrics' names; an unknown one is refused, and so is none."""
     names = [metrics] if isinstance(metrics, str) else list(metrics)
+    if not names:
+        raise ConfigError(f"no metric was named; choose from {', '.join(ALL_METRICS)}")
     for name in names:
         if name not in ALL_METRICS:
             raise ConfigError(f"unknown metric {name!r}; choose from {', '.join(ALL_METRICS)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import torch
 
 from concf.book import Book
 from concf.data.split import Split
-from concf.errors import ConcfError
+from concf.errors import ConcfError, ConfigError
 from concf.experiments.cells import measure
 from concf.experiments.plan import Cell
 from concf.experiments.variants import VARIANTS
@@ -44,6 +45,8 @@ def run_cells(
     changes: settings over those of each variant, such as `training.epochs=2`; such lines stand apart from the others
     say:     called with a sentence for every cell
     """
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device or "cpu"):
+        raise ConfigError(f"device {device!r}: choose cpu or cuda")
     for preset, variant in {(cell.preset, cell.variant) for cell in cells}:
         choose_settings(preset, words=[*VARIANTS[variant], *changes])  # a misspelt change is refused at once
     missing = [cell for cell in cells if book.find(cell.key(changes)) is None]

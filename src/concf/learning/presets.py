@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from concf.config import read_toml
 from concf.errors import ConfigError
 from concf.learning.settings import (
     BalanceSettings,
@@ -102,7 +103,7 @@ def choose_settings(
     A file may say which preset it is over: `preset = "reference"`. Where nothing does, it is strong; of one head alone
     reference.
     """
-    layer = _read(Path(file)) if file else {}
+    layer = read_toml(Path(file)) if file else {}
     named = layer.pop("preset", None)
     if named is not None:
         preset(named)
@@ -153,13 +154,6 @@ def _in_words(problem: dict[str, Any]) -> str:
         return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
     found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
     return f"{where}{found}: {message}" if where else message
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None
 
 
 def _setting(word: str) -> dict[str, Any]:

@@ -1,0 +1,176 @@
+"""Commands as a hurried user types them: nobody's file is overwritten, nothing is silent nonsense, no traceback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+
+import polars as pl
+import pytest
+from small_run import SMALL, contents, small_data
+
+from concf.config import read_toml
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+CLI = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_data(tmp_path_factory.mktemp("data") / "small")
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    settings = choose_settings("reference", words=[*SMALL, "training.epochs=2"])
+    train(Split.load(data), settings, out=folder, data_folder=data)
+    return folder
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    """A copy that a test may break."""
+    return Path(copytree(trained, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.csv", "user_id,item_id,timestamp\n1,2,3\n"),
+        ("log.csv", "1,2\n"),
+        ("log.jsonl", '{"user_id": 1, "item_id": 2}\n'),
+        ("log.jsonl", "12\n"),
+        ("log.jsonl", "no JSON\n"),
+        ("log.parquet", "no Parquet"),
+        ("log.csv", "\n\n1,2\n"),
+    ],
+)
+def test_recommendations_replace_no_log(name: str, text: str, run: Path, tmp_path: Path, concf: CLI) -> None:
+    log = tmp_path / name
+    log.write_text(text, encoding="utf-8")
+    code, _, err = concf("recommend", run, "--users", 1, "-k", 3, "--out", log)
+    assert code == 2
+    assert f"{log}: exists and holds no lists of recommendations; it is left alone. Choose another --out" in err
+    assert log.read_text(encoding="utf-8") == text
+
+
+def test_recommendations_replace_no_file_of_a_run(run: Path, concf: CLI) -> None:
+    before = contents(run)
+    for name in ("users.parquet", "items.parquet", "history.jsonl"):
+        code, _, err = concf("recommend", run, "--users", 1, "-k", 3, "--out", run / name)
+        assert code == 2
+        assert "it is left alone" in err
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_recommendations_replace_those_of_before(kind: str, run: Path, tmp_path: Path, concf: CLI) -> None:
+    out, read = tmp_path / f"recs.{kind}", {"csv": pl.read_csv, "jsonl": pl.read_ndjson, "parquet": pl.read_parquet}
+    out.touch()  # an empty file is nobody's
+    for k in (5, 3):
+        assert concf("recommend", run, "--users", "1,2", "-k", k, "--out", out)[0] == 0
+        assert len(read[kind](out)) == 2 * k
+
+
+def test_a_table_of_a_comparison_replaces_no_log(data: Path, tmp_path: Path, concf: CLI) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("user,item\n1,2\n", encoding="utf-8")
+    words = ("compare", data, "--models", "popularity", "--seeds", 1, "--markdown")
+    code, _, err = concf(*words, log)
+    assert (code, log.read_text(encoding="utf-8")) == (2, "user,item\n1,2\n")
+    assert f"--markdown {log}: choose a name that ends in .md" in err
+    assert concf(*words, tmp_path / "table.md")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--metrics", ""], "no metric was named; choose from recall, ndcg"),
+        (["--metrics", " , "], "no metric was named"),
+        (["--models", ""], "no model was named; choose from popularity, itemknn"),
+    ],
+)
+def test_a_comparison_of_nothing_is_refused(words: list[str], message: str, data: Path, concf: CLI) -> None:
+    code, _, err = concf("compare", data, "--seeds", 1, *words)
+    assert code == 2
+    assert message in err
+
+
+def test_an_evaluation_of_nothing_is_refused(run: Path, concf: CLI) -> None:
+    code, out, err = concf("evaluate", run, "--metrics", "")
+    assert (code, out) == (2, "")
+    assert "no metric was named; choose from recall, ndcg" in err
+
+
+def test_a_model_that_fits_no_memory_is_refused_in_words(data: Path, tmp_path: Path, concf: CLI) -> None:
+    words = ("--preset", "reference", "--set", f"model.dimensions={10**12}", "--out", tmp_path / "run")
+    code, _, err = concf("train", data, *words)
+    assert code == 2
+    assert "concf: not enough memory (tried to allocate" in err
+    assert "Set fewer model.dimensions, or a smaller training.batch" in err
+
+
+def test_other_errors_of_pytorch_are_not_hidden(monkeypatch: pytest.MonkeyPatch, concf: CLI) -> None:
+    def broken(**_: object) -> None:
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr("concf.cli.app", broken)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        concf("train")
+
+
+def test_what_is_wrong_is_said_without_the_words_of_a_library(tmp_path: Path, concf: CLI) -> None:
+    words = ("--protocol", "random", "--valid", 0.6, "--test", 0.6, "--out", tmp_path / "data")
+    code, _, err = concf("prepare", "demo", *words)
+    assert code == 2
+    assert err.startswith("concf: valid 0.6 + test 0.6 leave nothing to train on")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda _: None, "No such file or directory"),
+        (lambda path: path.mkdir(), "Is a directory"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "it is not text"),
+        (lambda path: path.write_text("a ="), "Invalid value (at end of document)"),
+    ],
+)
+def test_settings_that_cannot_be_read(make: Callable[[Path], object], reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    make(path)
+    with pytest.raises(ConfigError) as refused:
+        read_toml(path)
+    assert str(refused.value) == f"{path}: cannot be read as TOML ({reason})"
+
+
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_a_device_that_does_not_exist_is_refused_before_anything_is_prepared(
+    engine: str, tmp_path: Path, concf: CLI
+) -> None:
+    where = ("--results", tmp_path / "lines.jsonl", "--data", tmp_path / "data", "--engine", engine)
+    code, out, err = concf("reproduce", "main", "--dataset", "demo", "--seeds", 1, "--device", "gpu", *where)
+    assert (code, out, err) == (2, "", "concf: device 'gpu': choose cpu or cuda\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_reproduction_says_how_to_draw_these_lines(tmp_path: Path, concf: CLI) -> None:
+    lines = tmp_path / "lines.jsonl"
+    where = ("--results", lines, "--data", tmp_path / "data")
+    _, out, _ = concf("reproduce", "stats", "--dataset", "demo", *where)
+    assert f"Draw them: concf reproduce --render --results {lines}" in " ".join(out.split())
+    assert json.loads(lines.read_text(encoding="utf-8").splitlines()[0])["key"]
+
+
+def test_a_reproduction_of_nothing_has_nothing_to_draw(tmp_path: Path, concf: CLI) -> None:
+    where = ("--results", tmp_path / "lines.jsonl", "--data", tmp_path / "data")
+    code, out, err = concf("reproduce", "stats", "--dataset", "nowhere", *where)
+    assert code == 2
+    assert out == f"1 cell, 0 of them measured now. Lines: {tmp_path / 'lines.jsonl'}.\n"
+    assert "concf: 1 cell could not be measured; the others are kept. " in err
