@@ -59,7 +59,7 @@ def run() -> dict[str, Any]:
         "data": data.summary(),
         "preset": PRESET,
         "changes": CHANGES,
-        "metric": settings.training.metric,
+        "metric": learned.metric,
         "best_head": learned.best_head(),
         "rows": rows,
         "curves": {

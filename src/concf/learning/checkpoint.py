@@ -136,7 +136,10 @@ class RunFolder:
         state = _description(run) | {
             "epoch": run.epoch,
             "finished": run.finished,
-            "best": {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()},
+            "best": {
+                name: {"validation": each.validation, "epoch": each.epoch, "rose": each.rose}
+                for name, each in run.best.items()
+            },
             "rankings": trainer.agreement.n_rankings if trainer else 0,
             "queue": places(trainer.queue, rankings) if trainer and rankings else [],
             "window": places(trainer.agreement.window, rankings) if trainer and rankings else [],

@@ -16,6 +16,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.learning.checkpoint import RunFolder
 from concf.learning.memory import kept_memory
+from concf.learning.metric import refuse_blind
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import CONSENSUS, EVERYTHING, R_CONSENSUS, ConCFSettings
@@ -84,6 +85,8 @@ def train(
         world=world,
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
+    if world.writes:
+        refuse_blind(run.metric, data)
     if folder is not None and resume:
         folder.resume(run, trainer)
     elif folder is not None and world.writes:
@@ -103,7 +106,7 @@ def train(
                     saved = time.monotonic()
             if watch is not None:
                 watch(record)
-            advance(1, _figures(record, chosen.training.metric))
+            advance(1, _figures(record, run.metric))
     trainer.end()
     world.wait()  # the last checkpoint is there for all of them
     return run
@@ -187,7 +190,7 @@ def _patience_is_over(run: Run, epoch: int) -> bool:
     patience, watch = run.settings.training.patience, run.settings.training.watch
     watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
     first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
-    return patience is not None and epoch - max(first, *(run.best[name].epoch for name in watched)) >= patience
+    return patience is not None and epoch - max(first, *(run.best[name].rose for name in watched)) >= patience
 
 
 def _figures(record: dict[str, Any], metric: str) -> str:
