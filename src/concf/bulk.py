@@ -6,6 +6,7 @@ whoever does its part again writes the same file: nothing is lost, nothing is do
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import Any
 
 from concf.data.folders import new_file, new_folder
 from concf.deploy.recommender import Recommender
-from concf.errors import ConfigError, DataError
+from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.spread import spread
 
 PARTS = 64  # at least, where there are as many blocks of users: the last to be done should not be long alone
@@ -62,7 +63,9 @@ class Lists:
     @cached_property
     def model(self) -> Recommender:
         """The run."""
-        return Recommender.load(self.run, self.data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConcfWarning)  # what there is to say of it was said before any worker
+            return Recommender.load(self.run, self.data)
 
     def __call__(self, asked: Asked) -> int:
         """Write it."""

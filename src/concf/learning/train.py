@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from concf.progress import working
 from concf.tables import short
 from concf.version import VERSION
 
+WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
+
 
 def train(
     data: Split,
@@ -43,7 +46,7 @@ def train(
     encoder: EncoderMaker | None = None,
     teacher: Tensor | NDArray[np.int32] | None = None,
     watch: Callable[[dict[str, Any]], None] | None = None,
-    watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None,
+    watch_rankings: WatchRankings | None = None,
     data_folder: str | Path | None = None,
     world: World = ALONE,
 ) -> Run:
@@ -87,13 +90,26 @@ def train(
     run = Run(data, chosen, trainer.seed, trainer.model)
     if world.writes:
         refuse_blind(run.metric, data)
-    if folder is not None and resume:
-        folder.resume(run, trainer)
-    elif folder is not None and world.writes:
-        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.agreement.teacher)
-    _refuse_other_processes(run, trainer)
-    saved = time.monotonic()
-    with working("training", chosen.training.epochs) as advance, kept_memory(run.model):
+    with folder.held() if folder is not None and world.writes else nullcontext():
+        if folder is not None and resume:
+            folder.resume(run, trainer)
+        elif folder is not None and world.writes:
+            place = None if data_folder is None else str(Path(data_folder).absolute())
+            folder.begin(run, place, trainer.agreement.teacher)
+        _refuse_other_processes(run, trainer)
+        _all_epochs(run, trainer, folder, checkpoint_seconds, watch, watch_rankings)
+        trainer.end()
+        world.wait()  # the last checkpoint is there for all of them
+    return run
+
+
+def _all_epochs(
+    run: Run, trainer: Trainer, folder: RunFolder | None, checkpoint_seconds: float,
+    watch: Callable[[dict[str, Any]], None] | None, watch_rankings: WatchRankings | None,
+) -> None:  # fmt: skip
+    """To the end, with a checkpoint every now and then."""
+    world, saved = trainer.world, time.monotonic()
+    with working("training", run.settings.training.epochs) as advance, kept_memory(run.model):
         advance(run.epoch)
         while not run.finished:
             world.refuse_orphan()
@@ -107,9 +123,6 @@ def train(
             if watch is not None:
                 watch(record)
             advance(1, _figures(record, run.metric))
-    trainer.end()
-    world.wait()  # the last checkpoint is there for all of them
-    return run
 
 
 def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
@@ -149,9 +162,7 @@ def _device(asked: str | torch.device | None, before: str | None, world: World) 
     return device
 
 
-def _epoch(
-    run: Run, trainer: Trainer, watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None
-) -> dict[str, Any]:
+def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> dict[str, Any]:
     """One epoch, and every p epochs the heads' agreement."""
     chosen = run.settings
     epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
