@@ -46,10 +46,10 @@ class LiteralConCF:
 
     def __init__(
         self, model: Model, settings: ConCFSettings, train: csr_array, guests: list[Lists] | None = None,
-        held: tuple[csr_array, csr_array] | None = None,
+        held: csr_array | None = None,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.train = model, settings, train
-        self.guests, self.held = guests or [], held  # rankings of guests; validation and test part, for voices
+        self.guests, self.held = guests or [], held  # rankings of guests; the validation part, for voices
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
@@ -177,8 +177,8 @@ class LiteralConCF:
 
     def judged(self, agreed: Lists, voting: int, learners: list[int] | None = None) -> Lists:
         """Every user's list in the order of a judge that `learners`, or all who are validated, have taught."""
-        valid, test = (part.toarray() > 0 for part in self.held)
-        everyone = [u for u in range(len(agreed)) if valid[u].any() and test[u].any()]
+        valid = self.held.toarray() > 0
+        everyone = [u for u in range(len(agreed)) if valid[u].any()]
         told = [self.told(u, agreed[u], voting) for u in range(len(agreed))]
         wanted = [torch.tensor([float(valid[u, item]) for item in agreed[u]]) for u in range(len(agreed))]
         voters = [head for head, name in enumerate(self.electorate()) if name not in self.settings.consensus.silent]
@@ -237,13 +237,12 @@ class LiteralConCF:
         return [*self.model.names, *self.settings.consensus.guests]
 
     def recall(self, lists: Lists) -> float:
-        """Of the validation items among the first n that are not test items, the mean over users who have both."""
-        valid, test = (part.toarray() > 0 for part in self.held)
+        """Of the validation items among the first n, the mean over users who have any."""
+        valid = self.held.toarray() > 0
         n, shares = int(self.settings.training.metric.partition("@")[2]), []
         for u, items in enumerate(lists):
-            if valid[u].any() and test[u].any():
-                shown = [item for item in items if not test[u, item]][:n]
-                shares.append(sum(valid[u, item] for item in shown) / valid[u].sum())
+            if valid[u].any():
+                shares.append(sum(valid[u, item] for item in items[:n]) / valid[u].sum())
         return sum(shares) / len(shares)
 
     def consensus_of(self, u: int, voting: int, window: list[int]) -> list[int]:

@@ -21,6 +21,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.learning.presets import choose_settings
+from concf.learning.sealed import BLANK, FIELD, seal
 from concf.learning.train import train
 from concf.model import losses
 from concf.model.heads import DotHead
@@ -195,7 +196,8 @@ def change_run(folder: Path, **parts: object) -> None:
 
 def change_checkpoint(folder: Path, **parts: object) -> None:
     state, tensors = checkpoint(folder)
-    save_file(tensors, folder / CHECKPOINT, metadata={"concf": json.dumps(state | parts)})
+    save_file(tensors, folder / CHECKPOINT, metadata={"concf": json.dumps(state | parts), FIELD: BLANK})
+    seal(folder / CHECKPOINT)
 
 
 def cut(folder: Path) -> None:
@@ -262,6 +264,26 @@ def test_a_run_does_not_go_on_with_other_data(concf: CLI, stopped: Path, data: P
         code, _, err = concf(*words)
         assert (code, "trained on another data set (split hash " in err) == (2, True)
     assert contents(stopped) == before
+
+
+@pytest.mark.parametrize("settle", [0, 2])
+def test_a_run_goes_on_with_the_losses_that_it_measures_by(data: Path, tmp_path: Path, settle: int) -> None:
+    """L^0 is of the first epochs: a run that is resumed after them cannot measure it again."""
+    words = [*SMALL, f"balance.settle={settle}", "balance.exponent=2", "balance.learning_rate=0.1"]
+    chosen, split = choose_settings("reference", words=words), Split.load(data)
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == 4:
+            raise KeyboardInterrupt
+
+    train(split, chosen, out=tmp_path / "whole", data_folder=data)
+    with pytest.raises(KeyboardInterrupt):
+        train(split, chosen, out=tmp_path / "cut", checkpoint_seconds=0, watch=stop, data_folder=data)
+    initial = checkpoint(tmp_path / "cut")[1]["trainer/initial"]
+    train(split, out=tmp_path / "cut", resume=True)
+    assert_same_end(tmp_path / "cut", tmp_path / "whole")
+    assert torch.equal(checkpoint(tmp_path / "whole")[1]["trainer/initial"], initial)
+    assert (initial != 1).all()
 
 
 def test_what_is_said_again_on_resuming_may_be_said(

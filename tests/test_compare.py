@@ -106,11 +106,11 @@ def test_with_one_split_the_test_is_over_users(data: Split) -> None:
 
 
 def test_a_choice_at_the_edge_of_the_grid_is_marked(data: Split) -> None:
-    best = compare(data, MODELS, seeds=1).entrants[0].settings["neighbours"]
+    best = compare(data, MODELS, seeds=1, tune_on="recall@20").entrants[0].settings["neighbours"]
     inside = {"knn": Candidate(ItemKNN, {"neighbours": (1, best, 79)}), "popularity": Candidate(Popularity)}
     edge = {"knn": Candidate(ItemKNN, {"neighbours": (1, best)}), "popularity": Candidate(Popularity)}
-    assert compare(data, inside, seeds=1).entrants[0].edges == []
-    result = compare(data, edge, seeds=1)
+    assert compare(data, inside, seeds=1, tune_on="recall@20").entrants[0].edges == []
+    result = compare(data, edge, seeds=1, tune_on="recall@20")
     assert result.entrants[0].edges == ["neighbours"]
     assert f"neighbours {best}*" in comparison_rows(result)[1][0][-1]
 

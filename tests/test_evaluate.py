@@ -39,14 +39,14 @@ def draw_scores(split: Split, seed: int = 0, levels: int | None = None):
 def literal_evaluation(scores, split: Split, on: str, n: int):
     """User by user: mask, sort the whole catalogue, cut at n, count."""
     train, valid, test = (split.part(name).toarray() > 0 for name in ("train", "valid", "test"))
-    held_out, other = {"valid": (valid, test), "test": (test, valid)}[on]
+    held_out, seen = {"valid": (valid, train), "test": (test, train | valid)}[on]
     fame = train.sum(0)
     found = {name: [] for name in PER_USER}
     exposure = [0] * len(fame)
     for user, row in enumerate(scores.tolist()):
-        if not (valid[user].any() and test[user].any()):
+        if not held_out[user].any():
             continue
-        free = [item for item in range(len(row)) if not train[user, item] and not other[user, item]]
+        free = [item for item in range(len(row)) if not seen[user, item]]
         best = sorted(free, key=lambda item: (-row[item], item))[:n]
         hits = [bool(held_out[user, item]) for item in best]
         total = int(held_out[user].sum())
@@ -119,7 +119,7 @@ def test_a_recommender_that_knows_the_answers_is_perfect_where_they_fit_into_the
 @pytest.mark.parametrize("on", ["valid", "test"])
 def test_no_list_holds_an_item_that_is_masked(split, on):
     result = evaluate(lambda users: draw_scores(split)[users], split, on=on, at=[40])
-    masked = (split.train + split.part("valid" if on == "test" else "test")).toarray()
+    masked = (split.train + split.valid if on == "test" else split.train).toarray()
     for user, row in zip(result.users, result.lists, strict=True):
         assert set(row[row >= 0].tolist()) == set(np.flatnonzero(masked[user] == 0).tolist())
 

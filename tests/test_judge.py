@@ -36,7 +36,7 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
         trainer.epoch(epoch)
     lists = trainer.agree()
     guests = [listed(each) for each in trainer.agreement.guests]
-    literal = LiteralConCF(trainer.model, JUDGED, split.train, guests, (split.valid, split.test))
+    literal = LiteralConCF(trainer.model, JUDGED, split.train, guests, split.valid)
     literal.agree(0)
     return trainer, literal, lists
 
@@ -116,10 +116,10 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.learning.judge.LEARNERS", -(-len(data.evaluated) // stride))
+    monkeypatch.setattr("concf.learning.judge.LEARNERS", -(-len(data.validated) // stride))
     judge = Trainer(data, JUDGED, SEED).agreement.judge
     halves = torch.bincount(judge.folds[judge.learners], minlength=2)
-    assert halves.sum() == -(-len(data.evaluated) // stride)
+    assert halves.sum() == -(-len(data.validated) // stride)
     assert halves.min() > 0.3 * halves.sum()
 
 

@@ -71,7 +71,7 @@ ROWS: dict[str, tuple[Any, Any, Any]] = {
     "model.sharing": ("embedding", "embedding", "embedding"),
     "training.learning_rate": (0.01, 0.01, 0.01),
     "training.batch": (1024, 1024, 1024),
-    "training.metric": ("recall@50", "recall@50", "recall@50"),
+    "training.metric": ("auto", "auto", "auto"),
     "training.watch": ("consensus", "consensus", "consensus"),
 }
 

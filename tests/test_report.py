@@ -168,7 +168,7 @@ def test_settings_are_told_by_what_differs_from_the_nearest_preset(found: dict[s
     assert found["settings"]["preset"] == "reference"
     changed = {each["name"]: (each["value"], each["preset"]) for each in found["settings"]["changes"]}
     assert changed["consensus.silent"] == (["cml"], [])
-    assert changed["training.metric"] == ("ndcg@5", "recall@50")
+    assert changed["training.metric"] == ("ndcg@5", "auto")
     assert set(changed) == {word.partition("=")[0] for word in (*SMALL, "consensus.silent=", "training.metric=")}
     rows = shown.tables["about", "Settings that differ from the preset reference"]
     assert ["consensus.silent", "cml", "none"] in rows

@@ -80,7 +80,7 @@ def follow(chosen: ConCFSettings) -> list[int]:
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
     guests = [listed(each) for each in trainer.agreement.guests]
-    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, guests, (data.valid, data.test))
+    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, guests, data.valid)
     lessons, kept = [], chosen.consensus.kept or 12
     for epoch in range(chosen.training.epochs):
         record = trainer.epoch(epoch)
@@ -222,13 +222,14 @@ def test_heads_agree_every_p_epochs_and_at_the_end() -> None:
 def test_patience_ends_the_run_by_whom_it_watches(watch: str) -> None:
     run = train(tiny(), small("paper", training={"epochs": 60, "patience": 4, "watch": watch}), seed=2)
     figures = {record["epoch"]: record["validation"][watch] for record in run.history}
-    warm_up, best, ends = 2 * 1 - 1, 0, []
+    warm_up, rose, ends = 2 * 1 - 1, 0, []
     for epoch, figure in figures.items():
-        best = epoch if figure > figures[best] else best
-        ends += [epoch] if epoch - max(best, warm_up) >= 4 else []
+        rose = epoch if figure > figures[rose] else rose
+        ends += [epoch] if epoch - max(rose, warm_up) >= 4 else []
     assert ends == [run.history[-1]["epoch"]]
-    assert run.best[watch].epoch == best
-    assert run.best[watch].validation == figures[best] == max(figures.values())
+    assert run.best[watch].rose == rose
+    assert run.best[watch].epoch == max(epoch for epoch, figure in figures.items() if figure == figures[rose])
+    assert run.best[watch].validation == figures[rose] == max(figures.values())
 
 
 @pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
@@ -238,7 +239,7 @@ def test_a_run_keeps_every_head_and_consensus_at_its_best(encoder: str) -> None:
     assert run.rows() == [*FIVE, "R-consensus", "consensus"]
     for name in run.rows():
         figures = [record["validation"][name] for record in run.history]
-        assert run.best[name].epoch == figures.index(max(figures))
+        assert run.best[name].epoch == max(e for e, figure in enumerate(figures) if figure == max(figures))
         found = evaluate(run.recommender(name), data, on="valid", at=3, metrics="recall").means()["recall@3"]
         assert found == pytest.approx(max(figures))
     assert max(run.best[name].validation for name in FIVE) == run.best[run.best_head()].validation

@@ -28,7 +28,7 @@ from concf.learning.checkpoint import RUN
 from concf.learning.presets import choose_settings
 from concf.learning.train import train
 from concf.learning.trainer import Trainer
-from concf.tuning import Blind, Trial, Tuning, tune
+from concf.tuning import Trial, Tuning, tune
 from concf.tuning_folder import BEST, SEARCH, STUDY
 
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
@@ -96,7 +96,7 @@ def test_finds_what_is_planted_and_trains_nothing_twice(
 def test_the_first_trial_is_the_preset_so_that_the_best_is_no_worse(data: Split, whole: Tuning) -> None:
     base, first = choose_settings("reference", words=QUICK), whole.trials[0]
     assert first.changes == {RATE: base.training.learning_rate, "consensus.weight": base.consensus.weight}
-    run = train(Blind.of(data), base)
+    run = train(data, base)
     assert (first.validation, first.epochs) == (run.best["consensus"].validation, run.epoch)
     assert whole.best.validation == max(each.validation or 0 for each in whole.ranked()) >= (first.validation or 0)
 
@@ -107,12 +107,12 @@ def test_the_first_trial_is_the_preset_where_the_space_leaves_it_out_too(data: S
     found = tune(data, tmp_path / "search", words=words, space=space, trials=2)
     assert found.trials[0].changes == {"consensus.steadiness": "none"}  # the learning rate 0.01 cannot be drawn
     assert found.trials[1].changes.keys() == space.keys()
-    run = train(Blind.of(data), choose_settings("reference", words=words))
+    run = train(data, choose_settings("reference", words=words))
     assert found.trials[0].validation == run.best["consensus"].validation
 
 
 def test_the_target_may_be_a_head(data: Split, tmp_path: Path) -> None:
-    run = train(Blind.of(data), choose_settings("reference", words=QUICK))
+    run = train(data, choose_settings("reference", words=QUICK))
     found = tune(data, tmp_path / "search", words=QUICK, space=RATES, trials=1, target="bpr")
     assert (found.target, found.best.validation) == ("bpr", run.best["bpr"].validation)
     alone = [*QUICK, "objectives=bpr", "training.watch=bpr"]
@@ -249,26 +249,12 @@ def test_the_test_part_is_not_touched(data: Split, whole: Tuning, tmp_path: Path
     assert shuffled.hash != data.hash
     found = tune(shuffled, tmp_path / "search", words=QUICK, space=RATES, trials=3)
     assert told(found) == told(whole)[:3]
-    assert not {"test", "evaluated"} & vars(shuffled).keys()  # properties that would be kept if they had been asked for
-    figures = [
-        train(each, choose_settings("reference", words=QUICK)).best["consensus"].validation for each in (data, shuffled)
-    ]
-    assert figures[0] != figures[1]  # training itself leaves test items out of the lists that it validates
-
-
-def test_a_blind_split_is_the_split_but_for_the_test_part(data: Split) -> None:
-    blind = Blind.of(data)
-    assert (blind.train != data.train).nnz == (blind.valid != data.valid).nnz == 0
-    assert blind.evaluated.tolist() == data.evaluated.tolist()
-    assert blind.test.nnz == 1
-    assert blind.train.multiply(blind.test).nnz == 1
-    assert TEST not in blind.parts
 
 
 def test_best_settings_are_read_by_train(concf: CLI, folder: Path, whole: Tuning, tmp_path: Path, data: Split) -> None:
     best = whole.folder / BEST
     assert choose_settings(file=best) == whole.settings
-    assert train(Blind.of(data), choose_settings(file=best)).best["consensus"].validation == whole.best.validation
+    assert train(data, choose_settings(file=best)).best["consensus"].validation == whole.best.validation
     assert whole.command("data") == f"concf train data --config {best} --seed 0 --out RUN"
     assert concf("train", folder, "--config", best, "--seed", 0, "--out", tmp_path / "run")[0] == 0
     chosen = json.loads((tmp_path / "run" / RUN).read_text())["settings"]

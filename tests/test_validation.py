@@ -89,13 +89,13 @@ def test_a_sample_of_users_is_validated_as_if_there_were_no_others(single: str |
     data = small()
     trainer, whole = (Trainer(data, sampled(users, single), 3) for users in (7, None))
     users = trainer.agreement.validation.users.numpy()
-    assert len(users) == 7 < len(data.evaluated)
-    assert set(users) < set(data.evaluated)
+    assert len(users) == 7 < len(data.validated)
+    assert set(users) < set(data.validated)
     assert users.tolist() == Trainer(data, sampled(7), 3).agreement.validation.users.tolist()
     assert users.tolist() != Trainer(data, sampled(7), 4).agreement.validation.users.tolist()
     assert trainer.epoch(0)["loss"] == whole.epoch(0)["loss"]
     lists = trainer.agree()
-    found, factors, rows = trainer.validate(lists), whole.model.factors(), np.searchsorted(data.evaluated, users)
+    found, factors, rows = trainer.validate(lists), whole.model.factors(), np.searchsorted(data.validated, users)
     for name in whole.names:
         figures = evaluate(factors[name], data, on="valid", at=5, metrics="recall").per_user["recall@5"]
         assert found[name] == pytest.approx(figures[rows].mean(), abs=1e-12)
@@ -125,14 +125,15 @@ def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
     assert validation(torch.full_like(whole, NOTHING)) == 0
 
 
-def test_held_out_items_of_the_other_part_take_no_place() -> None:
-    """A list that begins with all test items is as good as one without them."""
+def test_test_items_take_their_places() -> None:
+    """Nothing tells validation which they are: a list that begins with them has fewer places left."""
     data = small()
     validation, dense = Validation(data, "recall@2", CPU), data.test.toarray()
     after = [np.flatnonzero(row).tolist() for row in data.valid.toarray()]
     rows = [np.flatnonzero(dense[u]).tolist() + after[u] for u in range(len(dense))]
-    lists = torch.tensor([(row + [NOTHING] * validation.depth)[: validation.depth] for row in rows])
-    expected = np.mean([min(2, len(after[u])) / len(after[u]) for u in data.evaluated])
+    lists = torch.tensor([(row + [NOTHING] * 2)[:2] for row in rows])
+    places = [max(0, 2 - int(dense[u].sum())) for u in range(len(dense))]
+    expected = np.mean([min(places[u], len(after[u])) / len(after[u]) for u in data.validated])
     assert validation(lists) == pytest.approx(expected)
 
 

@@ -64,7 +64,9 @@ class Lists:
     @cached_property
     def model(self) -> Recommender:
         """The run."""
-        return Recommender.load(self.run, self.data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConcfWarning)  # what there is to say of it was said before any worker
+            return Recommender.load(self.run, self.data)
 
     def __call__(self, asked: Asked) -> int:
         """Write it."""

@@ -33,8 +33,6 @@ def export(
     from concf.learning.checkpoint import load_run
 
     report = export_head(load_run(folder, data), head, to, out, approximate=approximate)
-    if not report["finished"]:
-        typer.echo(f"note: the run is not finished; this is the best of its first {report['epochs']} epochs", err=True)
     typer.echo(json.dumps(report) if as_json else _in_words(report))
 
 

@@ -48,6 +48,6 @@ def report(
         found = gather(run, RunFolder(folder).description(), name=name, examples=examples, titles=titles)
         with new_file(target) as fresh:
             fresh.write_text(page(found), encoding="utf-8")
-    for note in found["notes"]:
+    for note in found["notes"][0 if run.finished else 1 :]:  # that it is not finished was said when it was loaded
         typer.echo(f"note: {note}", err=True)
     typer.echo(json.dumps(found | {"out": str(target)}) if as_json else f"Report: {target}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ import typer
 from concf.cli_reading import reads_a_log, refuse_options
 from concf.console import Json, choice, lengths, names, print_table
 from concf.errors import ConfigError, DataError
-from concf.launch import follows, launch
+from concf.launch import Stopped, follows, launch, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
@@ -75,6 +76,9 @@ def train(
     home, starts = RunFolder(out), processes > 1 and not launched()
     choose = partial(_settings, home, preset, config, change or [], single)
     scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
+    signals = ExitStack()
+    if not launched():  # torchrun ends its processes by SIGTERM, and looks at what ended them
+        signals.enter_context(stoppable())
     try:
         if starts:
             choose(resume)  # a mistake is found before anything is started
@@ -93,13 +97,14 @@ def train(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
                 verbose=True, watch=scalars, data_folder=folder, world=world,
             )  # fmt: skip
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if launched():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher says it again
         else:
             typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
     finally:
+        signals.close()
         if scalars is not None:
             scalars.close()
     if world.writes:
@@ -158,7 +163,7 @@ def evaluate(
     header = ["", *map(_short, figures), f"validation {_short(report['metric'])}", "epoch", ""]
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     print_table(header, rows, title=f"{_about(run)}: {on} figures{unfinished}")
-    on_users, chosen_on = len(run.data.evaluated), report["validated_users"]
+    on_users, chosen_on = len(run.data.users(on)), report["validated_users"]
     typer.echo(
         f"Means over {on_users:,} users, each at the epoch of its best validation (of {chosen_on:,} users). "
         f"Split hash {run.data.hash[:16]}."

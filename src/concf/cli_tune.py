@@ -82,7 +82,7 @@ def _print(found: Tuning, data: Path, validated: int) -> None:
         for each in found.ranked()[:SHOWN]
     ]
     title = f"{_counts(found)}. The best {len(rows)} of the finished ones:"
-    figure = f"validation {short(found.settings.training.metric)} of {found.target}"
+    figure = f"validation {short(found.metric)} of {found.target}"
     print_table(["trial", figure, "epochs", "settings"], rows, title=title)
     for reason, count in Counter(each.reason for each in found.trials if each.reason).most_common(3):
         typer.echo(f"{count} could not be tried: {reason}")

@@ -46,6 +46,8 @@ class Figures:
 
     def _key(self, name: str, settings: Baseline, split: Split, on: str) -> dict[str, Any]:
         key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": on}
+        if on == "valid":
+            key |= {"without": "train"}  # what was left out of lists; older versions left out the test part too
         if on == "test":
             key |= {"at": list(self.at), "metrics": list(self.metrics), "seed": split.recipe.seed}
         return key

@@ -71,7 +71,7 @@ class Vectors:
             "items": len(item),
             "dimensions": item.shape[1],
             "score": SCORE,
-            "validation": {"metric": run.settings.training.metric, "value": best.validation, "epoch": best.epoch},
+            "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
             "epochs": run.epoch,
             "finished": run.finished,
             "seed": run.seed,

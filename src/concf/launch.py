@@ -4,10 +4,39 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from signal import Signals
+from threading import current_thread, main_thread
+from types import FrameType
 
 from concf.errors import PeerError
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """SIGTERM raises `Stopped`, so that it ends the block as Ctrl-C does."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise Stopped(number)
+
+    if current_thread() is not main_thread():  # no other may say what signals do
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
@@ -31,7 +60,7 @@ def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
         ends = ", ".join(f"process {rank} {_end(code)}" for rank, code in first.items())
         raise PeerError(f"{ends}. Where there is a checkpoint, go on from it with --resume") from None
     except SignalException as error:
-        raise KeyboardInterrupt from error
+        raise Stopped(error.sigval) from error
 
 
 def follows() -> bool:

@@ -10,21 +10,17 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from concf.arguments import check_count, check_seed
-from concf.data.protocols import DROPPED, TEST, TRAIN, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.learning.batches import stream
+from concf.learning.metric import fitting_metric
 from concf.learning.presets import PRESETS, choose_settings
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.train import train
@@ -65,6 +61,7 @@ class Trial:
 class Tuning:
     """A search as far as it has come.
 
+    metric: what validation figures are of, such as recall@50
     settings: the best trial's; the first of equals, so that they are the preset's unless others are better
     importance: of each setting for being among the best tenth (PED-ANOVA), in sum 1; empty with few finished trials
     """
@@ -73,6 +70,7 @@ class Tuning:
     preset: str
     seed: int
     target: str
+    metric: str
     settings: ConCFSettings
     best: Trial
     trials: tuple[Trial, ...]
@@ -95,7 +93,7 @@ class Tuning:
         """What `concf tune --json` says."""
         return {
             "folder": str(self.folder), "preset": self.preset, "seed": self.seed, "target": self.target,
-            "metric": self.settings.training.metric, "best": asdict(self.best), "changes": self.changes(),
+            "metric": self.metric, "best": asdict(self.best), "changes": self.changes(),
             "importance": self.importance, "trials": [asdict(each) for each in self.trials],
         }  # fmt: skip
 
@@ -146,7 +144,7 @@ def tune(
     data.note_if_few()
     folder, begin = SearchFolder(Path(out), about), time.monotonic()
     with folder.study() as study, working("tuning", trials) as advance:
-        search = Search(study, Blind.of(data), base, wanted, target, seed, device)
+        search = Search(study, replace(data), base, wanted, target, seed, device)
         found, done = _best(search, folder), len(search.trials())
         if done >= trials:
             raise ConfigError(f"{out}: {done} trials are done, no more were asked for. Try: --trials {2 * done}")
@@ -172,7 +170,7 @@ def _best(search: Search, folder: SearchFolder) -> Tuning | None:
     """The best so far, which `best.toml` holds from then on."""
     found = search.result(folder.path, folder.about["preset"])
     if found is not None:
-        what = f"{found.settings.training.metric} of {found.target} on validation: {found.best.validation}"
+        what = f"{found.metric} of {found.target} on validation: {found.best.validation}"
         head = f"# {what}, the best of {len(found.trials)} trials\n# {found.command()}\n"
         folder.write_best(head + as_toml({"preset": found.preset} | found.changes()))
     return found
@@ -189,30 +187,6 @@ def _target(settings: ConCFSettings, target: str | None) -> str:
     if target not in names:
         raise ConfigError(f"target {target!r}: choose from {', '.join(names)}")
     return target
-
-
-class Blind(Split):
-    """A split without its test part, as a search sees it.
-
-    `train` leaves a user's test items out of the lists that it validates. That tells which they are; here they stand in
-    the lists as any other item that the user has not used.
-    """
-
-    @classmethod
-    def of(cls, data: Split) -> Blind:
-        """The same split, its test pairs dropped."""
-        return cls(data.interactions, np.where(data.parts == TEST, DROPPED, data.parts).astype(np.uint8), data.recipe)
-
-    @cached_property
-    def evaluated(self) -> NDArray[np.int64]:
-        """[e] the users who have validation items."""
-        return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
-
-    @cached_property
-    def test(self) -> csr_array:
-        """[users, items] one training pair, which is in no list anyway: nothing more is left out of them."""
-        trained = (self.parts == TRAIN) & np.isin(self.interactions.user, self.evaluated)
-        return self.interactions.matrix(trained & (np.cumsum(trained) == 1))
 
 
 class Watch:
@@ -315,7 +289,8 @@ class Search:
             return None
         best = max(finished, key=lambda each: each.validation or 0.0)
         settings = choose_settings(self.base, nested(best.changes))
-        return Tuning(folder, preset, self.seed, self.target, settings, best, trials, {})
+        metric = fitting_metric(settings.training.metric, self.data)
+        return Tuning(folder, preset, self.seed, self.target, metric, settings, best, trials, {})
 
     def importance(self) -> dict[str, float]:
         """By PED-ANOVA, the one of Optuna's that needs no further library."""

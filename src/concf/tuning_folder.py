@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from concf.data.folders import is_partial, new_file
 from concf.errors import ConfigError, DataError
+from concf.locks import lock
 from concf.provenance import provenance
 from concf.tuning_space import flat
 
@@ -63,10 +63,8 @@ class SearchFolder:
         logging.set_verbosity(logging.WARNING)
         try:
             with (self.path / STUDY).open("ab") as held:
-                try:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise ConfigError(f"{self.path}: another process is searching here. Choose another --out") from None
+                if not lock(held):
+                    raise ConfigError(f"{self.path}: another process is searching here. Choose another --out")
                 held.truncate((self.path / STUDY).read_bytes().rfind(b"\n") + 1)  # a line that was cut short
                 yield self._open()
         finally:

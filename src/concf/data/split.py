@@ -92,7 +92,7 @@ class Split:
 
     @cached_property
     def evaluated(self) -> NDArray[np.int64]:
-        """[e] the users who have validation and test items."""
+        """[e] the users who have test items."""
         return np.unique(self.interactions.user[self.parts == TEST]).astype(np.int64)
 
     @property
@@ -110,6 +110,11 @@ class Split:
         if self.doubt is not None and "noted" not in vars(self):
             vars(self)["noted"] = True
             note(self.doubt)
+
+    @cached_property
+    def validated(self) -> NDArray[np.int64]:
+        """[v] the users who have validation items; `make` leaves the same ones both, but not every split is its."""
+        return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
     @cached_property
     def hash(self) -> str:
@@ -179,12 +184,19 @@ class Split:
 
     def part(self, name: str) -> csr_array:
         """[users, items] the part called train, valid or test."""
-        return {"train": self.train, "valid": self.valid, "test": self.test}[name]
+        return {"train": lambda: self.train, "valid": lambda: self.valid, "test": lambda: self.test}[name]()
 
     def seen(self, on: str) -> csr_array:
-        """[users, items] what may not be recommended when evaluating `on`: training and the other held-out part."""
-        other = {"test": self.valid, "valid": self.test}[on]
-        return (self.train + other).tocsr()
+        """[users, items] what may not be recommended when evaluating `on`.
+
+        On test, what trained and what was validated by. On validation, what trained: the test part is not looked at, so
+        that its items stand in the lists as any others do.
+        """
+        return self.train if on == "valid" else (self.train + self.valid).tocsr()
+
+    def users(self, on: str) -> NDArray[np.int64]:
+        """[e] the users who are evaluated `on` valid or test."""
+        return self.validated if on == "valid" else self.evaluated
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

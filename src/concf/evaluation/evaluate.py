@@ -75,14 +75,15 @@ def evaluate(
 ) -> Evaluation:
     """Rank the whole catalogue for every evaluated user and score the lists.
 
-    For `test`, a user's training and validation items are left out of the lists; for `valid`, its training and
-    test items. Ties go to the lower item position. See `rank` for what a model may be.
+    For `test`, a user's training and validation items are left out of the lists; for `valid`, its training items
+    alone: the test part is not looked at. Ties go to the lower item position. See `rank` for what a model may be.
     """
     cuts, metrics = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if on not in ("valid", "test"):
         raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
-    lists = rank(model, split.evaluated, cuts[-1], seen=split.seen(on), device=device, memory=memory)
-    return score_lists(lists, split.evaluated, split.part(on), split.train, at=cuts, metrics=metrics)
+    users = split.users(on)
+    lists = rank(model, users, cuts[-1], seen=split.seen(on), device=device, memory=memory)
+    return score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
 
 
 def score_lists(

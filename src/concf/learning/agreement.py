@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import exp
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from concf.learning.consensus import NOTHING, consensus, consistencies
 from concf.learning.divided import DividedTables, infinite
 from concf.learning.guests import guest
 from concf.learning.judge import Judge
+from concf.learning.metric import fitting_metric
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.learning.validation import Validation, sample, shared_places
 from concf.learning.world import ALONE, World
@@ -40,9 +42,10 @@ class Agreement:
         self.names, self.device, self.divided = model.names, model.user.device, divided
         self.mine = world.share(data.train.shape[0])  # the users that this process ranks for
         self.seen = Seen(data.train, self.device)
-        evaluated = sample(data.evaluated, settings.training.validated_users, seed)
-        self.validation = Validation(data, settings.training.metric, self.device, world, evaluated)
-        self.ranks_all = settings.several or evaluated is data.evaluated  # what heads agree on is for everyone
+        validated = sample(data.validated, settings.training.validated_users, seed)
+        metric = fitting_metric(settings.training.metric, data)
+        self.validation = Validation(data, metric, self.device, world, validated)
+        self.ranks_all = settings.several or validated is data.validated  # what heads agree on is for everyone
         self.guests = self._invited()
         self.voices: list[float] = []
         self.judge = self._called() if settings.several and settings.consensus.judged else None
@@ -140,8 +143,16 @@ class Agreement:
         return lists
 
     def _shown(self) -> int:
-        """Places of a consensus: to teach, to validate by, and to recommend from without either held-out part."""
-        shown = self.settings.consensus.shown + 2 * self.validation.longest
+        """Places of a consensus: to teach, to validate by, and to recommend from.
+
+        `shown` are left to every user when what it holds out is taken out of its list: as many as the longest row of
+        the validation part has, and for the test part, which is not looked at, as many as the longest row of the
+        training part has. Voters never name more than their first K items each.
+        """
+        held_out = sum(int(np.diff(part.indptr).max()) for part in (self.data.valid, self.data.train))
+        shown = self.settings.consensus.shown + held_out
+        if self.settings.consensus.by == "ranks":
+            shown = min(shown, len(self._voters()) * self._places())
         return int(min(max(self.lesson.shape[1], shown, self.validation.depth), self.model.n_items))
 
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:

@@ -1,13 +1,16 @@
 """A run as a folder: `run.json`, the ids, `history.jsonl` and `checkpoint.safetensors`, each whole or not there.
 
 The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
-epoch is their state. It is one file, renamed into place: a run that is killed at any moment goes on from the last one.
+epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
+goes on from the last one. While a process trains, `train.lock` says which, and keeps others out.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from torch import Tensor
 from concf.data.folders import is_partial, new_file
 from concf.data.ids import Ids
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, note
 from concf.learning.kept import (
     TO_GO_ON,
     distinct,
@@ -34,16 +37,19 @@ from concf.learning.kept import (
 )
 from concf.learning.pieces import hand_over, read_part, write_pieces
 from concf.learning.run import Run
+from concf.learning.sealed import BLANK, FIELD, refuse_changed, seal
 from concf.learning.settings import ConCFSettings
 from concf.learning.start import make_model
 from concf.learning.trainer import Trainer
 from concf.learning.world import ALONE, World
+from concf.locks import held
 from concf.provenance import provenance
 from concf.version import VERSION
 
 FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
+LOCK = "train.lock"  # of the process that trains
 DATA = "data"  # the data set, where the run keeps it itself
 
 
@@ -94,6 +100,19 @@ class RunFolder:
         if self.path.exists() and not self._is_empty():
             raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Train here alone: a second process is refused, and told which is the first."""
+        if not self.begun:
+            self.refuse_occupied()
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with held(self.path / LOCK, "trains here"):
+                yield
+        finally:
+            with suppress(OSError):  # it is not empty, as it should be
+                self.path.rmdir()
+
     @property
     def own_data(self) -> Path:
         """Where the run keeps its data set itself, if it does."""
@@ -110,7 +129,7 @@ class RunFolder:
             raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
 
     def _is_empty(self) -> bool:
-        ours = (is_partial(each, self.path / RUN) or each.name == DATA for each in self.path.iterdir())
+        ours = (is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir())
         return self.path.is_dir() and all(ours)
 
     def record(self, epoch: dict[str, Any]) -> None:
@@ -136,12 +155,16 @@ class RunFolder:
         state = _description(run) | {
             "epoch": run.epoch,
             "finished": run.finished,
-            "best": {name: {"validation": each.validation, "epoch": each.epoch} for name, each in run.best.items()},
+            "best": {
+                name: {"validation": each.validation, "epoch": each.epoch, "rose": each.rose}
+                for name, each in run.best.items()
+            },
             "rankings": trainer.agreement.n_rankings if trainer else 0,
             "queue": places(trainer.queue, rankings) if trainer and rankings else [],
             "window": places(trainer.agreement.window, rankings) if trainer and rankings else [],
+            "checksum": FIELD,
         }
-        said = {"concf": json.dumps(state)}
+        said = {"concf": json.dumps(state), FIELD: BLANK}
         with new_file(self.path / CHECKPOINT) as fresh:
             try:
                 if world.several:
@@ -149,6 +172,7 @@ class RunFolder:
                 else:
                     here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
                     save_file(here, fresh, metadata=said)
+                seal(fresh)
             except SafetensorError as error:
                 raise DataError(
                     f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
@@ -231,9 +255,12 @@ class RunFolder:
         path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
+        sealed = refuse_changed(path)
         try:
             with safe_open(path, framework="pt") as file:
                 state = _known(json.loads(file.metadata()["concf"]), path)
+                if "checksum" in state and not sealed:  # older versions wrote none
+                    raise ValueError("its checksum is gone")
                 names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
                 divided = divisions(names, run, world) if run else {}
                 return state, {name: read_part(file, name, divided.get(name), world) for name in names}
@@ -269,6 +296,11 @@ def load_run(
     _refuse_other_data(home.description(), split, home.path)
     run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
     home.load(run)
+    if not run.finished:
+        note(
+            f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "
+            f"Go on with: concf train --resume --out {home.path}"
+        )
     return run
 
 

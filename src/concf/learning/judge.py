@@ -94,7 +94,7 @@ class Judge:
         self.activity = activity[users]
         self.log = Histories(train, users, device)
         self.validation, self.places, self.temperature, self.world = validation, places, temperature, world
-        everyone = validation.evaluated
+        everyone = validation.validated
         stride = max(1, -(-len(everyone) // LEARNERS))
         learners = everyone[::stride]
         self.folds = (validation.users + users.start) // stride % 2

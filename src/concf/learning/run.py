@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.scorers import Factors, ListFunction
+from concf.learning.metric import fitting_metric
 from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
 from concf.model.model import Model
 
@@ -26,6 +28,9 @@ OF_IT_ALONE = ("steadiness", "judged")  # votes of the consensus that the R-cons
 class Best:
     """One recommender at its best.
 
+    epoch: of its best validation, the last of equals: what has trained for longer is what a figure that hardly changes
+           should not keep us from
+    rose:  the first of equals: a tie is no rise to be patient for
     state: parameters: of a head its single-branch model's, of the consensus the whole model's
     lists: [users, shown] of a consensus
     votes: what the consensus was made of, see `Agreement.votes`
@@ -33,6 +38,7 @@ class Best:
 
     validation: float = -1.0
     epoch: int = -1
+    rose: int = -1
     state: dict[str, Tensor] = field(default_factory=dict)
     lists: Tensor | None = None
     votes: dict[str, Tensor] = field(default_factory=dict)
@@ -57,10 +63,11 @@ class Run:
         self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor],
         votes: Callable[[], dict[str, Tensor]], whole: Callable[[Tensor], Tensor] = torch.clone,
     ) -> None:  # fmt: skip
-        """Take over every recommender that is better than before. whole: a copy of the lists, of all users."""
+        """Take over every recommender that is as good as ever. whole: a copy of the lists, of all users."""
         for name, value in validation.items():
             best = self.best.setdefault(name, Best())
-            if value > best.validation:
+            if value >= best.validation:
+                best.rose = epoch if value > best.validation else best.rose
                 best.validation, best.epoch = value, epoch
                 if name in self.model.names:
                     best.state = _state(self.model.keep(name))
@@ -71,6 +78,11 @@ class Run:
                     best.votes = {
                         part: made_of[part] for part in made_of if name == CONSENSUS or part not in OF_IT_ALONE
                     }
+
+    @cached_property
+    def metric(self) -> str:
+        """What validation figures are of, such as recall@50."""
+        return fitting_metric(self.settings.training.metric, self.data)
 
     def best_head(self) -> str:
         """The head with the best validation, the first of equals: the one to deploy."""
@@ -114,7 +126,7 @@ class Run:
             "seed": self.seed,
             "epochs": self.epoch,
             "finished": self.finished,
-            "metric": self.settings.training.metric,
+            "metric": self.metric,
             "validated_users": n_validated(self.data, self.settings),
             "tested_users": len(self.data.evaluated),
             "best_head": self.best_head(),
@@ -133,7 +145,7 @@ class Run:
 
 def n_validated(data: Split, settings: ConCFSettings) -> int:
     """How many users the choice of the best rests on."""
-    everyone = len(data.evaluated)
+    everyone = len(data.validated)
     return min(everyone, settings.training.validated_users or everyone)
 
 

@@ -107,7 +107,7 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(0.01, gt=0)  # of the model, by Adam
     weight_decay: float = Field(1e-5, ge=0)  # how strongly parameters are drawn to 0
     patience: int | None = Field(20, ge=1)  # epochs without a rise, counted from the first lesson on; none: never stop
-    metric: str = "recall@50"  # on validation, every p epochs
+    metric: str = "auto"  # on validation, every p epochs; auto: recall@50, or of few items NDCG at a tenth of them
     validated_users: int | None = Field(None, ge=1)  # so many, drawn by the seed, are validated; none: all users
     watch: str = CONSENSUS  # whose validation stops the run: the consensus, a head by name, or all of them
     selection: Literal["all", "one"] = "all"  # one: a pair trains a single head, drawn by Gumbel-softmax (ConCF-S)

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from concf.learning.settings import CONSENSUS, R_CONSENSUS, ConCFSettings
+from concf.learning.settings import CONSENSUS, R_CONSENSUS
 from concf.tables import short
 
 
@@ -20,8 +20,8 @@ def note_of(record: dict[str, Any], metric: str) -> str:
 class Teller:
     """A line of standard error for every ranking: the epoch, the consensus and the best head, the seconds so far."""
 
-    def __init__(self, settings: ConCFSettings) -> None:
-        self.metric, self.epochs, self.begin = settings.training.metric, settings.training.epochs, time.monotonic()
+    def __init__(self, metric: str, epochs: int) -> None:
+        self.metric, self.epochs, self.begin = metric, epochs, time.monotonic()
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Of an epoch's record."""

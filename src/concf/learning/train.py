@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError, option
 from concf.learning.checkpoint import RunFolder
 from concf.learning.memory import kept_memory
+from concf.learning.metric import refuse_blind
 from concf.learning.presets import choose_settings
 from concf.learning.run import Run
 from concf.learning.settings import EVERYTHING, ConCFSettings
@@ -27,6 +29,8 @@ from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
 from concf.progress import shows, working
 from concf.version import VERSION
+
+WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
 
 
 def train(
@@ -44,7 +48,7 @@ def train(
     teacher: Tensor | NDArray[np.int32] | None = None,
     verbose: bool = False,
     watch: Callable[[dict[str, Any]], None] | None = None,
-    watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None,
+    watch_rankings: WatchRankings | None = None,
     data_folder: str | Path | None = None,
     world: World = ALONE,
 ) -> Run:
@@ -88,14 +92,31 @@ def train(
         world=world,
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
-    if folder is not None and resume:
-        folder.resume(run, trainer)
-    elif folder is not None and world.writes:
-        folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), trainer.agreement.teacher)
-    _refuse_other_processes(run, trainer)
-    saved = time.monotonic()
-    told = Teller(chosen) if verbose and world.writes and not shows() else None
-    with working("training", chosen.training.epochs) as advance, kept_memory(run.model):
+    if world.writes:
+        refuse_blind(run.metric, data)
+    with folder.held() if folder is not None and world.writes else nullcontext():
+        if folder is not None and resume:
+            folder.resume(run, trainer)
+        elif folder is not None and world.writes:
+            place = None if data_folder is None else str(Path(data_folder).absolute())
+            folder.begin(run, place, trainer.agreement.teacher)
+        _refuse_other_processes(run, trainer)
+        watchers = [] if watch is None else [watch]
+        if verbose and world.writes and not shows():
+            watchers.append(Teller(run.metric, chosen.training.epochs))
+        _all_epochs(run, trainer, folder, checkpoint_seconds, watchers, watch_rankings)
+        trainer.end()
+        world.wait()  # the last checkpoint is there for all of them
+    return run
+
+
+def _all_epochs(
+    run: Run, trainer: Trainer, folder: RunFolder | None, checkpoint_seconds: float,
+    watchers: Sequence[Callable[[dict[str, Any]], None]], watch_rankings: WatchRankings | None,
+) -> None:  # fmt: skip
+    """To the end, with a checkpoint every now and then."""
+    world, saved = trainer.world, time.monotonic()
+    with working("training", run.settings.training.epochs) as advance, kept_memory(run.model):
         advance(run.epoch)
         while not run.finished:
             world.refuse_orphan()
@@ -106,14 +127,9 @@ def train(
                 if run.finished or world.told(time.monotonic() - saved >= checkpoint_seconds):
                     folder.save(run, trainer)
                     saved = time.monotonic()
-            if watch is not None:
+            for watch in watchers:
                 watch(record)
-            if told is not None:
-                told(record)
-            advance(1, note_of(record, chosen.training.metric))
-    trainer.end()
-    world.wait()  # the last checkpoint is there for all of them
-    return run
+            advance(1, note_of(record, run.metric))
 
 
 def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
@@ -153,9 +169,7 @@ def _device(asked: str | torch.device | None, before: str | None, world: World) 
     return device
 
 
-def _epoch(
-    run: Run, trainer: Trainer, watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None
-) -> dict[str, Any]:
+def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> dict[str, Any]:
     """One epoch, and every p epochs the heads' agreement."""
     chosen = run.settings
     epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
@@ -194,4 +208,4 @@ def _patience_is_over(run: Run, epoch: int) -> bool:
     patience, watch = run.settings.training.patience, run.settings.training.watch
     watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
     first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
-    return patience is not None and epoch - max(first, *(run.best[name].epoch for name in watched)) >= patience
+    return patience is not None and epoch - max(first, *(run.best[name].rose for name in watched)) >= patience

@@ -11,9 +11,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.evaluation.metrics import ACCURACY
 from concf.learning.batches import stream
+from concf.learning.metric import parsed
 from concf.learning.world import ALONE, World
 
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
@@ -22,32 +22,26 @@ CELLS = 1 << 24  # of a table [users, items] that is held at a time
 class Validation:
     """The mean of a metric such as recall@50 on the validation part; what `evaluate` would give for the same lists.
 
-    longest: items that a user holds out at most, in either part
-    depth: places of a list that are looked at, so that N are left when the user's test items are taken out
+    The test part is not looked at, not even to leave its items out of the lists.
+    depth: places of a list that are looked at
     world: of several processes each looks at the lists of its own users, and all know the figure of everyone's
-    evaluated: the users whose lists are looked at; None: all who hold out items
+    validated: the users whose lists are looked at; None: all who hold out items
     """
 
     def __init__(
         self, data: Split, metric: str, device: torch.device, world: World = ALONE,
-        evaluated: NDArray[np.int64] | None = None,
+        validated: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
-        name, _, n = metric.partition("@")
-        if name not in ACCURACY or not n.isdecimal() or int(n) < 1:
-            raise ConfigError(
-                f"training.metric = {metric!r}: expected one of {', '.join(ACCURACY)} at a length, as recall@50"
-            )
-        self.metric, self.n = ACCURACY[name], int(n)
+        name, self.n = parsed(metric)
+        self.metric = ACCURACY[name]
         self.n_users, self.n_items = data.train.shape
-        self.world, self.evaluated = world, data.evaluated if evaluated is None else evaluated
+        self.world, self.validated = world, data.validated if validated is None else validated
         mine = world.share(self.n_users)
-        users = self.evaluated[(self.evaluated >= mine.start) & (self.evaluated < mine.stop)]
+        users = self.validated[(self.validated >= mine.start) & (self.validated < mine.stop)]
         self.users = torch.from_numpy(users - mine.start).to(device)
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
-        self.valid, self.test = (_keys(part[users], device) for part in (data.valid, data.test))
-        held_out = [np.diff(part.indptr) for part in (data.valid, data.test)]
-        self.longest = max(int(each.max()) for each in held_out)
-        self.depth = min(self.n + max(int(each[self.evaluated].max()) for each in held_out), self.n_items)
+        self.valid = _keys(data.valid[users], device)
+        self.depth = min(self.n, self.n_items)
 
     def __call__(self, lists: Tensor) -> float:
         """The figure of lists [this process's users, depth or more] over all users, training items not in them."""
@@ -55,30 +49,29 @@ class Validation:
 
     def of_its_users(self, lists: Tensor) -> float:
         """The same of the lists [e, depth or more] of this process's `users` alone."""
-        asked = lists[:, : self.depth].long()
-        keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
-        empty = asked < 0
-        hidden = _among(keys, self.test) | empty
-        order = hidden.sort(dim=1, stable=True).indices[:, : self.n]  # what may be shown first, in its order
-        hit = (_among(keys, self.valid) & ~hidden).gather(1, order)
+        hit = self._hits(lists[:, : self.depth])
         if hit.shape[1] < self.n:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
         return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total)).mean())
 
     def held(self, lists: Tensor) -> Tensor:
         """[validated users, L] where lists [this process's users, L] have an item that is held out for validation."""
-        asked = lists[self.users].long()
+        return self._hits(lists[self.users])
+
+    def _hits(self, lists: Tensor) -> Tensor:
+        """[e, L] where the lists [e, L] of this process's `users` have an item that is held out for validation."""
+        asked = lists.long()
         keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
         return _among(keys, self.valid) & (asked >= 0)
 
     def _of_everyone(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[e] of all evaluated users in their order, so that the mean does not depend on the number of processes."""
+        """[e] of all validated users in their order, so that the mean does not depend on the number of processes."""
         if not self.world.several:
             return figures
         share, device = self.world.share(self.n_users), self.users.device
         mine = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
         mine[self.users] = torch.from_numpy(figures).to(device)
-        return np.asarray(self.world.gather(mine, self.n_users).cpu().numpy()[self.evaluated])
+        return np.asarray(self.world.gather(mine, self.n_users).cpu().numpy()[self.validated])
 
 
 def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int64]:

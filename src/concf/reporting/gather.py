@@ -54,7 +54,7 @@ def _about(run: Run, said: Mapping[str, Any], name: str) -> dict[str, Any]:
         "seconds": float(seconds),
         "seed": run.seed,
         "device": said.get("device"),
-        "metric": run.settings.training.metric,
+        "metric": run.metric,
         "validated_users": n_validated(run.data, run.settings),
         "heads": list(run.model.names),
         "silent": [each for each in run.settings.consensus.silent if each in run.model.names],

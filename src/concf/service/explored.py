@@ -83,7 +83,7 @@ class Explorer:
             "places": self.settings.places,
             "temperature": self.settings.temperature,
             "steadiness": self.settings.steadiness,
-            "metric": run.settings.training.metric,
+            "metric": run.metric,
             "validation": {name: run.best[name].validation for name in run.rows()},
             "version": VERSION,
         }

@@ -1,0 +1,234 @@
+"""One process trains in a folder at a time, and says who it is; an unfinished run says so wherever it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_run import LONG, QUIET, SMALL, assert_same_end, contents, small_data
+
+from concf.data.split import Split
+from concf.deploy.estimator import ConCF
+from concf.deploy.recommender import Recommender
+from concf.errors import ConcfWarning, ConfigError
+from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
+from concf.learning.presets import choose_settings
+from concf.learning.train import train
+from concf.locks import held
+from concf.service.loading import Loader
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+CHOSEN = choose_settings("reference", words=SMALL)
+WAIT = 120
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_data(tmp_path_factory.mktemp("data") / "small")
+
+
+@pytest.fixture(scope="module")
+def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(Split.load(data), CHOSEN, out=run, checkpoint_seconds=0, watch=stop, data_folder=data)
+    return run
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(stopped_once, tmp_path / "run"))
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from concf.locks import held
+with held(Path(sys.argv[1]), "trains here"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(stopped: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that trains in the folder."""
+    words = [sys.executable, "-c", HOLDER, str(stopped / LOCK)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=QUIET) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_process_is_refused_and_told_of_the_first(
+    concf: CLI, stopped: Path, holder: subprocess.Popen[str]
+) -> None:
+    before = contents(stopped)
+    code, out, err = concf("train", "--resume", "--out", stopped)
+    assert (code, out) == (2, "")
+    since = r"since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.search(
+        rf"{re.escape(str(stopped))}: {since} process {holder.pid} on '{socket.gethostname()}' trains", err
+    )
+    assert "Wait until it has ended, or stop it" in err
+    assert contents(stopped) == before
+
+
+def test_a_lock_of_a_process_that_was_killed_is_taken_over(
+    concf: CLI, stopped: Path, holder: subprocess.Popen[str], data: Path, tmp_path: Path
+) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert json.loads((stopped / LOCK).read_text())["pid"] == holder.pid
+    assert concf("train", "--resume", "--out", stopped)[0] == 0
+    train(Split.load(data), CHOSEN, out=tmp_path / "whole", data_folder=data)
+    assert_same_end(stopped, tmp_path / "whole")
+    assert sorted(contents(stopped)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+
+
+def test_two_that_go_on_at_once_do_not_interleave(stopped: Path) -> None:
+    """The second one comes while the first one trains, in the same process as in any."""
+    refused = []
+
+    def again(record: dict[str, Any]) -> None:
+        if not refused:
+            with pytest.raises(ConfigError, match=rf"process {os.getpid()} on .* trains here") as error:
+                train(data, out=stopped, resume=True)
+            refused.append(error)
+
+    data = load_run(stopped).data
+    train(data, out=stopped, resume=True, watch=again)
+    assert refused
+    epochs = [json.loads(line)["epoch"] for line in (stopped / HISTORY).read_text().splitlines()]
+    assert epochs == list(range(10))
+    assert not (stopped / LOCK).exists()
+
+
+def test_a_new_run_is_kept_out_of_a_folder_in_which_another_begins(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with held(tmp_path / "run" / LOCK, "trains here"), pytest.raises(ConfigError, match="trains here"):
+        train(Split.load(data), CHOSEN, out=tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("ten years")
+    with pytest.raises(ConfigError, match="it is left alone"):
+        train(Split.load(data), CHOSEN, out=mine)
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+
+
+def test_a_folder_that_only_a_killed_process_has_locked_is_free(data: Path, tmp_path: Path) -> None:
+    (tmp_path / LOCK).write_text('{"pid": 999999999, "host": "gone", "started": "1999"}')
+    train(Split.load(data), choose_settings(CHOSEN, words=["training.epochs=1"]), out=tmp_path)
+    assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+
+
+RACE = """
+import sys, time
+from pathlib import Path
+from concf.errors import ConfigError
+from concf.locks import held
+path, book = Path(sys.argv[1]), Path(sys.argv[2])
+for _ in range(200):
+    try:
+        with held(path, "works here"):
+            with book.open("a") as file: file.write("in ")
+            with book.open("a") as file: file.write("out\\n")
+    except ConfigError:
+        time.sleep(0.0005)
+"""
+
+
+def test_no_two_hold_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
+    """Four processes take it, drop it and remove it hundreds of times; no two are ever in at once."""
+    words = [sys.executable, "-c", RACE, str(tmp_path / "lock"), str(tmp_path / "book")]
+    processes = [subprocess.Popen(words, env=QUIET) for _ in range(4)]
+    assert [process.wait(WAIT) for process in processes] == [0] * 4
+    lines = (tmp_path / "book").read_text().splitlines()
+    assert set(lines) == {"in out"}
+    assert not (tmp_path / "lock").exists()
+
+
+def use(folder: Path) -> dict[str, Callable[[], Any]]:
+    return {
+        "load_run": lambda: load_run(folder),
+        "Recommender.load": lambda: Recommender.load(folder),
+        "ConCF.load": lambda: ConCF.load(folder),
+        "the service": lambda: Loader()(folder, 1),
+    }
+
+
+@pytest.mark.parametrize("way", ["load_run", "Recommender.load", "ConCF.load", "the service"])
+def test_a_run_that_is_not_finished_says_so_in_python(stopped: Path, data: Path, way: str, tmp_path: Path) -> None:
+    expected = (
+        rf"{re.escape(str(stopped))}: the run is not finished; this is the best of its first 6 epochs. Go on with: "
+    )
+    with pytest.warns(ConcfWarning, match=expected) as notes:
+        use(stopped)[way]()
+    assert len([each for each in notes if each.category is ConcfWarning]) == 1
+    train(Split.load(data), out=stopped, resume=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConcfWarning)
+        use(stopped)[way]()
+
+
+COMMANDS: list[list[str]] = [
+    ["evaluate", "RUN", "--at", "5"], ["recommend", "RUN", "-k", "3"], ["report", "RUN", "--out", "OUT/report.html"],
+    ["export", "RUN", "--to", "npz", "--out", "OUT/export"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[0])
+def test_a_run_that_is_not_finished_says_so_on_the_command_line(
+    concf: CLI, stopped: Path, tmp_path: Path, words: list[str]
+) -> None:
+    code, _, err = concf(*(str(stopped) if word == "RUN" else word.replace("OUT", str(tmp_path)) for word in words))
+    assert code == 0, err
+    assert err.count("not finished") == 1
+    assert f"note: {stopped}: the run is not finished; this is the best of its first 6 epochs. Go on with" in err
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_says_where_to_go_on(
+    concf: CLI, data: Path, tmp_path: Path, processes: int, end: signal.Signals
+) -> None:
+    out = tmp_path / "run"
+    words = [sys.executable, "-m", "concf", "train", data, "--out", out, *LONG, "--set", "training.epochs=400"]
+    words += ["--processes", str(processes)] if processes > 1 else []
+    process = subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True, env=QUIET)
+    deadline = time.monotonic() + WAIT
+    while not (out / CHECKPOINT).exists():
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(end)
+    _, said = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + end
+    assert said.splitlines()[-1] == f"concf: stopped. Go on with: concf train --resume --out {out}"
+    assert "Traceback" not in said
+    done = json.loads((out / HISTORY).read_text().splitlines()[-1])["epoch"]
+    assert done < 399
+    run = load_run(out)
+    assert not run.finished
+    with pytest.raises(KeyboardInterrupt):  # it goes on: nothing is locked any more
+        train(run.data, out=out, resume=True, watch=lambda _: (_ for _ in ()).throw(KeyboardInterrupt))

@@ -1,0 +1,177 @@
+"""What the best epoch is chosen by fits the catalogue, so that a small one does not ship untrained heads."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConcfWarning, ConfigError
+from concf.evaluation.evaluate import evaluate
+from concf.learning.metric import fitting_metric, refuse_blind
+from concf.learning.presets import choose_settings
+from concf.learning.run import Run
+from concf.learning.train import train
+from concf.learning.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CLI = Callable[..., tuple[int, str, str]]
+
+
+@cache
+def small() -> Split:
+    """40 items: validation recall@50 is 1 whatever the order."""
+    return prepare(Simulation(users=250, items=40, events=4000, tastes=5).draw(3), protocol="random")
+
+
+@dataclasses.dataclass
+class Parts:
+    """As much of a split as the choice of a metric may look at."""
+
+    train: csr_array
+    valid: csr_array
+    validated: Any
+
+
+def parts(items: int, trained: int, validated: int, users: int = 6) -> Any:
+    """Users who trained on so many items and validate by so many others."""
+    train, valid = np.zeros((users, items)), np.zeros((users, items))
+    train[:, :trained], valid[:, trained : trained + validated] = 1, 1
+    return Parts(csr_array(train), csr_array(valid), np.arange(users))
+
+
+@pytest.mark.parametrize(
+    ("items", "trained", "expected"),
+    [
+        (30_000, 20, "recall@50"),
+        (520, 20, "recall@50"),
+        (519, 20, "ndcg@49"),
+        (600, 500, "ndcg@10"),  # many items, few of them left to rank
+        (250, 10, "ndcg@24"),
+        (40, 8, "ndcg@5"),
+        (6, 3, "ndcg@5"),
+    ],
+)
+def test_auto_is_the_usual_metric_or_one_of_far_fewer_places_than_candidates(
+    items: int, trained: int, expected: str
+) -> None:
+    assert fitting_metric("auto", parts(items, trained, 1)) == expected
+    assert fitting_metric("map@7", parts(items, trained, 1)) == "map@7"
+
+
+@pytest.mark.parametrize("metric", ["recall@50", "precision@40", "hit@39", "recall@32"])
+def test_a_metric_of_as_many_places_as_there_are_candidates_is_refused(metric: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot tell one epoch from another.*Choose ndcg@5, or leave it at auto"):
+        refuse_blind(metric, parts(40, 8, 2))
+
+
+@pytest.mark.parametrize("metric", ["recall@31", "precision@16", "hit@10"])
+def test_a_metric_by_which_chance_looks_good_is_noted(metric: str) -> None:
+    with pytest.warns(ConcfWarning, match=r"a random order comes to [5-9]\d% of its greatest value.*Choose ndcg@5"):
+        refuse_blind(metric, parts(40, 8, 2))
+
+
+@pytest.mark.parametrize("metric", ["recall@15", "hit@8", "ndcg@50", "map@40", "mrr@40"])
+def test_a_metric_that_tells_orders_apart_is_taken_as_it_is(metric: str, recwarn: pytest.WarningsRecorder) -> None:
+    refuse_blind(metric, parts(40, 8, 2))
+    assert not [each for each in recwarn if each.category is ConcfWarning]
+
+
+def test_a_random_order_comes_to_what_the_note_says() -> None:
+    """By an evaluation of many random orders."""
+    data, chance = small(), []
+    for seed in range(40):
+        scores = np.random.default_rng(seed).random(data.train.shape)
+        chance.append(
+            evaluate(lambda u, of=scores: of[u], data, on="valid", at=20, metrics="recall").means()["recall@20"]
+        )
+    with pytest.warns(ConcfWarning) as notes:
+        refuse_blind("recall@20", data)
+    said = int(str(notes[0].message).partition("comes to ")[2].partition("%")[0]) / 100
+    assert said == pytest.approx(np.mean(chance), abs=0.01)
+
+
+QUICK: dict[str, dict[str, Any]] = {
+    "reference": {"training": {"epochs": 31, "learning_rate": 0.02}, "consensus": {"every": 5, "window": 2}},
+    "strong": {"model": {"dimensions": 32}, "training": {"epochs": 31, "learning_rate": 0.01}},
+}
+
+
+@pytest.mark.parametrize("preset", QUICK)
+def test_a_catalogue_of_40_items_ships_heads_that_have_learned(preset: str) -> None:
+    data, chosen = small(), choose_settings(preset, QUICK[preset])
+    run, untrained = train(data, chosen, seed=1), Trainer(data, chosen, seed=1).model.factors()
+    assert run.metric == run.summary()["metric"] == "ndcg@5"
+    for name in run.rows():
+        found = evaluate(run.recommender(name), data, at=5).means()
+        assert run.best[name].epoch > 0, name
+        assert found["ndcg@5"] > 1.5 * max(evaluate(each, data, at=5).means()["ndcg@5"] for each in untrained.values())
+    with pytest.raises(ConfigError, match="cannot tell one epoch from another"):
+        train(data, choose_settings(chosen, {"training": {"metric": "recall@50"}}))
+
+
+def noticed(figures: list[float]) -> Run:
+    """A run of one head that came to these."""
+    chosen = choose_settings("reference", {"model": {"dimensions": 8}}, single="bpr")
+    trainer = Trainer(small(), chosen)
+    run = Run(small(), chosen, 0, trainer.model)
+    for epoch, figure in enumerate(figures):
+        with torch.no_grad():
+            trainer.model.user.fill_(epoch)
+        run.notice(epoch, {"bpr": figure}, {}, dict)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("figures", "epoch", "rose"),
+    [([1.0, 1.0, 1.0], 2, 0), ([0.2, 0.5, 0.4, 0.5, 0.1], 3, 1), ([0.0, 0.0], 1, 0), ([0.3, 0.2], 0, 0)],
+)
+def test_ties_go_to_the_later_epoch_and_are_no_rise(figures: list[float], epoch: int, rose: int) -> None:
+    best = noticed(figures).best["bpr"]
+    assert (best.epoch, best.rose, best.validation) == (epoch, rose, max(figures))
+    assert (best.state["user"] == epoch).all()
+
+
+def test_patience_is_not_renewed_by_ties_whoever_goes_on(tmp_path: Path) -> None:
+    """A head that stands still ends the run, and the run that was resumed, after as many epochs."""
+    words = ["training.epochs=40", "training.learning_rate=1e-12", "training.patience=3", "consensus.every=1",
+             "consensus.window=1", "model.dimensions=8", "model.dropout=0"]  # fmt: skip
+    chosen = choose_settings("reference", words=words, single="bpr")
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == 1:
+            raise KeyboardInterrupt
+
+    whole = train(small(), chosen, out=tmp_path / "whole", checkpoint_seconds=0)
+    assert (whole.best["bpr"].rose, whole.best["bpr"].epoch, whole.epoch) == (0, 3, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train(small(), chosen, out=tmp_path / "cut", checkpoint_seconds=0, watch=stop)
+    resumed = train(small(), out=tmp_path / "cut", resume=True)
+    assert (resumed.best["bpr"].rose, resumed.best["bpr"].epoch, resumed.epoch) == (0, 3, 4)
+
+
+def test_the_command_line_says_what_epochs_were_chosen_by(concf: CLI, tmp_path: Path) -> None:
+    small().save(tmp_path / "data")
+    words = ["--preset", "reference", "--set", "training.epochs=2", "--set", "model.dimensions=8"]
+    code, out, _ = concf("train", tmp_path / "data", "--out", tmp_path / "run", *words)
+    assert (code, "validation N@5" in out) == (0, True)
+    assert json.loads(concf("evaluate", tmp_path / "run", "--json")[1])["metric"] == "ndcg@5"
+    blunt = ["--set", "training.metric=recall@20"]
+    code, _, err = concf("train", tmp_path / "data", "--out", tmp_path / "blunt", *words, *blunt)
+    assert (code, "note: training.metric = 'recall@20': a random order comes to" in err) == (0, True)
+    code, _, err = concf(
+        "train", tmp_path / "data", "--out", tmp_path / "no", *words, "--set", "training.metric=hit@40"
+    )
+    assert (code, "cannot tell one epoch from another" in err) == (2, True)

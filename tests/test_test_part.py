@@ -1,0 +1,186 @@
+"""The test part is never looked at: with the same training and validation parts and another test part all is alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from concf.baselines.neighbours import ItemKNN
+from concf.book import Book
+from concf.comparing import Figures
+from concf.data.prepare import prepare
+from concf.data.protocols import TEST, TRAIN, VALID
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.deploy.recommender import Recommender
+from concf.evaluation.evaluate import evaluate
+from concf.learning.presets import PRESETS, choose_settings
+from concf.learning.run import Run
+from concf.learning.train import train
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+SMALL: dict[str, Any] = {
+    "model": {"dimensions": 8},
+    "consensus": {"every": 2, "warm_up": 2, "places": 12, "kept": 16, "length": 4, "tail": 4, "shown": 10},
+    "training": {"epochs": 7, "learning_rate": 0.02, "steps": None, "batch": 256, "patience": 3},
+}
+VARIANTS = {name: (name, SMALL) for name in PRESETS} | {
+    "a metric of long lists": ("strong", SMALL | {"training": SMALL["training"] | {"metric": "recall@12"}}),
+    "a sample is validated": ("strong", SMALL | {"training": SMALL["training"] | {"validated_users": 11}}),
+    "one head": ("reference", SMALL | {"objectives": ("bpr",), "training": SMALL["training"] | {"watch": "bpr"}}),
+}
+
+
+@cache
+def data() -> Split:
+    return prepare(Simulation(users=40, items=60, events=1200, tastes=4).draw(1), protocol="random")
+
+
+def with_test(split: Split, user: NDArray[Any], item: NDArray[Any]) -> Split:
+    """The same training and validation parts, and these pairs to test on."""
+    old, kept = split.interactions, split.parts != TEST
+    users, items = np.r_[old.user[kept], user], np.r_[old.item[kept], item]
+    parts = np.r_[split.parts[kept], np.full(len(user), TEST)].astype(np.uint8)
+    order = np.lexsort((items, users))
+    pairs = dataclasses.replace(
+        old, user=users[order].astype(np.int32), item=items[order].astype(np.int32), count=np.ones(len(users)),
+        timestamp=None,
+    )  # fmt: skip
+    return dataclasses.replace(split, interactions=pairs, parts=parts[order])
+
+
+def drawn(split: Split, least: int, most: int, users: int) -> Split:
+    """The first `users` are tested on so many items of all that they have not trained on or held out."""
+    rng, used = np.random.default_rng(5), (split.train + split.valid).toarray() > 0
+    rows = [rng.permutation(np.flatnonzero(~used[u]))[: rng.integers(least, most + 1)] for u in range(users)]
+    return with_test(split, np.repeat(np.arange(users), [len(row) for row in rows]), np.concatenate(rows))
+
+
+@cache
+def others() -> dict[str, Split]:
+    """Other test parts: other items, longer ones, only of some users, none."""
+    nobody = np.zeros(0, np.int64)
+    return {
+        "other items": drawn(data(), 4, 6, 40),
+        "long": drawn(data(), 25, 35, 40),
+        "of some users": drawn(data(), 1, 9, 17),
+        "none": with_test(data(), nobody, nobody),
+    }
+
+
+def assert_same(run: Run, other: Run) -> None:
+    """Parameters, history, best epochs, lists and votes, to the bit."""
+    for name, tensor in run.model.state_dict().items():
+        assert tensor.numpy().tobytes() == other.model.state_dict()[name].numpy().tobytes(), name
+    histories = [
+        [{name: value for name, value in record.items() if "seconds" not in name} for record in each.history]
+        for each in (run, other)
+    ]
+    assert histories[0] == histories[1]
+    assert run.rows() == other.rows()
+    assert (run.metric, run.best_head()) == (other.metric, other.best_head())
+    for name, best in run.best.items():
+        twin = other.best[name]
+        assert (best.epoch, best.rose, best.validation) == (twin.epoch, twin.rose, twin.validation), name
+        for mine, theirs in ((best.state, twin.state), (best.votes, twin.votes)):
+            assert mine.keys() == theirs.keys()
+            assert all(torch.equal(mine[part], theirs[part]) for part in mine), name
+        assert (best.lists is None) == (twin.lists is None)
+        assert best.lists is None or twin.lists is None or torch.equal(best.lists, twin.lists)
+
+
+@cache
+def trained(variant: str) -> Run:
+    base, changes = VARIANTS[variant]
+    return train(data(), choose_settings(base, changes), seed=3)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_training_does_not_depend_on_the_test_part(variant: str) -> None:
+    run = trained(variant)
+    for name, other in others().items():
+        assert (other.train != data().train).nnz == (other.valid != data().valid).nnz == 0
+        assert other.hash != data().hash, name
+        asked = dataclasses.replace(other)
+        assert_same(run, train(asked, run.settings, seed=3))
+        assert not {"test", "evaluated"} & vars(asked).keys()  # properties that would be kept had they been asked for
+
+
+def test_the_history_of_another_validation_part_is_another() -> None:
+    """What the test above compares can differ."""
+    split = data()
+    rows = np.flatnonzero(split.parts != TRAIN)
+    parts = split.parts.copy()
+    parts[rows] = np.where(parts[rows] == VALID, TEST, VALID)
+    swapped = dataclasses.replace(split, parts=parts)
+    run = trained("strong")
+    with pytest.raises(AssertionError):
+        assert_same(run, train(swapped, run.settings, seed=3))
+
+
+def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
+    figures = Figures("recall@5", (5,), ("recall",), keep_users=False)
+    model, found = ItemKNN(neighbours=7), []
+    for split in (data(), *others().values()):
+        asked = dataclasses.replace(split)
+        found.append(figures.measure(model, asked, "valid")["mean"])
+        assert "test" not in vars(asked)
+    assert found[1:] == found[:1] * 4
+    literal = []
+    scores, train_part, valid = model.fit(data().train).scores(torch.arange(40)), data().train.toarray(), data().valid
+    for u in data().validated.tolist():
+        free = [i for i in range(data().train.shape[1]) if not train_part[u, i]]
+        best = sorted(free, key=lambda i: (-float(scores[u][i]), i))[:5]
+        held_out = set(valid[[u]].indices.tolist())
+        literal.append(len(held_out & set(best)) / len(held_out))
+    assert found[0]["recall@5"] == pytest.approx(np.mean(literal))
+
+
+def test_a_log_of_figures_that_were_masked_by_the_test_part_is_measured_again(tmp_path) -> None:
+    """Older versions validated with test items left out: figures of both kinds cannot be compared."""
+    figures, model = Figures("recall@5", (5,), ("recall",), keep_users=False), ItemKNN(neighbours=7)
+    book = Book(tmp_path / "log.jsonl")
+    old = {"model": "itemknn", "settings": model.model_dump(), "split": data().hash, "on": "valid"}
+    book.add(old, {"mean": {"recall@5": 0.9}, "fit_seconds": 1.0})
+    assert figures.found("itemknn", model, data(), "valid", book) is None
+    figures.add("itemknn", model, data(), "valid", figures.measure(model, data(), "valid"), book)
+    assert figures.found("itemknn", model, data(), "valid", book) is not None
+
+
+@pytest.mark.parametrize("on", ["valid", "test"])
+def test_test_figures_leave_out_what_was_validated_by_and_validation_figures_nothing_more(on: str) -> None:
+    run = trained("reference")
+    for name in run.rows():
+        found = evaluate(run.recommender(name), data(), on=on, at=20)
+        seen = (data().train.toarray() > 0) | ((data().valid.toarray() > 0) if on == "test" else False)
+        listed = np.zeros_like(seen)
+        for user, row in zip(found.users, found.lists, strict=True):
+            listed[user, row[row >= 0]] = True
+        assert not (listed & seen).any()
+
+
+ROOM = {"consensus": {"places": 40, "kept": 40, "every": 1, "shown": 20}, "training": {"epochs": 1}}
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("test_part", ["as it is", "long"])
+def test_a_consensus_has_room_for_what_is_held_out(preset: str, test_part: str) -> None:
+    """`shown` places are left when all that a user has used is taken out, though the test part was not looked at."""
+    split = data() if test_part == "as it is" else drawn(data(), 12, 16, 40)
+    run = train(split, choose_settings(choose_settings(preset, SMALL), ROOM), seed=1)
+    used, model = split.interactions.matrix(), Recommender(run, frame="arrays")
+    free = used.shape[1] - np.diff(used.indptr)
+    for by in ("consensus", "R-consensus"):
+        items, _ = model.recommend(model.user_ids.values.tolist(), k=20, by=by)
+        assert ((items >= 0).sum(1) == np.minimum(free, 20)).all()
+        lists = run.best[by].lists
+        assert lists is not None
+        longest = [int(np.diff(part.indptr).max()) for part in (split.train, split.valid)]
+        assert lists.shape[1] == min(20 + sum(longest), used.shape[1])
