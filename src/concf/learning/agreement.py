@@ -145,14 +145,12 @@ class Agreement:
     def _shown(self) -> int:
         """Places of a consensus: to teach, to validate by, and to recommend from.
 
-        `shown` are left to every user when what it holds out is taken out of its list: as many as the longest row of
-        the validation part has, and for the test part, which is not looked at, as many as the longest row of the
-        training part has. Voters never name more than their first K items each.
+        `shown` are left to every user when what it holds out is taken out of its list. The test part is not looked at:
+        it is taken to be as long as the validation part, as most protocols make it. Where it is longer, its longest
+        rows leave somewhat fewer.
         """
-        held_out = sum(int(np.diff(part.indptr).max()) for part in (self.data.valid, self.data.train))
-        shown = self.settings.consensus.shown + held_out
-        if self.settings.consensus.by == "ranks":
-            shown = min(shown, len(self._voters()) * self._places())
+        longest = int(np.diff(self.data.valid.indptr).max())
+        shown = self.settings.consensus.shown + 2 * longest
         return int(min(max(self.lesson.shape[1], shown, self.validation.depth), self.model.n_items))
 
     def _ranked(self, name: str, factors: Factors, k: int) -> Tensor:
