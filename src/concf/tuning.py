@@ -141,10 +141,11 @@ def tune(
         "space": {name: each.model_dump(mode="json") for name, each in wanted.items()}, "seed": seed, "target": target,
         "at_once": at_once,
     }  # fmt: skip
-    data.note_if_few()
+    blind = Blind.of(data)
+    blind.note_if_few()
     folder, begin = SearchFolder(Path(out), about), time.monotonic()
     with folder.study() as study, working("tuning", trials) as advance:
-        search = Search(study, Blind.of(data), base, wanted, target, seed, device)
+        search = Search(study, blind, base, wanted, target, seed, device)
         found, done = _best(search, folder), len(search.trials())
         if done >= trials:
             raise ConfigError(f"{out}: {done} trials are done, no more were asked for. Try: --trials {2 * done}")
