@@ -177,7 +177,8 @@ def test_a_killed_search_goes_on_to_the_same_end(folder: Path, data: Split, whol
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGKILL)
-    assert (first, process.communicate(timeout=60)) == (b"ready\n", (b"", b""))
+    said, noted = process.communicate(timeout=60)
+    assert (first, said, noted.startswith(b"note: only"), noted.count(b"\n")) == (b"ready\n", b"", True, 1)
     assert process.returncode == -signal.SIGKILL
     assert [each.state.name for each in journal(out)] == ["COMPLETE", "COMPLETE", "RUNNING"]
     assert (out / BEST).exists()

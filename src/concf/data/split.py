@@ -95,26 +95,27 @@ class Split:
         """[e] the users who have test items."""
         return np.unique(self.interactions.user[self.parts == TEST]).astype(np.int64)
 
-    @property
-    def doubt(self) -> str | None:
-        """What to say where figures rest on few users."""
-        if len(self.evaluated) >= FEW_USERS:
-            return None
-        return (
-            f"only {len(self.evaluated):,} of {self.interactions.n_users:,} users are validated and tested: "
-            "figures and choices that rest on so few are uncertain"
-        )
-
-    def note_if_few(self) -> None:
-        """Say it, once of a split."""
-        if self.doubt is not None and "noted" not in vars(self):
-            vars(self)["noted"] = True
-            note(self.doubt)
-
     @cached_property
     def validated(self) -> NDArray[np.int64]:
         """[v] the users who have validation items; `make` leaves the same ones both, but not every split is its."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
+
+    def doubt(self, on: str = "valid") -> str | None:
+        """What to say where figures rest on few users."""
+        few, words = len(self.users(on)), {"valid": "validated", "test": "tested"}
+        if few >= FEW_USERS:
+            return None
+        return (
+            f"only {few:,} of {self.interactions.n_users:,} users are {words[on]}: "
+            "figures and choices that rest on so few are uncertain"
+        )
+
+    def note_if_few(self, on: str = "valid") -> None:
+        """Say it, once of a split."""
+        doubt = self.doubt(on)
+        if doubt is not None and "noted" not in vars(self):
+            vars(self)["noted"] = True
+            note(doubt)
 
     @cached_property
     def hash(self) -> str:

@@ -112,7 +112,7 @@ class Run:
     ) -> dict[str, Evaluation]:  # fmt: skip
         """Every head and consensus, each at the epoch of its own best validation."""
         cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
-        data.note_if_few()
+        data.note_if_few(on)
         return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
 
     def summary(self) -> dict[str, Any]:

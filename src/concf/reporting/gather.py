@@ -164,8 +164,8 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
         )
     if not has_test:
         yield "The data set holds nothing out to test on: there are no test figures, hits or examples."
-    elif run.data.doubt is not None:
-        yield f"{run.data.doubt[0].upper()}{run.data.doubt[1:]}."
+    elif (doubt := run.data.doubt("test")) is not None:
+        yield f"{doubt[0].upper()}{doubt[1:]}."
     if not run.settings.several:
         yield "One head alone: there is no consensus, nothing to agree on and nothing to balance."
     elif run.settings.consensus.shown < AT[-1]:
