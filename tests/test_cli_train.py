@@ -62,7 +62,8 @@ def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
     assert list(by_epoch) == [0, 2, 4, 6, 8, 9]
     for row in report["recommenders"]:
         figures = {epoch: validation[row["name"]] for epoch, validation in by_epoch.items()}
-        assert (row["validation"], row["epoch"]) == (max(figures.values()), max(figures, key=figures.__getitem__))
+        best = max(figures.values())
+        assert (row["validation"], row["epoch"]) == (best, max(e for e, figure in figures.items() if figure == best))
 
     code, said, err = concf("evaluate", out, "--at", "5,10", "--metrics", "recall,ndcg,coverage", "--json")
     assert (code, err) == (0, "")
