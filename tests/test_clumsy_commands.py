@@ -174,3 +174,25 @@ def test_a_reproduction_of_nothing_has_nothing_to_draw(tmp_path: Path, concf: CL
     assert code == 2
     assert out == f"1 cell, 0 of them measured now. Lines: {tmp_path / 'lines.jsonl'}.\n"
     assert "concf: 1 cell could not be measured; the others are kept. " in err
+
+
+@pytest.mark.parametrize("words", [("--restarts", 2), ("--divide-tables",)])
+def test_what_is_for_several_processes_is_not_ignored_by_one(
+    words: tuple[object, ...], data: Path, tmp_path: Path, concf: CLI
+) -> None:
+    code, _, err = concf("train", data, "--out", tmp_path / "run", *words)
+    assert code == 2
+    assert err == f"concf: {words[0]} is for several processes, and there is one. Say --processes 2 or more too\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_list_longer_than_the_catalogue_gets_advice_that_can_be_followed(run: Path, concf: CLI) -> None:
+    code, _, err = concf("recommend", run, "--users", 1, "-k", 99999999)
+    n_items = len(pl.read_parquet(run / "items.parquet"))
+    assert code == 2
+    assert f"Train with consensus.shown = {n_items} or more, or ask a head, which ranks every item" in err
+
+
+def test_a_list_of_no_items_is_refused(run: Path, concf: CLI) -> None:
+    code, _, err = concf("recommend", run, "--users", 1, "--items", "")
+    assert (code, err) == (2, "concf: --items names no item. Leave it out to allow every item\n")

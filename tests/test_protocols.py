@@ -100,7 +100,7 @@ def test_released_filters_once_and_then_splits_everything() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_leave_last_takes_the_newest(n: int) -> None:
-    split = prepare(LOG, protocol="leave-last", n=n)
+    split = prepare(LOG, protocol="leave-last", last=n)
     data = split.interactions
     assert data.timestamp is not None
     for user in split.evaluated:
@@ -155,7 +155,7 @@ def test_given_files_may_spell_integers_in_one_part_only(tmp_path: Path) -> None
     assert split.interactions.user_ids.values[split.evaluated].tolist() == ["7"]
     assert parts_by_pair(split)[("7", "2")] == TEST
     with pytest.raises(ConfigError, match="no settings"):
-        prepare(files[0], protocol="given", valid=files[1], test=files[2], n=4)
+        prepare(files[0], protocol="given", valid=files[1], test=files[2], last=4)
 
 
 def test_nonsense_is_refused() -> None:
@@ -163,8 +163,8 @@ def test_nonsense_is_refused() -> None:
         prepare(LOG, protocol="random", valid=0.6, test=0.6)
     with pytest.raises(ConfigError, match="'magic'"):
         prepare(LOG, protocol="magic")
-    with pytest.raises(ConfigError, match="'random' has no n=, which is for leave-last"):
-        prepare(LOG, protocol="random", n=3)
+    with pytest.raises(ConfigError, match="'random' has no last=, which is for leave-last"):
+        prepare(LOG, protocol="random", last=3)
     with pytest.raises(DataError, match="integers in one part"):
         prepare(([1], [2]), protocol="given", valid=(["x"], [2]), test=([1], [3]))
 

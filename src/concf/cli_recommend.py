@@ -61,9 +61,11 @@ def recommend(
     asked = None if users == EVERYONE else _ids(users, model, "user")
     options: dict[str, Any] = {
         "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
-        "items": _ids(items, model, "item") if items else None,
-        "exclude": _ids(exclude, model, "item") if exclude else None, "unknown_items": unknown_items,
+        "items": None if items is None else _ids(items, model, "item"),
+        "exclude": None if exclude is None else _ids(exclude, model, "item"), "unknown_items": unknown_items,
     }  # fmt: skip
+    if options["items"] == []:
+        raise ConfigError("--items names no item. Leave it out to allow every item")
     n_users = len(model.user_ids) if asked is None else len(asked)
     if out is None:
         _show(model.stream(model.user_ids.values[:FEW].tolist() if asked is None else asked, k, **options), as_json)

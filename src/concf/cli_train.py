@@ -74,6 +74,9 @@ def train(
     if resume:
         refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
+    for name, said in (("--restarts", restarts), ("--divide-tables", divide_tables)):
+        if said and not (starts or launched()):
+            raise ConfigError(f"{name} is for several processes, and there is one. Say --processes 2 or more too")
     choose = partial(_settings, home, preset, config, change or [], single)
     scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
     signals = ExitStack()

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import Field, model_validator
 
 from concf.config import Settings
 from concf.data.filters import Filter
@@ -122,7 +122,7 @@ class LeaveLast(Settings):
     """
 
     name: Literal["leave-last"] = "leave-last"
-    last: int = Field(1, ge=1, validation_alias=AliasChoices("last", "n"))  # n in older folders
+    last: int = Field(1, ge=1)
 
     def filter(self) -> None:
         """Removes nothing."""

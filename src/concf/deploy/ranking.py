@@ -121,7 +121,11 @@ class Ranker:
         kept, shown = self.run.best[by].lists, self.run.settings.consensus.shown
         assert kept is not None
         if k > shown:
-            raise ConfigError(f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = {k} or more")
+            enough = min(k, self.n_items)
+            raise ConfigError(
+                f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = {enough} or more, or ask a "
+                "head, which ranks every item"
+            )
         return kept
 
     def short(self, users: Places, ks: Sequence[int], by: str, hidden: Sequence[Places]) -> list[Short]:
