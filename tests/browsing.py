@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import absent
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.remote.webdriver import WebDriver
+from skipping import absent
 from small_run import QUIET
 
 FLAGS = (

@@ -3,16 +3,16 @@ from __future__ import annotations
 import gc
 import os
 import pty
-import re
 import subprocess
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from skipping import absent
+from skipping import pytest_unconfigure as pytest_unconfigure
 
 from concf.cli import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
@@ -23,38 +23,6 @@ settings.register_profile("ci", settings.get_profile("concf"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
-
-
-def absent(what: str, remedy: str) -> NoReturn:
-    """Skip a test that needs something from outside, and say how to get it; with CI=true nothing may be skipped."""
-    reason = f"needs {what} ({remedy})"
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{reason}; with CI=true nothing is skipped")
-    pytest.skip(reason)
-
-
-def skipped_line(reasons: Iterable[str]) -> str:
-    """What was skipped, how often, and what it would take: one line."""
-    counted = Counter(reason.removeprefix("Skipped: ") for reason in reasons)
-    if not counted:
-        return "Skipped: nothing."
-    return f"Skipped: {'; '.join(_counted(reason, number) for reason, number in counted.most_common())}."
-
-
-def _counted(reason: str, number: int) -> str:
-    tests = f"{number} test{'s' if number > 1 else ''}"
-    if found := re.fullmatch(r"needs (.*)", reason, re.DOTALL):
-        return f"{tests} that need{'' if number > 1 else 's'} {found[1]}"
-    return f"{tests} ({reason})"
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """The last line of a run, after pytest's own; a process of pytest-xdist says nothing."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is None or hasattr(config, "workerinput") or config.option.collectonly:
-        return
-    reasons = [report.longrepr[2] for report in reporter.stats.get("skipped", []) if isinstance(report.longrepr, tuple)]
-    reporter.write_line(skipped_line(reasons))
 
 
 @pytest.fixture

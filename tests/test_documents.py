@@ -14,10 +14,10 @@ from shutil import which
 from typing import Any
 
 import pytest
-from conftest import absent
 from document_runner import PAGES, ROOT, Page, blocks_of, reason_not_to_run, small_world
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
+from skipping import absent
 from typer.main import get_command
 
 from concf import reference

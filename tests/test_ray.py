@@ -20,12 +20,12 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from conftest import absent
 from hypothesis import given
 from hypothesis import strategies as st
 from ray_cluster import Cluster, cluster, wait_for
 from ray_lists import FATAL, Interrupted
 from ray_work import Doomed, Sums
+from skipping import absent
 from small_run import QUIET, SMALL, small_data
 
 from concf import bulk
