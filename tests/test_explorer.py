@@ -217,7 +217,7 @@ def test_unknown_items_of_a_history_are_ignored_and_reported(either: Asked) -> N
         plain = either.view("/explore", history=known, k=4)
         view = either.view("/explore", history=["nothing", *known, 10**30], k=4)
         assert (plain["unknown_items"], view["unknown_items"]) == ([], ["nothing", 10**30])
-        assert view["note"].endswith("2 unknown items were ignored: not in the log, or left out by a filter")
+        assert view["note"].endswith("2 unknown items were ignored (not in the log, or left out by a filter)")
         assert view | {"note": plain["note"], "unknown_items": []} == plain
 
 

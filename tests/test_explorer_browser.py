@@ -296,8 +296,8 @@ def test_hostile_titles_are_only_text(page: Page) -> None:
     assert HOSTILE in page.history()
     assert not page.run("return window.harmed || document.querySelectorAll('img, main script').length")
     page.open(f"#user={quote(HOSTILE)}&history=")
-    page.open("#history=500," + quote(HOSTILE, safe=""))  # an id that is none: the error says it
-    assert "<img" in page.text("#message")
+    page.open("#history=500," + quote(HOSTILE, safe=""))  # an id that is none: the note says it
+    assert "<img" in page.text("#note")
     assert not page.run("return window.harmed || document.querySelectorAll('img, main script').length")
     page.complaints()  # of the request that was refused
 

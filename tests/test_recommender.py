@@ -31,7 +31,13 @@ from concf.learning.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 SILENT = "cml"
-LIVELY = (*SMALL, "model.spread=0.5", "consensus.kept=30", f'consensus.silent=["{SILENT}"]')  # whole rankings
+LIVELY = (
+    *SMALL,
+    "training.metric=ndcg@10",
+    "model.spread=0.5",
+    "consensus.kept=30",
+    f'consensus.silent=["{SILENT}"]',
+)  # whole rankings
 CONSENSUSES = ("consensus", "R-consensus")
 STEPS = 2**40
 Listed = list[tuple[Any, float]]  # items and scores, best first

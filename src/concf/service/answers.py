@@ -85,7 +85,8 @@ class KnownItems:
     def note(self) -> str | None:
         """How many were ignored."""
         count = sum(map(len, self.ignored.values()))
-        return f"{count} unknown items were ignored: not in the log, or left out by a filter" if count else None
+        were = "item was" if count == 1 else "items were"
+        return f"{count} unknown {were} ignored (not in the log, or left out by a filter)" if count else None
 
 
 def lists(served: Served, limits: Limits, asked: ForUsers | ForHistory | ForHistories) -> bytes:

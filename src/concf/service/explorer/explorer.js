@@ -145,7 +145,8 @@ function showView() {
   if (view && state.history === null) showHistory(view.history, false);
   else if (view) showHistory(view.history, true);
   else if (state.history === null) showHistory([], false);
-  at("note").textContent = view?.note ?? "";
+  const ignored = view?.unknown_items?.length ? `: ${view.unknown_items.join(", ")}` : "";
+  at("note").textContent = (view?.note ?? "") + ignored;
   at("note").hidden = !view?.note;
   at("legend").replaceChildren(...(view ? legend(view, facts, state.colour) : []));
   if (view) at("status").textContent = `${state.k} places shown for ${state.history ? "your history" : `user ${state.user}`}.`;
