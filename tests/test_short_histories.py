@@ -15,7 +15,7 @@ from concf.comparison import compare
 from concf.data.filters import Filter
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare, split_of
-from concf.data.protocols import TEST, TRAIN, VALID, LeaveLast, Random
+from concf.data.protocols import TEST, TRAIN, VALID, Random
 from concf.data.read import read
 from concf.data.split import Split
 from concf.deploy.estimator import ConCF
@@ -63,13 +63,12 @@ def test_a_user_holds_out_at_least_so_many_where_that_leaves_something(
         assert n_train == size - n_valid - n_test >= 1
 
 
-def test_without_it_the_parts_are_those_of_the_share_alone_and_of_old_folders(tmp_path: Path) -> None:
+def test_without_it_the_parts_are_those_of_the_share_alone(tmp_path: Path) -> None:
     data = prepare(log(40, 7), protocol="random", seed=3, out=tmp_path / "data")
     manifest = json.loads((tmp_path / "data" / "manifest.json").read_text())
     assert manifest["recipe"]["protocol"].pop("at_least") == 0
     (tmp_path / "data" / "manifest.json").write_text(json.dumps(manifest))
     assert Split.load(tmp_path / "data").with_seed(3).hash == data.hash
-    assert LeaveLast.model_validate({"name": "leave-last", "n": 3}).last == 3
 
 
 @pytest.mark.parametrize("items", [3, 4, 6, 9])
