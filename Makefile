@@ -72,10 +72,11 @@ docs: $(TEST)
 	@echo "Open site/index.html"
 
 bench: $(READY)
-	cd benchmarks/results && rm -f evaluation.jsonl splitting.jsonl loading.jsonl training.jsonl scaling.jsonl memory.jsonl
+	cd benchmarks/results && rm -f first_log.jsonl evaluation.jsonl splitting.jsonl loading.jsonl training.jsonl scaling.jsonl memory.jsonl
 	rm -rf benchmarks/data && mkdir benchmarks/data
 	$(BIN)/concf prepare citeulike --protocol released --out benchmarks/data/released
 	$(BIN)/concf prepare citeulike --protocol paper --out benchmarks/data/paper
+	$(BIN)/python benchmarks/bench_first_log.py
 	$(BIN)/python benchmarks/bench_training.py benchmarks/data/released
 	$(BIN)/python benchmarks/bench_training.py benchmarks/data/paper
 	$(BIN)/python benchmarks/bench_scaling.py time

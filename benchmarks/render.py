@@ -22,11 +22,29 @@ Rebuilt by `make bench` (an hour, most of it the large memory run; the GPU's lin
 Times are medians on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what
 counts.
 """
-NEWEST = ("training-gpu", "evaluation-gpu", "service")  # of these the newest line is shown
+NEWEST = ("first_log", "training-gpu", "evaluation-gpu", "service")  # of these the newest line is shown
 SHOWN = (
-    "training", "training-gpu", "memory", "scaling", "evaluation", "evaluation-gpu", "folding", "service", "loading",
-    "loading-busy", "splitting",
+    "first_log", "training", "training-gpu", "memory", "scaling", "evaluation", "evaluation-gpu", "folding", "service",
+    "loading", "loading-busy", "splitting",
 )  # fmt: skip
+
+
+def first_log() -> str:
+    found = lines("first_log")
+    if not found:
+        return ""
+    line = found[-1]
+    rows = [[f"`concf {name}`", f"{took:.0f}"] for name, took in line["seconds"].items()]
+    log = line["log"]
+    text = f"""
+## README's first page (`benchmarks/bench_first_log.py`)
+
+Every command on a simulated log of {log["events"]:,} rows ({log["users"]:,} users, {log["items"]:,} items), the default
+preset, each in a process of its own: {line["sum"] / 60:.1f} minutes together on
+{line["provenance"]["machine"]["cores"]} cores.
+
+"""
+    return text + markdown(["command", "s"], rows)
 
 
 def evaluation() -> str:
@@ -277,7 +295,7 @@ def draw_scaling() -> None:
 
 def page() -> str:
     """docs/benchmarks.md."""
-    body = training() + evaluation() + folding() + serving() + loading() + splitting()
+    body = first_log() + training() + evaluation() + folding() + serving() + loading() + splitting()
     shown = {name: lines(name)[-1:] if name in NEWEST else lines(name) for name in SHOWN}
     return f"{HEAD}{body}\n## {TITLE}\n\n{commits_table(shown)}"
 
