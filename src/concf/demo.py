@@ -46,7 +46,7 @@ SMALL_GRIDS = {
     "ials": Candidate(IALS, {"factors": (64,), "alpha": (2.0, 5.0, 10.0), "regularisation": (15.0, 30.0, 60.0)}),
 }
 CHANGES: dict[str, dict[str, Any]] = {  # for a small log and a short run; chosen on validation
-    "model": {"dimensions": 128},
+    "model": {"dimensions": 64},  # 128 validate 1 % higher, and take a quarter longer
     "consensus": {"every": 6, "warm_up": 2},
     "training": {"epochs": 24, "learning_rate": 0.01},
 }
