@@ -35,6 +35,18 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
     return data_home()
 
 
+def until_closed(terminal: int) -> bytes:
+    """All that is written to a terminal until its other side is closed."""
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 4096)
+        except OSError:  # the other side has closed
+            break
+    os.close(terminal)
+    return shown
+
+
 def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int]:
     """Run a program whose standard error is a terminal: what it showed there, its standard output, its exit code."""
     ours, theirs = pty.openpty()
@@ -42,13 +54,7 @@ def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int
         [str(word) for word in words], stderr=theirs, stdout=subprocess.PIPE, text=True, **settings
     )
     os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            shown += os.read(ours, 4096)
-        except OSError:  # the other side has closed
-            break
-    os.close(ours)
+    shown = until_closed(ours)
     said, _ = process.communicate()
     return shown, said, process.returncode
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
+from concf.data.split import Split
 from concf.learning.checkpoint import CHECKPOINT, HISTORY
+from concf.learning.presets import choose_settings
+from concf.learning.sealed import BLANK, FIELD, seal
+from concf.learning.train import train
 
 SMALL = (
     "training.epochs=10", "training.batch=128", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",
@@ -31,6 +37,26 @@ def small_data(folder: Path) -> Path:
     return folder
 
 
+def trained_run(data: Path, out: Path, *words: str) -> Path:
+    """A run of preset `reference`, and of those settings over the small ones."""
+    train(Split.load(data), choose_settings("reference", words=[*SMALL, *words]), out=out, data_folder=data)
+    return out
+
+
+def stopped_run(data: Path, out: Path, *words: str) -> Path:
+    """The same, stopped after its sixth epoch."""
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["epoch"] == 5:
+            raise KeyboardInterrupt
+
+    chosen = choose_settings("reference", words=[*SMALL, *words])
+    with suppress(KeyboardInterrupt):
+        train(Split.load(data), chosen, out=out, checkpoint_seconds=0, watch=stop, data_folder=data)
+        raise AssertionError("it came to its end")
+    return out
+
+
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -38,6 +64,12 @@ def contents(folder: Path) -> dict[str, bytes]:
 def checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     with safe_open(folder / CHECKPOINT, framework="pt") as file:
         return json.loads(file.metadata()["concf"]), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def write_checkpoint(folder: Path, state: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
+    """Another one in its place, with its checksum."""
+    save_file(tensors, folder / CHECKPOINT, metadata={"concf": json.dumps(state), FIELD: BLANK})
+    seal(folder / CHECKPOINT)
 
 
 def history(folder: Path) -> list[dict[str, Any]]:

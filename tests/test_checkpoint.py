@@ -13,15 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from small_run import QUIET, SETS, SMALL, assert_same_end, checkpoint, contents, small_data
+from small_run import (
+    QUIET,
+    SETS,
+    SMALL,
+    assert_same_end,
+    checkpoint,
+    contents,
+    small_data,
+    stopped_run,
+    write_checkpoint,
+)
 
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.learning.presets import choose_settings
-from concf.learning.sealed import BLANK, FIELD, seal
 from concf.learning.train import train
 from concf.model import losses
 from concf.model.heads import DotHead
@@ -51,16 +59,8 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 @pytest.fixture(scope="module")
 def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after its sixth epoch."""
-
-    def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == 5:
-            raise KeyboardInterrupt
-
     torch.set_num_threads(1)
-    run, chosen = tmp_path_factory.mktemp("stopped") / "run", choose_settings("reference", words=SMALL)
-    with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), chosen, out=run, checkpoint_seconds=0, watch=stop, data_folder=data)
-    return run
+    return stopped_run(data, tmp_path_factory.mktemp("stopped") / "run")
 
 
 @pytest.fixture
@@ -198,8 +198,7 @@ def change_run(folder: Path, **parts: object) -> None:
 
 def change_checkpoint(folder: Path, **parts: object) -> None:
     state, tensors = checkpoint(folder)
-    save_file(tensors, folder / CHECKPOINT, metadata={"concf": json.dumps(state | parts), FIELD: BLANK})
-    seal(folder / CHECKPOINT)
+    write_checkpoint(folder, state | parts, tensors)
 
 
 def cut(folder: Path) -> None:

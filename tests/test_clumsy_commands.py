@@ -9,13 +9,10 @@ from shutil import copytree
 
 import polars as pl
 import pytest
-from small_run import SMALL, contents, small_data
+from small_run import contents, small_data, trained_run
 
 from concf.config import read_toml
-from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]
@@ -28,10 +25,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("run") / "run"
-    settings = choose_settings("reference", words=[*SMALL, "training.epochs=2"])
-    train(Split.load(data), settings, out=folder, data_folder=data)
-    return folder
+    return trained_run(data, tmp_path_factory.mktemp("run") / "run", "training.epochs=2")
 
 
 @pytest.fixture

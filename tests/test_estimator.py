@@ -13,9 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from safetensors.torch import save_file
 from scipy.sparse import coo_array
-from small_run import SMALL, assert_same_end, checkpoint, small_data
+from small_run import SMALL, assert_same_end, checkpoint, small_data, stopped_run, write_checkpoint
 
 import concf as library
 from concf.data.prepare import prepare
@@ -221,21 +220,15 @@ def test_an_occupied_folder_is_refused_and_left(model: Model, concf: CLI, tmp_pa
 def test_a_checkpoint_of_a_newer_format_is_refused(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path / "run")
     state, tensors = checkpoint(tmp_path / "run")
-    save_file(tensors, tmp_path / "run" / CHECKPOINT, metadata={"concf": json.dumps(state | {"format": 9})})
+    write_checkpoint(tmp_path / "run", state | {"format": 9}, tensors)
     with pytest.raises(DataError, match=r"format 9 is newer than this concf .* knows. Update concf"):
         Model.load(tmp_path / "run")
 
 
 def test_a_run_that_was_stopped_goes_on_to_the_same_votes(tmp_path: Path) -> None:
     data, chosen = Split.load(small_data(tmp_path / "data")), choose_settings("reference", words=SMALL)
-
-    def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == 5:
-            raise KeyboardInterrupt
-
     whole = train(data, chosen, out=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        train(data, chosen, out=tmp_path / "stopped", checkpoint_seconds=0, watch=stop)
+    stopped_run(tmp_path / "data", tmp_path / "stopped")
     gone_on = train(data, out=tmp_path / "stopped", resume=True)
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
     for found in (gone_on, load_run(tmp_path / "stopped", data)):
@@ -251,8 +244,7 @@ def test_a_run_of_before_there_were_votes_recommends_and_says_that_it_has_none(m
     state, tensors = checkpoint(tmp_path / "run")
     old = {name: tensor for name, tensor in tensors.items() if "/votes/" not in name}
     assert len(old) < len(tensors)
-    del state["checksum"]
-    save_file(old, tmp_path / "run" / CHECKPOINT, metadata={"concf": json.dumps(state)})
+    write_checkpoint(tmp_path / "run", state, old)
     found = Model.load(tmp_path / "run")
     for by in ("consensus", "R-consensus"):
         lists = found.recommend(k=5, by=by)

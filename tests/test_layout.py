@@ -12,7 +12,7 @@ import sys
 import termios
 
 import pytest
-from conftest import on_a_terminal
+from conftest import on_a_terminal, until_closed
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -143,13 +143,7 @@ def in_a_window(script: str, columns: int) -> list[str]:
         [sys.executable, "-c", script], stdout=theirs, stderr=theirs, env=quiet | {"TERM": "xterm"}
     )
     os.close(theirs)
-    text = b""
-    while True:
-        try:
-            text += os.read(ours, 4096)
-        except OSError:  # the other side has closed
-            break
-    os.close(ours)
+    text = until_closed(ours)
     assert process.wait() == 0
     return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode()))
 

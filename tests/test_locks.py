@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_run import LONG, QUIET, SMALL, assert_same_end, contents, small_data
+from small_run import LONG, QUIET, SMALL, assert_same_end, contents, small_data, stopped_run
 
 from concf.data.split import Split
 from concf.deploy.estimator import ConCF
@@ -43,14 +43,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped_once(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == 5:
-            raise KeyboardInterrupt
-
-    run = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), CHOSEN, out=run, checkpoint_seconds=0, watch=stop, data_folder=data)
-    return run
+    return stopped_run(data, tmp_path_factory.mktemp("stopped") / "run")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from small_run import SMALL, checkpoint, small_data
+from small_run import SMALL, checkpoint, small_data, trained_run
 
 from concf.data.split import Split
 from concf.deploy.estimator import ConCF
@@ -35,10 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("trained") / "run"
-    chosen = choose_settings("reference", words=[*SMALL, "training.epochs=3"])
-    train(Split.load(data), chosen, out=out, data_folder=data)
-    return out
+    return trained_run(data, tmp_path_factory.mktemp("trained") / "run", "training.epochs=3")
 
 
 @pytest.fixture
@@ -95,7 +92,7 @@ def test_every_way_to_write_a_run_seals_it(data: Path, tmp_path: Path) -> None:
     model = ConCF("reference", **changes).fit(Split.load(data), out=tmp_path / "fitted")
     model.save(tmp_path / "saved")
     for folder in ("fitted", "saved"):
-        assert refuse_changed(tmp_path / folder / CHECKPOINT)
+        refuse_changed(tmp_path / folder / CHECKPOINT)
         flip(tmp_path / folder / CHECKPOINT, -7)
         with pytest.raises(DataError, match=DAMAGED):
             Recommender.load(tmp_path / folder)
@@ -108,7 +105,7 @@ def test_every_checkpoint_on_the_way_has_its_own_checksum(data: Path, tmp_path: 
 
     def look(record: dict[str, Any]) -> None:
         path = tmp_path / "run" / CHECKPOINT
-        assert refuse_changed(path)
+        refuse_changed(path)
         found = PLACE.search(path.read_bytes())
         assert found is not None
         seen.add(found[1])
@@ -118,12 +115,11 @@ def test_every_checkpoint_on_the_way_has_its_own_checksum(data: Path, tmp_path: 
     assert len(seen) == 4
 
 
-def test_a_run_of_before_there_were_checksums_is_read(run: Path) -> None:
+def test_a_file_without_a_checksum_is_refused(run: Path) -> None:
     state, tensors = checkpoint(run)
-    assert state.pop("checksum") == FIELD
     save_file(tensors, run / CHECKPOINT, metadata={"concf": json.dumps(state)})
-    assert not refuse_changed(run / CHECKPOINT)
-    load_run(run)
+    with pytest.raises(DataError, match=f"{DAMAGED}.* its checksum is gone"):
+        load_run(run)
 
 
 def test_a_file_without_a_place_for_it_cannot_be_sealed(tmp_path: Path, run: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,12 +68,11 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
         data = prepare("demo", protocol="random")
         settings = choose_settings(DEFAULT, CHANGES | {"training": CHANGES["training"] | {"metric": METRIC}})
         home = RunFolder(fresh / RUN)
-        with _one_thread(), ThreadPoolExecutor(1) as beside:  # two cores are enough for both
-            tuned = beside.submit(_baselines, data)
-            home.keep(data)
+        home.keep(data)
+        with _one_thread():
+            baselines = _baselines(data)
             learned = train(data, settings, device="cpu", out=home.path)
             ours = {name: evaluate(learned.recommender(name), data, at=AT) for name in learned.rows()}
-            baselines = tuned.result()
             found = gather(learned, home.description(), name=out.resolve().name)
         with new_file(fresh / REPORT) as report:
             report.write_text(page(found), encoding="utf-8")

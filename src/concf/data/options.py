@@ -70,7 +70,7 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
         raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}, given")
     said = settings_of(options)
     for setting in said:
-        homes = [each for each in PROTOCOLS if setting in _settings(each)]
+        homes = [each for each, kind in PROTOCOLS.items() if setting in kind.model_fields]
         if not homes:
             raise ConfigError(f"nothing is called {option(setting)} here; there are {', '.join(_names())}")
         if name not in homes:
@@ -98,13 +98,6 @@ def for_training(options: dict[str, Any]) -> dict[str, Any]:
 
 def _said(options: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names and value is not None}
-
-
-def _settings(protocol: str) -> set[str]:
-    """What a protocol can be told, by its present and its older names."""
-    fields = PROTOCOLS[protocol].model_fields
-    older = {name for field in fields.values() for name in getattr(field.validation_alias, "choices", ())}
-    return (fields.keys() | older) - {"name"}
 
 
 def _names() -> list[str]:

@@ -185,7 +185,8 @@ class Split:
 
     def part(self, name: str) -> csr_array:
         """[users, items] the part called train, valid or test."""
-        return {"train": lambda: self.train, "valid": lambda: self.valid, "test": lambda: self.test}[name]()
+        part: csr_array = getattr(self, name)
+        return part
 
     def seen(self, on: str) -> csr_array:
         """[users, items] what may not be recommended when evaluating `on`.

@@ -70,8 +70,7 @@ def restore_results(run: Run, state: dict[str, Any], tensors: dict[str, Tensor])
     for name, best in state["best"].items():
         found = _under(f"best/{name}/state/", tensors)
         lists, votes = tensors.get(f"best/{name}/lists"), _under(f"best/{name}/votes/", tensors)
-        rose = best.get("rose", best["epoch"])  # older runs kept the first of equals
-        run.best[name] = Best(best["validation"], best["epoch"], rose, found, lists, votes)
+        run.best[name] = Best(best["validation"], best["epoch"], best["rose"], found, lists, votes)
     run.epoch, run.finished = state["epoch"], state["finished"]
 
 

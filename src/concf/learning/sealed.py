@@ -26,28 +26,25 @@ def seal(path: Path) -> None:
         file.write(digest.encode())
 
 
-def refuse_changed(path: Path) -> bool:
-    """Refuse a file that is not as it was sealed; False for one that has no checksum."""
+def refuse_changed(path: Path) -> None:
+    """Refuse a file that is not as it was sealed, or has no checksum."""
     found, digest = _looked_at(path)
-    if found is None:
-        return False
-    expected = found[1].decode()
+    expected = None if found is None else found[1].decode()
     if digest != expected:
+        was = "its checksum is gone" if expected is None else f"and was {expected[:16]} when it was written"
         raise DataError(
-            f"{path}: cut short or damaged: its SHA-256 is {digest[:16]}, and was {expected[:16]} when it was written. "
+            f"{path}: cut short or damaged: its SHA-256 is {digest[:16]}, {was}. "
             "Bring back a copy, or remove it to begin the run again"
         )
-    return True
 
 
 def _looked_at(path: Path) -> tuple[re.Match[bytes] | None, str]:
-    """Where its checksum stands, and what it should be; nowhere, if the header has none."""
+    """Where its checksum stands (None: nowhere), and what it should be."""
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         file.seek(0)
         head = file.read(8 + min(size, path.stat().st_size))
         found = PLACE.search(head)
-        if found is None:
-            return None, ""
-        digest = hashlib.sha256(head[: found.start(1)] + BLANK.encode() + head[found.end(1) :])
+        blank = head if found is None else head[: found.start(1)] + BLANK.encode() + head[found.end(1) :]
+        digest = hashlib.sha256(blank)
         return found, hashlib.file_digest(file, lambda: digest).hexdigest()
