@@ -37,7 +37,7 @@ $(DEMO) $(READY) $(TEST): pyproject.toml $(CONSTRAINTS)
 	@for info in $(VENV)/lib/python3*/site-packages/*.dist-info; do test -e "$$info/INSTALLER" || rm -rf "$$info"; done
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-compile -e '.[$(EXTRAS)]'
-	$(BIN)/python -c 'import torch._dynamo, concf.cli, concf.data.prepare, concf.learning.train'
+	$(BIN)/python -c 'import torch._dynamo, concf.cli.app, concf.data.prepare, concf.training.train'
 	@touch $(STANDS_FOR)
 
 demo: $(DEMO)
@@ -67,7 +67,7 @@ wheels: $(TEST)
 	$(BIN)/python tools/wheels.py --write
 
 docs: $(TEST)
-	$(BIN)/python -m concf.reference docs
+	$(BIN)/python tools/reference.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 

@@ -36,8 +36,8 @@ def command(run: Path, out: Path, k: int, by: str, threads: int, *more: str) -> 
 
 def overhead(run: Path) -> dict[str, float]:
     """Seconds of each step of Ray, and of loading the run once here."""
-    from concf.deploy.recommender import Recommender
-    from concf.spread import _cluster, ray_module, spread
+    from concf.inference.recommender import Recommender
+    from concf.runtime.executors import _cluster, ray_module, spread
 
     looks = {"begin": time.perf_counter()}
 
@@ -69,8 +69,8 @@ def same(one: Path, *others: Path) -> bool:
 
 
 def measure(run: Path, room: Path, k: int, by: str, rounds: int) -> dict[str, Any]:
-    from concf.bulk import parts_of
-    from concf.deploy.recommender import Recommender
+    from concf.inference.bulk import parts_of
+    from concf.inference.recommender import Recommender
 
     many = ["--workers", str(WORKERS), "--engine"]
     works = {

@@ -25,11 +25,11 @@ import torch.distributed as dist
 from bench_scaling import random_split
 from measuring import peak_memory, seconds, write
 
-from concf.learning.checkpoint import CHECKPOINT
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
-from concf.learning.world import World, joined
+from concf.runtime.process_group import World, joined
+from concf.training.checkpoint import CHECKPOINT
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 HEADS = ("bpr", "cml", "cross-entropy", "squared-error")
 

@@ -20,16 +20,16 @@ from measuring import write
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from concf.baselines.factorisation import IALS
+from concf.consensus.settings import CONSENSUS
 from concf.data.protocols import Random
 from concf.data.split import Recipe, Split
-from concf.deploy.ranking import Allowed, Ranker
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING, top_k
-from concf.evaluation.scorers import Factors
-from concf.learning.presets import choose_settings
-from concf.learning.settings import CONSENSUS
-from concf.learning.train import train
+from concf.inference.ranker import Allowed, Ranker
+from concf.model.baselines.factorisation import IALS
+from concf.model.scorers import Factors
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 RIDGES = (0.1, 0.3, 1.0, 3.0, 10.0)
 REGULARISATIONS = (50.0, 100.0, 200.0, 400.0)

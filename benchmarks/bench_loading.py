@@ -55,7 +55,7 @@ def make_logs(folder: Path, users: int, items: int, events: int, packed: int) ->
 
 def with_concf(path: Path | None) -> Reading:
     """The whole of it. path None: import only, here and below."""
-    from concf.data.read import read
+    from concf.data.reading.read import read
 
     return _timed(lambda path: len(read(path)), path)
 
@@ -97,7 +97,7 @@ READERS = {"concf": with_concf, "polars": with_polars, "pandas": with_pandas}
 
 def fingerprint(path: Path) -> str:
     """A SHA-256 of everything that was read."""
-    from concf.data.read import read
+    from concf.data.reading.read import read
 
     log = read(path)
     digest = hashlib.sha256(log.user_ids.digest() + log.item_ids.digest())

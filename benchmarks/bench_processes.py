@@ -21,10 +21,10 @@ import torch.distributed as dist
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.learning.presets import choose_settings
-from concf.learning.settings import ConCFSettings
-from concf.learning.trainer import Trainer
-from concf.learning.world import ALONE, World, joined
+from concf.runtime.process_group import ALONE, World, joined
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.trainer import Trainer
 
 
 def alone(world: World, threads: int, work: Callable[[], object]) -> Callable[[], None]:

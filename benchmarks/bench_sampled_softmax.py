@@ -23,10 +23,10 @@ from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.learning.presets import choose_settings
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 NAME = "sampled_softmax"
 USERS, PAIRS_PER_USER = 20_000, 30

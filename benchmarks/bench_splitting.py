@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from concf.data.interactions import Interactions
 from concf.data.protocols import PROTOCOLS
-from concf.data.read import read
+from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Recipe, Split
 

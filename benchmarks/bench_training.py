@@ -19,9 +19,9 @@ import torch
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 PRESET = "reference"
 

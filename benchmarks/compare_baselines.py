@@ -12,10 +12,10 @@ from pathlib import Path
 
 from sources import TITLE, commits_table, lines
 
-from concf.baselines.table import BASELINES
-from concf.comparison import Comparison, compare
 from concf.data.split import Split
-from concf.tables import comparison_rows, markdown
+from concf.experiments.compare import Comparison, compare, comparison_rows
+from concf.model.baselines.table import BASELINES
+from concf.runtime.text_tables import markdown
 
 ROOT = Path(__file__).parent.parent
 RUNS = ["citeulike-released", "citeulike-paper", "ciao-released", "foursquare-released"]
@@ -30,7 +30,7 @@ concf compare data/citeulike-paper --models {models} --seeds 5 --markdown table.
 ```
 
 Mean ± standard deviation of the test figures over five splits (seeds 0 to 4). Settings were chosen by validation
-recall@50 on the split of seed 0, over the grids of `src/concf/baselines/table.py`, and then held; * marks a value at
+recall@50 on the split of seed 0, over the grids of `model/baselines/table.py`, and then held; * marks a value at
 the edge of its grid. p: paired t-test over the splits against the first row, Holm-corrected. R recall, N NDCG; full
 ranking, ties to the lower item id. Seconds to fit come from several machines and loads (each raw line names its own):
 take them for an order of magnitude.

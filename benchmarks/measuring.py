@@ -109,7 +109,7 @@ def busy_cores(while_asleep: float = 0.5) -> float | None:
 
 def write(name: str, line: dict[str, Any]) -> None:
     """Append a measurement to results/NAME.jsonl, with its provenance and what else the machine did, and print it."""
-    from concf.provenance import provenance  # here, so that a rival's process does not pay for it
+    from concf.runtime.provenance import provenance  # here, so that a rival's process does not pay for it
 
     RESULTS.mkdir(exist_ok=True)
     line = {"benchmark": name, **line, "cores_busy_elsewhere": busy_cores()}

@@ -11,7 +11,7 @@ from typing import Any
 
 from sources import TITLE, commits_table, fill_in, lines
 
-from concf.tables import markdown
+from concf.runtime.text_tables import markdown
 
 ROOT = Path(__file__).parent.parent
 HEAD = """# Speed and memory
@@ -167,7 +167,7 @@ def folding() -> str:
 
 Strong generalisation: a fifth of the users is held out altogether; of each, four fifths of what it used is its history
 and the rest is to be found. Settings are chosen on one half of these users, figures are of the other half. ConCF
-(preset `reference`) folds a history in by ridge regression (`concf.deploy.folding`); its consensus is of R alone. iALS
+(preset `reference`) folds a history in by ridge regression (`fold_in.py`); its consensus is of R alone. iALS
 solves for a new user as it does for a known one; EASE^R multiplies the history by its weights.
 
 """

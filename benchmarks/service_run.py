@@ -6,15 +6,14 @@ from pathlib import Path
 
 import torch
 
+from concf.consensus.consensus import consensus
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
-from concf.learning.checkpoint import RunFolder
-from concf.learning.consensus import consensus
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.settings import CONSENSUS, R_CONSENSUS
-from concf.learning.start import make_model
+from concf.training.checkpoint import RunFolder
+from concf.training.config.presets import choose_settings
+from concf.training.run import Run, make_model
 
 PLACES = 100  # K
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from measuring import RESULTS
 
-from concf.provenance import CHANGED, commits_of
-from concf.tables import markdown
+from concf.runtime.provenance import CHANGED, commits_of
+from concf.runtime.text_tables import markdown
 
 TITLE = "Where the lines come from"
 MARKED = re.compile(

@@ -26,16 +26,16 @@ import torch
 from measuring import busy_cores, in_turns, medians
 from torch import Tensor
 
-from concf.baselines.table import BASELINES
-from concf.book import Book
+from concf.consensus.agreement import Agreement
+from concf.consensus.features import ABOUT_BOTH, Witness
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.learning.agreement import Agreement
-from concf.learning.evidence import ABOUT_BOTH, Witness
-from concf.learning.memory import kept_memory
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.experiments.results_log import Book
+from concf.model.baselines.table import BASELINES
+from concf.training.config.presets import choose_settings
+from concf.training.memory import kept_memory
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

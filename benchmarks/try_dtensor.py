@@ -21,8 +21,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from concf.learning.world import joined
 from concf.model.rows import take_rows
+from concf.runtime.process_group import joined
 
 ROWS, SIZE, BATCH = 100_000, 64, 1024
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import concf
-from concf.export import export
+from concf.inference.export import export
 
 log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
 model = concf.ConCF("reference", training={"epochs": 15}, consensus={"every": 3, "window": 2}).fit(log)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from skipping import absent
 from skipping import pytest_unconfigure as pytest_unconfigure
 
-from concf.cli import main
+from concf.cli.app import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.

@@ -32,12 +32,12 @@ import polars as pl
 import pytest
 from small_run import QUIET
 
-from concf.baselines.table import BASELINES
-from concf.cli import main as command_line
+from concf.cli.app import main as command_line
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
-from concf.data.read import read
+from concf.data.reading.read import read
 from concf.data.simulate import Simulation
-from concf.learning.presets import PRESETS, choose_settings
+from concf.model.baselines.table import BASELINES
+from concf.training.config.presets import PRESETS, choose_settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

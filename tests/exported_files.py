@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 from usearch.index import Index
 
-from concf.export import ABOUT
+from concf.inference.export import ABOUT
 
 Lists = tuple[NDArray[Any], NDArray[Any]]  # [users, k] scores, [users, k] positions
 

@@ -28,11 +28,11 @@ import torch
 from gpu_kernels import EXACT, moving, settings, small
 from torch import Tensor
 
-from concf.learning.branches import Branches
-from concf.learning.capture import Lanes
-from concf.learning.settings import ConCFSettings
-from concf.learning.trainer import Trainer
 from concf.model import kernels
+from concf.training.config.settings import ConCFSettings
+from concf.training.cuda_graphs import Lanes
+from concf.training.head_losses import Branches
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

@@ -15,23 +15,23 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.consensus.consensus import consensus
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
 from concf.data.split import Recipe, Split
 from concf.evaluation.ranking import Seen, rank_everyone
-from concf.evaluation.scorers import Factors
-from concf.learning.consensus import consensus
-from concf.learning.places import distinct
-from concf.learning.presets import choose_settings
-from concf.learning.sampled import NOTHING
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
 from concf.model.kernels import Sparse, listed_scores, log_partition, two_layers
 from concf.model.losses import listwise
 from concf.model.objectives import FIVE
 from concf.model.rows import added_groups, sums_of_groups, take_and_part, take_rows
+from concf.model.scorers import Factors
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.embeddings.row_index import distinct
+from concf.training.sampled_softmax import NOTHING
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

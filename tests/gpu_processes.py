@@ -20,11 +20,11 @@ import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small
 
-from concf.learning import capture
-from concf.learning import train as training
-from concf.learning import world as worlds
-from concf.learning.settings import ConCFSettings
-from concf.learning.world import World
+from concf.runtime import process_group as worlds
+from concf.runtime.process_group import World
+from concf.training import cuda_graphs as capture
+from concf.training import train as training
+from concf.training.config.settings import ConCFSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

@@ -17,8 +17,8 @@ from literal_evidence import evidence
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.learning.settings import ConCFSettings
 from concf.model.model import Model
+from concf.training.config.settings import ConCFSettings
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
 Triples = tuple[list[int], list[int], list[int], Draws | None]  # users, items they used, items they did not

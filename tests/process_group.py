@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401  the optimiser would import it
 
-import concf.cli
-import concf.learning.train  # noqa: F401
+import concf.cli.app
+import concf.training.train  # noqa: F401
 
 
 def main() -> None:

@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import save_file
 from small_run import LONG, small_data
 
-from concf.cli import main as command_line
+from concf.cli.app import main as command_line
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
-from concf.learning.world import ALONE, World, joined
+from concf.runtime.process_group import ALONE, World, joined
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.run import Run
+from concf.training.train import train
 
 SEED = 5
 CASES: dict[str, dict[str, Any]] = {

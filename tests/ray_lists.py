@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from concf.bulk import Asked, Lists
+from concf.inference.bulk import Asked, Lists
 
 FATAL = 14  # the first user of the part in whose middle a worker is killed
 

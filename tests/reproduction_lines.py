@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from concf.experiments import published
-from concf.experiments.measured import CITEULIKE, PLACES, SILENT
-from concf.experiments.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
+from concf.experiments.paper import published
+from concf.experiments.paper.measured import CITEULIKE, PLACES, SILENT
+from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 
 Line = dict[str, Any]
 SHIFTS = (0.0, 0.004, -0.002, 0.001, 0.003)  # of the splits

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.learning.checkpoint import CHECKPOINT, HISTORY
-from concf.learning.presets import choose_settings
-from concf.learning.sealed import BLANK, FIELD, seal
-from concf.learning.train import train
+from concf.runtime.checksums import BLANK, FIELD, seal
+from concf.training.checkpoint import CHECKPOINT, HISTORY
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 SMALL = (
     "training.epochs=10", "training.batch=128", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",

@@ -9,14 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.learning import validation
-from concf.learning.presets import choose_settings
-from concf.learning.settings import CONSENSUS
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
-from concf.learning.validation import shared_places
+from concf.evaluation import validation
+from concf.evaluation.validation import shared_places
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

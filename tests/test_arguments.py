@@ -12,17 +12,17 @@ import torch
 from small_run import SMALL, small_data
 
 import concf as library
-from concf.arguments import LARGEST_SEED, check_count, check_cutoffs, check_seed
-from concf.baselines.popularity import Popularity
-from concf.baselines.table import Candidate
-from concf.bulk import write_lists
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.errors import ConcfWarning, ConfigError
-from concf.learning.checkpoint import RunFolder
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
+from concf.inference.bulk import write_lists
+from concf.inference.recommender import Recommender
+from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.table import Candidate
+from concf.runtime.arguments import LARGEST_SEED, check_count, check_cutoffs, check_seed
+from concf.training.checkpoint import RunFolder
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 NO_INTEGERS = [2.5, 5.0, "5", None, True, np.True_, [5], np.float64(5), float("nan"), 1j, b"5"]

@@ -10,14 +10,14 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from concf.baselines.ease import EASE
-from concf.baselines.factorisation import BPR, IALS, PureSVD
-from concf.baselines.neighbours import ItemKNN, RP3beta
-from concf.baselines.popularity import Popularity
-from concf.baselines.table import BASELINES, candidate
 from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
-from concf.evaluation.scorers import as_scorer
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.factorisation import BPR, IALS, PureSVD
+from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.table import BASELINES, candidate
+from concf.model.scorers import as_scorer
 
 HELD_OUT = 3  # items a user, on the checkerboard
 SMALL = {
@@ -163,7 +163,7 @@ def test_ease_is_one_ridge_regression_an_item_on_all_other_items_by_both_routes(
 def test_ease_by_users_does_not_depend_on_how_many_items_go_through_together(monkeypatch):
     train = some_matrix(10, 17, seed=6)
     whole = all_scores(EASE()._by_users(train), 10)
-    monkeypatch.setattr("concf.baselines.ease.BLOCK", 4)
+    monkeypatch.setattr("concf.model.baselines.ease.BLOCK", 4)
     np.testing.assert_allclose(all_scores(EASE()._by_users(train), 10), whole, atol=1e-7)
 
 

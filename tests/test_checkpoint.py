@@ -28,12 +28,12 @@ from small_run import (
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
 from concf.model import losses
 from concf.model.heads import DotHead
 from concf.model.objectives import Objective
+from concf.training.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -75,9 +75,9 @@ MOMENTS = """
 import os, signal, sys, time
 from pathlib import Path
 import torch._dynamo  # else every process would import it
-import concf.cli
-import concf.learning.checkpoint as checkpoint
-import concf.learning.train as training
+import concf.cli.app
+import concf.training.checkpoint as checkpoint
+import concf.training.train as training
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -129,7 +129,7 @@ def start(name, *words, moment=lambda: None):
         os.dup2(os.open(f"{out}/said", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
         moment()
         sys.argv = ["concf", *words, "--out", f"{out}/{name}"]
-        concf.cli.main()
+        concf.cli.app.main()
         sys.exit()
     return child
 

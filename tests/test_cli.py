@@ -14,7 +14,7 @@ from conftest import on_a_terminal
 
 from concf.data.catalogue import load
 from concf.data.simulate import Simulation
-from concf.version import VERSION
+from concf.runtime.provenance import VERSION
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -98,7 +98,8 @@ PARTS_ALONE = """
 import sys
 for name in ("polars", "pyarrow", "rich", "typer", "implicit", "pandas", "threadpoolctl"):
     sys.modules[name] = None
-import concf.evaluation.evaluate, concf.data.split, concf.comparison, concf.baselines.table, concf.data.simulate
+import concf.evaluation.evaluate, concf.data.split, concf.experiments.compare
+import concf.model.baselines.table, concf.data.simulate
 """
 
 
@@ -108,7 +109,10 @@ def test_evaluation_needs_no_reader_and_no_extra() -> None:
 
 @pytest.mark.parametrize(
     ("imports", "unwanted"),
-    [("concf", "torch polars pydantic rich"), ("concf.cli, concf.tables, concf.data.prepare", "torch implicit pandas")],
+    [
+        ("concf", "torch polars pydantic rich"),
+        ("concf.cli.app, concf.runtime.text_tables, concf.data.prepare", "torch implicit pandas"),
+    ],
 )
 def test_importing_brings_no_more_than_is_needed(imports: str, unwanted: str) -> None:
     script = f"import sys, {imports}; print(set({unwanted.split()}) & set(sys.modules))"
@@ -118,9 +122,9 @@ def test_importing_brings_no_more_than_is_needed(imports: str, unwanted: str) ->
 
 SLOW = """
 import time
-from concf.progress import working
-import concf.progress
-concf.progress.PATIENCE = 0.2
+from concf.runtime.progress import working
+import concf.runtime.progress
+concf.runtime.progress.PATIENCE = 0.2
 with working("outer", 4) as advance:
     for step in range(4):
         with working("inner"):

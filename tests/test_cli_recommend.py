@@ -19,14 +19,14 @@ import pytest
 import torch
 from small_run import QUIET, assert_same_end
 
-from concf.cli import main
+from concf.cli.app import main
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy import ranking
-from concf.deploy.recommender import Recommender
 from concf.errors import DataError
-from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS
-from concf.learning.trainer import Trainer
+from concf.inference import ranker as ranking
+from concf.inference.recommender import Recommender
+from concf.training.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -229,9 +229,9 @@ def test_what_fails_in_the_middle_leaves_what_was_there(
 
 KILLED = """
 import os, signal, sys
-import concf.cli, concf.deploy.ranking
-from concf.deploy.recommender import Recommender
-concf.deploy.ranking.CELLS = 1
+import concf.cli.app, concf.inference.ranker
+from concf.inference.recommender import Recommender
+concf.inference.ranker.CELLS = 1
 stream = Recommender.stream
 def dying(*words, **options):
     for number, table in enumerate(stream(*words, **options)):
@@ -239,7 +239,7 @@ def dying(*words, **options):
             os.kill(os.getpid(), signal.SIGKILL)
         yield table
 Recommender.stream = dying
-concf.cli.main()
+concf.cli.app.main()
 """
 
 

@@ -17,11 +17,11 @@ from small_run import QUIET, SETS, SMALL, contents, history, small_data
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.learning.checkpoint import HISTORY, RUN
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
 from concf.model.objectives import FIVE
+from concf.training.checkpoint import HISTORY, RUN
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -216,7 +216,7 @@ def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_pa
 def test_tensorboard_is_asked_for_before_anything_is_done(
     concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.learning.scalars.find_spec", lambda name: None)
+    monkeypatch.setattr("concf.training.watchers.find_spec", lambda name: None)
     code, _, err = concf("train", data, "--out", tmp_path / "run", "--tensorboard")
     assert (code, "pip install 'concf[tensorboard]'" in err) == (2, True)
     assert not (tmp_path / "run").exists()
@@ -224,9 +224,9 @@ def test_tensorboard_is_asked_for_before_anything_is_done(
 
 WATCHED = """
 import sys
-import concf.cli, concf.progress
-concf.progress.PATIENCE = 0.0
-concf.cli.main()
+import concf.cli.app, concf.runtime.progress
+concf.runtime.progress.PATIENCE = 0.0
+concf.cli.app.main()
 """
 
 

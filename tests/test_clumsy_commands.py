@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 from small_run import contents, small_data, trained_run
 
-from concf.config import read_toml
 from concf.errors import ConfigError
+from concf.runtime.settings import read_toml
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]
@@ -115,7 +115,7 @@ def test_other_errors_of_pytorch_are_not_hidden(monkeypatch: pytest.MonkeyPatch,
     def broken(**_: object) -> None:
         raise RuntimeError("shapes do not fit")
 
-    monkeypatch.setattr("concf.cli.app", broken)
+    monkeypatch.setattr("concf.cli.app.app", broken)
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         concf("train")
 

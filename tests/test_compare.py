@@ -11,21 +11,21 @@ import pytest
 from scipy import stats
 from scipy.sparse import csr_array
 
-from concf.baselines.neighbours import ItemKNN
-from concf.baselines.popularity import Popularity
-from concf.baselines.table import Candidate
-from concf.book import Book
-from concf.comparison import compare
-from concf.config import Settings
-from concf.contenders import Trained
 from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
-from concf.spread import one_after_the_other
-from concf.tables import comparison_rows, markdown
+from concf.experiments.compare import compare, comparison_rows
+from concf.experiments.contenders import Trained
+from concf.experiments.results_log import Book
+from concf.model.baselines.neighbours import ItemKNN
+from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.table import Candidate
+from concf.runtime.executors import one_after_the_other
+from concf.runtime.settings import Settings
+from concf.runtime.text_tables import markdown
 
 LOG = Simulation(users=150, items=80, events=5000).draw(2)
 MODELS = {"popularity": Candidate(Popularity), "knn": Candidate(ItemKNN, {"neighbours": (5, 20, 60)})}
@@ -83,7 +83,7 @@ def test_only_validation_is_looked_at_until_the_settings_are_chosen(
         looked.append((on, split.recipe.seed))
         return evaluate(model, split, on=on, **rest)
 
-    monkeypatch.setattr("concf.comparing.evaluate", watched)
+    monkeypatch.setattr("concf.experiments.measure.evaluate", watched)
     compare(data, {"knn": MODELS["knn"]}, seeds=3)
     assert looked == [("valid", 0)] * 3 + [("test", 0), ("test", 1), ("test", 2)]
 
@@ -143,14 +143,14 @@ def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
         return one_after_the_other(work, jobs[::-1])
 
     if seeds == 1:  # workers are slow to start: once is enough
-        monkeypatch.setattr("concf.comparing.spread", here)
+        monkeypatch.setattr("concf.experiments.measure.spread", here)
     logs = [tmp_path / name for name in ("alone", "spread")]
     alone = compare(data, MODELS, seeds=seeds, log=logs[0])
     by_workers = compare(data, MODELS, seeds=seeds, log=logs[1], engine="processes", workers=2)
     assert without_seconds(by_workers.as_dict()) == without_seconds(alone.as_dict())
     keys = [{json.dumps(cell["key"], sort_keys=True) for cell in Book(log).cells.values()} for log in logs]
     assert keys[0] == keys[1]
-    monkeypatch.setattr("concf.comparing.spread", here)
+    monkeypatch.setattr("concf.experiments.measure.spread", here)
     asked.clear()
     compare(data, MODELS, seeds=seeds, log=logs[1], engine="ray")
     assert asked == []
@@ -164,7 +164,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
         return one_after_the_other(work, jobs)
 
     monkeypatch.setattr(Trained, "fit_split", lambda self, split: Popularity().fit(split.train))
-    monkeypatch.setattr("concf.comparing.spread", here)
+    monkeypatch.setattr("concf.experiments.measure.spread", here)
     found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
     both, alone = ["concf:strong consensus", "concf:strong head"], ["popularity"]
     assert sorted(asked) == sorted(
@@ -177,7 +177,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
 def test_what_goes_wrong_in_a_worker_is_told(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="choose from processes, ray"):
         compare(data, MODELS, seeds=1, engine="spark")
-    monkeypatch.setattr("concf.comparing.spread", lambda work, jobs, *_: one_after_the_other(work, jobs))
+    monkeypatch.setattr("concf.experiments.measure.spread", lambda work, jobs, *_: one_after_the_other(work, jobs))
     with pytest.raises(ValueError, match="no such neighbours"):
         compare(data, {"broken": Candidate(Broken)}, seeds=1, engine="processes")
 
@@ -215,7 +215,7 @@ def test_a_log_serves_other_figures_too_and_refuses_what_is_not_its_own(data: Sp
 
 
 def test_a_missing_library_is_told_before_anything_is_fitted(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.baselines.table.find_spec", lambda _name: None)
+    monkeypatch.setattr("concf.model.baselines.table.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match="baselines"):
         compare(data, ["popularity", "ials"], seeds=1)
 

@@ -13,12 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from concf.data.prepare import prepare
-from concf.data.simulate import Simulation
-from concf.errors import ConfigError
-from concf.evaluation.evaluate import evaluate
-from concf.experiments import complementarity as module
-from concf.experiments.complementarity import (
+from concf.consensus import complementarity as module
+from concf.consensus.complementarity import (
     chr_of_each,
     complementary_hit_ratio,
     hit_pairs,
@@ -30,6 +26,10 @@ from concf.experiments.complementarity import (
     union,
     user_level,
 )
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.errors import ConfigError
+from concf.evaluation.evaluate import evaluate
 
 USERS, ITEMS = 6, 11
 NONE = np.empty(0, np.int64)

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from concf.consensus import consensus as module
+from concf.consensus.consensus import NOTHING, consensus, consistency, rank_importance, ranks_over_time
 from concf.evaluation.ranking import rank
-from concf.learning import consensus as module
-from concf.learning.consensus import NOTHING, consensus, consistency, rank_importance, ranks_over_time
 
 STEPS = 2**40
 Votes = list[list[list[int]]]  # [heads][times] one user's list of items

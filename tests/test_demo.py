@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-import concf.demo as subject
-from concf.data.folders import sha256
+import concf.experiments.demo as subject
 from concf.data.simulate import DEMO
-from concf.deploy.recommender import Recommender
-from concf.learning.presets import PUPILS, STRONG
+from concf.inference.recommender import Recommender
+from concf.runtime.files import sha256
 from concf.service.loading import Loader
+from concf.training.config.presets import PUPILS, STRONG
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -132,5 +132,5 @@ def test_without_implicit_it_says_what_is_missing(
 ) -> None:
     monkeypatch.setattr(subject, "run", lambda out: short | {"without": ["ials"]})
     assert "pip install 'concf[baselines]'" in concf("demo")[1]
-    monkeypatch.setattr("concf.cli_demo.find_spec", lambda library: None)
+    monkeypatch.setattr("concf.cli.commands.demo.find_spec", lambda library: None)
     assert "pip install 'concf[serve]'" in concf("demo")[1]

@@ -12,12 +12,12 @@ from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.evaluation.ranking_blocks import rank_blocks
-from concf.evaluation.scorers import Factors
-from concf.learning.divided import refuse_undividable
-from concf.learning.presets import choose_settings
-from concf.learning.trainer import Trainer
-from concf.learning.world import World
 from concf.model.model import drawn_rows
+from concf.model.scorers import Factors
+from concf.runtime.process_group import World
+from concf.training.config.presets import choose_settings
+from concf.training.embeddings.sharded import refuse_undividable
+from concf.training.trainer import Trainer
 
 
 @pytest.mark.parametrize(("groups", "n", "dimensions"), [(1, 7, 1), (1, 50, 8), (3, 41, 5), (2, 33, 16)])

@@ -14,16 +14,16 @@ from shutil import which
 from typing import Any
 
 import pytest
+import reference
 from document_runner import PAGES, ROOT, Page, blocks_of, reason_not_to_run, small_world
 from selenium import webdriver
 from selenium.webdriver.support.ui import WebDriverWait
 from skipping import absent
 from typer.main import get_command
 
-from concf import reference
-from concf.cli import app
-from concf.learning.presets import PRESETS, choose_settings
-from concf.learning.settings import ConCFSettings
+from concf.cli.app import app
+from concf.training.config.presets import PRESETS, choose_settings
+from concf.training.config.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 

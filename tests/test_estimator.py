@@ -20,12 +20,12 @@ import concf as library
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError, DataError
-from concf.evaluation.scorers import Factors
-from concf.learning.checkpoint import CHECKPOINT, RUN, load_run
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
+from concf.inference.recommender import Recommender
+from concf.model.scorers import Factors
+from concf.training.checkpoint import CHECKPOINT, RUN, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

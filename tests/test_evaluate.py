@@ -16,7 +16,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import ALL_METRICS, evaluate, score_lists
 from concf.evaluation.metrics import ACCURACY
-from concf.evaluation.scorers import ListFunction
+from concf.model.scorers import ListFunction
 
 CUTS = (1, 5, 10)
 PER_USER = (*ACCURACY, "novelty", "popularity")

@@ -10,9 +10,9 @@ import torch
 from literal_evidence import evidence
 from scipy.sparse import csr_array
 
-from concf.evaluation.scorers import Factors
-from concf.learning import evidence as module
-from concf.learning.evidence import Histories, Witness
+from concf.consensus import features as module
+from concf.consensus.features import Histories, Witness
+from concf.model.scorers import Factors
 
 USERS, ITEMS, SIZE = 9, 11, 4
 CPU = torch.device("cpu")

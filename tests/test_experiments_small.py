@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
+from concf.consensus.complementarity import steadiness_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.evaluation.scorers import ListFunction
-from concf.experiments.cells import measure
-from concf.experiments.complementarity import steadiness_by_rank
-from concf.experiments.plan import Cell
-from concf.experiments.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
-from concf.learning.presets import choose_settings
-from concf.learning.train import train as train_anywhere
-from concf.learning.trainer import Trainer
+from concf.experiments.paper.cells import measure
+from concf.experiments.paper.plan import Cell
+from concf.experiments.paper.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.model.objectives import FIVE
+from concf.model.scorers import ListFunction
+from concf.training.config.presets import choose_settings
+from concf.training.train import train as train_anywhere
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

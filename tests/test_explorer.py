@@ -19,13 +19,13 @@ from small_run import SMALL
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.deploy.recommender import Recommender
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.train import train
+from concf.inference.recommender import Recommender
 from concf.service.app import create_app
 from concf.service.engine import Limits, Served, Service
-from concf.service.exploring import Explored, Facts, FoundItems, FoundUsers
+from concf.service.explorer.routes import Explored, Facts, FoundItems, FoundUsers
+from concf.training.config.presets import choose_settings
+from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

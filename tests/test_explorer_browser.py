@@ -18,8 +18,8 @@ from small_run import SMALL
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 TOKEN = "a-token-of-this-test"
 HOSTILE = '<img src="x" onerror="window.harmed = true"><script>window.harmed = true</script> & "more"'

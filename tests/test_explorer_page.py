@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from concf.data.ids import Ids
-from concf.service.searching import Search
+from concf.service.explorer.search import Search
 
 
 def simple(text: str) -> str:

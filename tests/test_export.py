@@ -28,12 +28,12 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import rank
-from concf.export import FORMATS, Vectors, export
-from concf.learning.checkpoint import load_run
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.train import train
+from concf.inference.export import FORMATS, Vectors, export
 from concf.model.objectives import OBJECTIVES
+from concf.training.checkpoint import load_run
+from concf.training.config.presets import choose_settings
+from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -191,7 +191,7 @@ def test_the_recall_that_is_stated_is_the_one_of_the_file(
 ) -> None:
     plain = made_up(1500, 3000)
     monkeypatch.setattr(Vectors, "of", lambda run, head: plain)
-    monkeypatch.setattr("concf.export.EFFORT_TO_SEARCH", effort)
+    monkeypatch.setattr("concf.inference.export.EFFORT_TO_SEARCH", effort)
     stated = export(run, "bpr", to, tmp_path / "out", approximate=True)["recall"]
     assert (stated["at"], stated["users"], stated) == (50, 1000, about(to, tmp_path / "out")["recall"])
 
@@ -227,7 +227,7 @@ def test_onnx_breaks_ties_as_rank_does(run: Run, tmp_path: Path, monkeypatch: Pa
 
 
 def test_onnx_refuses_what_a_file_cannot_hold(run: Run, tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("concf.export.ONNX_BYTES", 100)
+    monkeypatch.setattr("concf.inference.export.ONNX_BYTES", 100)
     with pytest.raises(ConfigError, match=r"an ONNX file holds less than 2\. Export with --to parquet"):
         export(run, None, "onnx", tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from concf.data.filters import Filter
 from concf.data.interactions import Interactions
-from concf.data.read import read
+from concf.data.reading.read import read
 from concf.errors import DataError
 
 Log = list[tuple[int, int]]

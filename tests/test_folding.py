@@ -15,14 +15,15 @@ from small_run import SMALL
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.deploy import folding, ranking
-from concf.deploy.folding import RIDGE, Folding
-from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError, DataError
-from concf.evaluation.scorers import Factors
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.inference import fold_in as folding
+from concf.inference import ranker as ranking
+from concf.inference.fold_in import RIDGE, Folding
+from concf.inference.recommender import Recommender
+from concf.model.scorers import Factors
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -12,14 +12,14 @@ from test_strong import data, run  # noqa: F401
 from test_train import SEED, in_double, listed, tiny  # noqa: F401
 from test_train import small as tiny_settings
 
+from concf.consensus.features import FIGURES, Witness
+from concf.consensus.reranker import CURVE, HEAD, PLAIN, VOTER, Verdict, figures, standing
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
-from concf.learning.evidence import FIGURES, Witness
-from concf.learning.judge import CURVE, HEAD, PLAIN, VOTER, Verdict, figures, standing
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.trainer import Trainer
+from concf.inference.recommender import Recommender
+from concf.training.config.presets import choose_settings
+from concf.training.run import Run
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -85,7 +85,7 @@ def judged_again(trainer: Trainer, plain: torch.Tensor) -> Verdict:
 
 
 def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.learning.judge.TOP", 4)
+    monkeypatch.setattr("concf.consensus.reranker.TOP", 4)
     trainer, _, lists = both_ways()
     plain = lists["R-consensus"]
     verdict = judged_again(trainer, plain)
@@ -97,7 +97,7 @@ def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noq
 
 
 def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.learning.judge.LEARNERS", 7)
+    monkeypatch.setattr("concf.consensus.reranker.LEARNERS", 7)
     trainer = Trainer(data, JUDGED, SEED)
     trainer.epoch(0)
     judge, plain = trainer.agreement.judge, trainer.agree()["R-consensus"]
@@ -116,7 +116,7 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.learning.judge.LEARNERS", -(-len(data.validated) // stride))
+    monkeypatch.setattr("concf.consensus.reranker.LEARNERS", -(-len(data.validated) // stride))
     judge = Trainer(data, JUDGED, SEED).agreement.judge
     halves = torch.bincount(judge.folds[judge.learners], minlength=2)
     assert halves.sum() == -(-len(data.validated) // stride)

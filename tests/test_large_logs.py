@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concf.data import heaps, interactions, protocols
-from concf.data.census import Census
-from concf.data.heaps import Heaps
+from concf.data import interactions, protocols
 from concf.data.prepare import prepare
-from concf.data.read import read
-from concf.data.scan import Reading
+from concf.data.reading import heaps
+from concf.data.reading.census import Census
+from concf.data.reading.heaps import Heaps
+from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
@@ -66,9 +67,9 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits so low that a small log takes every way that a large one does."""
     monkeypatch.setattr(heaps, "HEAP_ROWS", 200)
     monkeypatch.setattr(heaps, "HELD_BYTES", 5000)
-    monkeypatch.setattr("concf.data.read.LOOK_ROWS", 100)
-    monkeypatch.setattr("concf.data.read.BATCH_ROWS", 100)
-    monkeypatch.setattr("concf.data.census.WAITING_ROWS", 150)
+    monkeypatch.setattr("concf.data.reading.read.LOOK_ROWS", 100)
+    monkeypatch.setattr("concf.data.reading.read.BATCH_ROWS", 100)
+    monkeypatch.setattr("concf.data.reading.census.WAITING_ROWS", 150)
     monkeypatch.setattr(interactions, "BLOCK_ROWS", 70)
     monkeypatch.setattr(protocols, "BLOCK_ROWS", 70)
 
@@ -289,8 +290,8 @@ def test_no_room_for_temporary_rows_is_said(tmp_path: Path, monkeypatch: pytest.
 def test_temporary_rows_have_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, tempfile
-from concf.data import heaps
-from concf.data.read import read
+from concf.data.reading import heaps
+from concf.data.reading.read import read
 heaps.HEAP_ROWS, heaps.HELD_BYTES = 100, 1000
 merged = heaps.Heaps.merged
 def killed(self):

@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from concf.layout import GAP, drawn, lay_out, shortened
-from concf.learning.presets import STRONG
-from concf.progress import BAR, words
+from concf.runtime.progress import BAR, words
+from concf.runtime.text_tables import GAP, drawn, lay_out, shortened
+from concf.training.config.presets import STRONG
 
 HEADER = ["", "R@20", "N@20", "R@50", "N@50", "validation R@50", "epoch", ""]
 HEADS = [*STRONG.objectives, "R-consensus", "consensus"]
@@ -119,14 +119,14 @@ def test_of_a_note_the_last_part_gives_way_first_and_no_digit_is_cut() -> None:
 
 
 EVALUATED = f"""
-from concf.console import print_table
+from concf.cli.output import print_table
 print_table({HEADER!r}, {ROWS!r}, title="test figures")
 """
 WORKED = """
 import time
-import concf.progress
-concf.progress.PATIENCE = 0.0
-with concf.progress.working("training", 70) as advance:
+import concf.runtime.progress
+concf.runtime.progress.PATIENCE = 0.0
+with concf.runtime.progress.working("training", 70) as advance:
     for step in range(5):
         time.sleep(0.3)
         advance(1, "R@50 consensus .4321, weighted-squares@0.03#pupil .4300")

@@ -20,14 +20,14 @@ import pytest
 from small_run import LONG, QUIET, SMALL, assert_same_end, contents, small_data, stopped_run
 
 from concf.data.split import Split
-from concf.deploy.estimator import ConCF
-from concf.deploy.recommender import Recommender
 from concf.errors import ConcfWarning, ConfigError
-from concf.learning.checkpoint import CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.locks import held
+from concf.inference.estimator import ConCF
+from concf.inference.recommender import Recommender
+from concf.runtime.locks import held
 from concf.service.loading import Loader
+from concf.training.checkpoint import CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -54,7 +54,7 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 HOLDER = """
 import sys, time
 from pathlib import Path
-from concf.locks import held
+from concf.runtime.locks import held
 with held(Path(sys.argv[1]), "trains here"):
     print("held", flush=True)
     time.sleep(600)
@@ -139,7 +139,7 @@ RACE = """
 import sys, time
 from pathlib import Path
 from concf.errors import ConfigError
-from concf.locks import held
+from concf.runtime.locks import held
 path, book = Path(sys.argv[1]), Path(sys.argv[2])
 for _ in range(200):
     try:

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.learning.places import distinct, most_users
 from concf.model import losses
+from concf.training.embeddings.row_index import distinct, most_users
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
 double = torch.float64

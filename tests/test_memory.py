@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 import torch
 
-from concf.learning import memory
-from concf.learning.memory import KEPT, MMAP_THRESHOLD, TRIM_THRESHOLD, USUAL, kept_memory
 from concf.model.model import Model
+from concf.training import memory
+from concf.training.memory import KEPT, MMAP_THRESHOLD, TRIM_THRESHOLD, USUAL, kept_memory
 
 
 class Small(Model):

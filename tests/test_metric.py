@@ -19,11 +19,11 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
-from concf.learning.metric import fitting_metric, refuse_blind
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.evaluation.validation_metric import fitting_metric, refuse_blind
+from concf.training.config.presets import choose_settings
+from concf.training.run import Run
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

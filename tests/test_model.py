@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.learning.presets import choose_settings
 from concf.model.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
 from concf.model.model import Model
 from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, choose, minus_distance
+from concf.training.config.presets import choose_settings
 
 TRAIN = csr_array((np.random.default_rng(0).random((9, 13)) < 0.3).astype(np.float32))
 USERS, ITEMS = TRAIN.shape

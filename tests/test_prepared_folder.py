@@ -165,7 +165,7 @@ def test_a_full_disk_ends_in_a_message_and_leaves_nothing(tmp_path: Path) -> Non
     LOG.write_parquet(log)
     script = """
 import resource, sys
-from concf.cli import main
+from concf.cli.app import main
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))  # every larger write fails, as on a full disk
 sys.argv = ["concf", "prepare", sys.argv[1], "--protocol", "random", "--out", sys.argv[2]]
 main()
@@ -186,7 +186,7 @@ def test_a_kill_in_the_middle_leaves_no_data_set_and_does_not_block_the_next(tmp
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from concf.data import folders
+from concf.runtime import files as folders
 from concf.data.prepare import prepare
 log, out, file = sys.argv[1:]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)

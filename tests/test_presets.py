@@ -12,15 +12,15 @@ from torch import Tensor
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.estimator import ConCF
 from concf.errors import ConfigError
-from concf.learning.presets import PRESETS, choose_settings, preset
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.inference.estimator import ConCF
 from concf.model.encoders import Encoder
 from concf.model.heads import DotHead
 from concf.model.objectives import FIVE, Objective
+from concf.training.config.presets import PRESETS, choose_settings, preset
+from concf.training.config.settings import ConCFSettings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -27,11 +27,11 @@ from small_run import LONG, QUIET, assert_same_end, checkpoint, history, small_d
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.learning.batches import Sampler
-from concf.learning.checkpoint import HISTORY, load_run
-from concf.learning.places import distinct
-from concf.learning.together import refuse_many
-from concf.learning.world import World
+from concf.runtime.process_group import World
+from concf.training.batches import Sampler
+from concf.training.checkpoint import HISTORY, load_run
+from concf.training.embeddings.all_reduce import refuse_many
+from concf.training.embeddings.row_index import distinct
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Paper, honest
-from concf.data.read import read
+from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError

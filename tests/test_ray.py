@@ -28,22 +28,30 @@ from ray_work import Doomed, Sums
 from skipping import absent
 from small_run import QUIET, SMALL, small_data
 
-from concf import bulk
-from concf import spread as spreading
-from concf.baselines.popularity import Popularity
-from concf.baselines.table import Candidate
-from concf.book import Book
-from concf.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
-from concf.comparison import compare
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError, DataError
-from concf.experiments.plan import Cell
-from concf.experiments.running import run_cells
-from concf.learning.checkpoint import RunFolder
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.spread import JOINED, LOOPBACK, DeadWorkersError, _cluster, one_after_the_other, ray_module, spread
+from concf.experiments.compare import compare
+from concf.experiments.paper.plan import Cell
+from concf.experiments.paper.running import run_cells
+from concf.experiments.results_log import Book
+from concf.inference import bulk
+from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
+from concf.inference.recommender import Recommender
+from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.table import Candidate
+from concf.runtime import executors as spreading
+from concf.runtime.executors import (
+    JOINED,
+    LOOPBACK,
+    DeadWorkersError,
+    _cluster,
+    one_after_the_other,
+    ray_module,
+    spread,
+)
+from concf.training.checkpoint import RunFolder
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -53,7 +61,8 @@ USERS, SIZE = 40, 7
 # The command, which also tells where its Ray listens, and whether others are told of its use.
 TELLING = """
 import json, pathlib, sys
-from concf import cli, spread
+from concf.cli import app as cli
+from concf.runtime import executors as spread
 def room(ray, *more):
     from ray._common.usage.usage_lib import usage_stats_enabled
     told = [sorted({node["NodeManagerAddress"] for node in ray.nodes()}), usage_stats_enabled()]
@@ -62,6 +71,7 @@ def room(ray, *more):
 plain, spread._room, spread.PATIENCE = spread._room, room, 600  # a busy machine is slow, and says so
 cli.main()
 """
+STRANGER = "from concf.runtime.executors import *; next(spread(abs, [1], RAY))"
 OF_EACH_RUN = {"seconds": 0, "provenance": {}}  # of a measured cell; all else is the same, whoever measures it
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
@@ -108,7 +118,9 @@ def commands(run: Path, head: Cluster, tmp_path_factory: pytest.TempPathFactory)
         started = {
             "own": start(TELLING, *words, "own", RAY_TMPDIR=room),
             "joined": start(TELLING, *words, "joined", RAY_ADDRESS=head.address, **head.environment),
-            "stranger": start("from concf.spread import *; next(spread(abs, [1], RAY))", RAY_ADDRESS=head.address),
+            "stranger": start(
+                "from concf.runtime.executors import *; next(spread(abs, [1], RAY))", RAY_ADDRESS=head.address
+            ),
         }
         yield folder, started
         for command in started.values():  # done long ago, unless its test was not asked for
@@ -211,7 +223,7 @@ def test_a_worker_keeps_its_function_and_tells_of_a_bad_job(tmp_path: Path, ray:
 def test_a_job_that_kills_every_worker_ends_and_leaves_the_others(
     tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.spread.RETRIES", 1)
+    monkeypatch.setattr("concf.runtime.executors.RETRIES", 1)
     done = dict(spread(Sums(tmp_path), [-2, 5, 6], "ray", workers=1))
     assert isinstance(done.pop(-2).exception(), DeadWorkersError)
     assert (tmp_path / "deaths").read_text() == "xx"
@@ -352,7 +364,7 @@ def test_another_version_of_ray_or_of_concf_is_refused(ray: Any, monkeypatch: py
         patch.setattr("ray._private.utils.compute_version_info", lambda: ("0.9", "3.6.1", "a"))
         with pytest.raises(ConfigError, match=r"Version mismatch.* Ray: 0\.9 Python: 3\.6\.1"):
             next(spread(abs, [1], "ray"))
-    monkeypatch.setattr("concf.spread.VERSION", "99")
+    monkeypatch.setattr("concf.runtime.executors.VERSION", "99")
     with pytest.raises(ConfigError, match=r"a worker of the Ray cluster has concf .*, and this is 99"):
         next(spread(abs, [1], "ray", workers=1))
 
@@ -367,14 +379,14 @@ def test_a_function_the_workers_have_not_is_named(tmp_path: Path, ray: Any, monk
 def test_a_full_cluster_is_waited_for_and_that_is_said(
     ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("concf.spread.PATIENCE", 0.5)
+    monkeypatch.setattr("concf.runtime.executors.PATIENCE", 0.5)
     say = spreading._say_waiting
     with _cluster(None):
         others = spread(abs, list(range(9)), "ray")
         next(others)
         wait_for(lambda: ray.available_resources().get("CPU", 0) < 1, "no free core")
         caplog.clear()
-        monkeypatch.setattr("concf.spread._say_waiting", lambda ray: (say(ray), others.close()))
+        monkeypatch.setattr("concf.runtime.executors._say_waiting", lambda ray: (say(ray), others.close()))
         assert [done.result() for _, done in spread(abs, [-4], "ray", workers=1)] == [4]
     assert "0 of its 3 cores are free): waiting for one" in caplog.text
 

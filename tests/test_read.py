@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from scipy.sparse import coo_array, csr_matrix
 
 from concf.data.interactions import Interactions
-from concf.data.read import read
-from concf.data.scan import Reading
+from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.errors import ConfigError, DataError
 
 PAIRS = [(3, 10), (1, 20), (1, 10), (22, 20), (3, 5)]

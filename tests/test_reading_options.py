@@ -12,19 +12,19 @@ import polars as pl
 import pytest
 from typer.main import get_command
 
-from concf.cli import app
-from concf.cli_reading import OPTIONS
+from concf.cli.app import app
+from concf.cli.reading import OPTIONS
 from concf.data import options as options_module
 from concf.data.filters import Filter
 from concf.data.options import LogOptions
 from concf.data.prepare import prepare, split_of
 from concf.data.protocols import PROTOCOLS
-from concf.data.read import read
-from concf.data.scan import Reading
+from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.estimator import ConCF
 from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.inference.estimator import ConCF
 
 CLI = Callable[..., tuple[int, str, str]]
 LOG = (

@@ -21,14 +21,14 @@ from concf.data.prepare import prepare
 from concf.data.protocols import DROPPED, TEST
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.evaluation.ranking import rank
-from concf.learning.checkpoint import CHECKPOINT, HISTORY, RunFolder, load_run
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.train import train
-from concf.reporting.gather import FIGURES, gather
-from concf.reporting.page import page
+from concf.inference.recommender import Recommender
+from concf.report.gather import FIGURES, gather
+from concf.report.page import page
+from concf.training.checkpoint import CHECKPOINT, HISTORY, RunFolder, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.reporting.charts import HEIGHT, WIDTH, Line, Row, intervals, lines, looks, swatch, thinned, ticks
-from concf.reporting.markup import Safe, joined, tag, text
+from concf.report.charts import HEIGHT, WIDTH, Line, Row, intervals, lines, looks, swatch, thinned, ticks
+from concf.report.markup import Safe, joined, tag, text
 
 numbers = st.floats(-1e12, 1e12, allow_subnormal=False)
 

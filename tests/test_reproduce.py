@@ -12,15 +12,15 @@ import pytest
 import torch
 from test_experiments_small import SMALL, measured_again
 
-from concf.book import Book
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.experiments.plan import EXPERIMENTS, Cell, cells_of
-from concf.experiments.running import rounded, run_cells
-from concf.experiments.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
-from concf.learning.presets import PRESETS, choose_settings
+from concf.experiments.paper.plan import EXPERIMENTS, Cell, cells_of
+from concf.experiments.paper.running import rounded, run_cells
+from concf.experiments.paper.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
+from concf.experiments.results_log import Book
+from concf.training.config.presets import PRESETS, choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -230,7 +230,7 @@ def test_an_error_of_another_kind_is_named(prepared: Path, tmp_path: Path, monke
     def broken(cell: Cell, *rest: Any) -> dict[str, Any]:
         raise ZeroDivisionError("of nothing")
 
-    monkeypatch.setattr("concf.experiments.running.measure", broken)
+    monkeypatch.setattr("concf.experiments.paper.running.measure", broken)
     assert run(CELLS[:1], tmp_path / "book", prepared) == [
         "statistics, demo released, split 0, reference: ZeroDivisionError: of nothing"
     ]
@@ -366,7 +366,7 @@ def test_render_is_handed_the_lines(concf: CLI, tmp_path: Path, monkeypatch: pyt
         handed.extend(arguments)
         return [tmp_path / "docs" / "reproduction.md"]
 
-    monkeypatch.setattr("concf.experiments.rendering.render", render)
+    monkeypatch.setattr("concf.experiments.paper.page.render", render)
     line = Book(tmp_path / "book").add(CELLS[0].key(), {"cell": {}, "provenance": {}})
     code, out, err = concf("reproduce", "--render", "--results", tmp_path / "book", "--docs", tmp_path / "docs")
     assert (code, out, err) == (0, f"{tmp_path / 'docs' / 'reproduction.md'}\n", "")

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 from reproduction_lines import LINES, Line, line
 
-from concf.experiments import published
-from concf.experiments.claims import CLAIMS
-from concf.experiments.drawing import Drawing
-from concf.experiments.figures import draw
-from concf.experiments.measured import CITEULIKE, Estimate, Measured
-from concf.experiments.plan import ALL, cells_of
-from concf.experiments.published import CONSENSUS, METRICS, R_CONSENSUS
-from concf.experiments.rendering import SECTIONS, document, render
-from concf.experiments.table import Pair, Table, compared, escape
-from concf.experiments.tables import TABLES
+from concf.experiments.paper import published
+from concf.experiments.paper.claims import CLAIMS
+from concf.experiments.paper.drawing import Drawing
+from concf.experiments.paper.figures import draw
+from concf.experiments.paper.measured import CITEULIKE, Estimate, Measured
+from concf.experiments.paper.page import SECTIONS, document, render
+from concf.experiments.paper.plan import ALL, cells_of
+from concf.experiments.paper.published import CONSENSUS, METRICS, R_CONSENSUS
+from concf.experiments.paper.table import Pair, Table, compared, escape
+from concf.experiments.paper.tables import TABLES
 
 
 def table(experiment: str, name: str, lines: list[Line] = LINES) -> Table:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from reproduction_lines import LINES, NOISE, Line, changed, line
 
-from concf.experiments import published
-from concf.experiments.claims import CLAIMS
-from concf.experiments.measured import CITEULIKE, PLACES, Measured
-from concf.experiments.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
-from concf.experiments.verdicts import (
+from concf.experiments.paper import published
+from concf.experiments.paper.claims import CLAIMS
+from concf.experiments.paper.measured import CITEULIKE, PLACES, Measured
+from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
+from concf.experiments.paper.verdicts import (
     FAILS,
     HOLDS,
     IN_PART,

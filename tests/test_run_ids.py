@@ -14,11 +14,11 @@ from small_run import SMALL, contents
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.estimator import ConCF
 from concf.errors import DataError
-from concf.learning.checkpoint import ITEMS, RUN, USERS, RunFolder, load_run
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
+from concf.inference.estimator import ConCF
+from concf.training.checkpoint import ITEMS, RUN, USERS, RunFolder, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.learning.places import distinct
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.sampled import ITEMS, USERS, SampledSoftmax, proposal
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
 from concf.model.heads import Columns, ItemTableHead
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.embeddings.row_index import distinct
+from concf.training.run import Run
+from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from small_run import SMALL, checkpoint, small_data, trained_run
 
 from concf.data.split import Split
-from concf.deploy.estimator import ConCF
-from concf.deploy.recommender import Recommender
 from concf.errors import DataError
-from concf.learning.checkpoint import CHECKPOINT, load_run
-from concf.learning.presets import choose_settings
-from concf.learning.sealed import BLANK, FIELD, PLACE, refuse_changed, seal
-from concf.learning.train import train
+from concf.inference.estimator import ConCF
+from concf.inference.recommender import Recommender
+from concf.runtime.checksums import BLANK, FIELD, PLACE, refuse_changed, seal
+from concf.training.checkpoint import CHECKPOINT, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -13,8 +13,8 @@ from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.errors import ConcfError
 from concf.service.engine import Limits, Service
+from concf.service.explorer.pages import POLICY
 from concf.service.loading import Loader
-from concf.service.pages import POLICY
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 JSON = {"content-type": "application/json"}

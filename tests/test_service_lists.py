@@ -17,14 +17,14 @@ from small_run import small_data
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.data.split import Split
-from concf.deploy.lookup import place_of
-from concf.deploy.ranking import _highest
-from concf.deploy.recommender import Recommender
-from concf.evaluation.scorers import Factors
-from concf.learning.checkpoint import RunFolder
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
+from concf.inference.lookup import place_of
+from concf.inference.ranker import _highest
+from concf.inference.recommender import Recommender
+from concf.model.scorers import Factors
 from concf.service.schemas import Lists, SimilarItems, UserList
+from concf.training.checkpoint import RunFolder
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 KS = (1, 3, 10, SHOWN)

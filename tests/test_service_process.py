@@ -311,7 +311,7 @@ def test_help_names_every_limit(concf: CLI) -> None:
 
 
 def test_without_the_extra_it_says_which(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.cli_serve.find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr("concf.cli.commands.serve.find_spec", lambda name: None if name == "uvicorn" else object())
     code, _, err = concf("serve", run_folder())
     assert code == 2
     assert "pip install 'concf[serve]'" in err

@@ -17,11 +17,11 @@ import torch
 from small_service import Client, loaded, problem, run_folder
 
 from concf.errors import ConcfError, DataError
-from concf.learning.checkpoint import CHECKPOINT, RUN, RunFolder, load_run
+from concf.inference.titles import Catalogue
 from concf.service import engine
 from concf.service.engine import Served, Service
 from concf.service.loading import Loader
-from concf.service.titles import Catalogue
+from concf.training.checkpoint import CHECKPOINT, RUN, RunFolder, load_run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -72,7 +72,7 @@ def test_the_run_before_is_not_kept(client: Client) -> None:
 
 
 def test_the_first_history_does_not_wait_for_what_all_share(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.deploy.folding.Folding.learn", lambda *_: pytest.fail("solved for a request"))
+    monkeypatch.setattr("concf.inference.fold_in.Folding.learn", lambda *_: pytest.fail("solved for a request"))
     for by in client.service.model.recommender.ranker.names:
         assert client.post("/recommend", {"history": [1], "by": by}).status_code == 200
     assert client.post("/explore", {"history": [1]}).status_code == 200

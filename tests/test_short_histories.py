@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.comparison import compare
 from concf.data.filters import Filter
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare, split_of
 from concf.data.protocols import TEST, TRAIN, VALID, Random
-from concf.data.read import read
+from concf.data.reading.read import read
 from concf.data.split import Split
-from concf.deploy.estimator import ConCF
 from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.experiments.compare import compare
+from concf.inference.estimator import ConCF
 
 CLI = Callable[..., tuple[int, str, str]]
 TINY = ("--single", "bpr", "--set", "training.epochs=1", "--set", "model.dimensions=4")

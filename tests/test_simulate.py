@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from concf.baselines.neighbours import ItemKNN
-from concf.baselines.popularity import Popularity
 from concf.data.prepare import prepare
-from concf.data.read import read
+from concf.data.reading.read import read
 from concf.data.simulate import DEMO, Simulation
 from concf.evaluation.evaluate import evaluate
+from concf.model.baselines.neighbours import ItemKNN
+from concf.model.baselines.popularity import Popularity
 
 
 def test_a_seed_is_a_log() -> None:

@@ -10,20 +10,20 @@ import pytest
 import torch
 from small_run import assert_same_end, small_data
 
-from concf.baselines.neighbours import RP3beta
-from concf.comparison import compare
+from concf.consensus.fixed_voters import guest
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.evaluation.scorers import ListFunction
-from concf.learning.guests import guest
-from concf.learning.presets import PUPILS, VOTERS, choose_settings, preset
-from concf.learning.run import Run
-from concf.learning.settings import ConCFSettings, TrainingSettings
-from concf.learning.train import train
+from concf.experiments.compare import compare
+from concf.inference.recommender import Recommender
+from concf.model.baselines.neighbours import RP3beta
 from concf.model.objectives import LossSettings, choose
+from concf.model.scorers import ListFunction
+from concf.training.config.presets import PUPILS, VOTERS, choose_settings, preset
+from concf.training.config.settings import ConCFSettings, TrainingSettings
+from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -163,9 +163,9 @@ def test_a_batch_is_a_share_of_the_pairs_within_bounds(pairs: int, steps: int, s
 
 
 def test_head_and_consensus_take_part_in_a_comparison(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("concf.learning.presets", fromlist=["PRESETS"]).PRESETS, "strong", small())
+    monkeypatch.setitem(__import__("concf.training.config.presets", fromlist=["PRESETS"]).PRESETS, "strong", small())
     trained: list[str] = []
-    module = __import__("concf.learning.train", fromlist=["train"])
+    module = __import__("concf.training.train", fromlist=["train"])
     monkeypatch.setattr(module, "train", lambda split, **said: trained.append(split.hash) or train(split, **said))
     found = compare(data, ["popularity", "concf:strong"], seeds=2, at=(5,))
     assert {entrant.name for entrant in found.entrants} == {"popularity", "concf:strong consensus", "concf:strong head"}

@@ -17,11 +17,11 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.learning.presets import choose_settings
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train as train_anywhere
-from concf.learning.trainer import Trainer
 from concf.model.objectives import FIVE
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.train import train as train_anywhere
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -11,18 +11,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from concf.baselines.neighbours import ItemKNN
-from concf.book import Book
-from concf.comparing import Figures
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST, TRAIN, VALID
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.deploy.recommender import Recommender
 from concf.evaluation.evaluate import evaluate
-from concf.learning.presets import PRESETS, choose_settings
-from concf.learning.run import Run
-from concf.learning.train import train
+from concf.experiments.measure import Figures
+from concf.experiments.results_log import Book
+from concf.inference.recommender import Recommender
+from concf.model.baselines.neighbours import ItemKNN
+from concf.training.config.presets import PRESETS, choose_settings
+from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -12,20 +12,21 @@ import torch
 from literal import LiteralConCF
 from scipy.sparse import csr_array
 
-from concf.baselines.popularity import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
-from concf.learning.batches import DRAWS, Sampler, stream
-from concf.learning.places import distinct
-from concf.learning.presets import choose_settings
-from concf.learning.run import Run
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
+from concf.model.baselines.popularity import Popularity
 from concf.model.objectives import FIVE
+from concf.runtime.seeds import stream
+from concf.training.batches import DRAWS, Sampler
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.embeddings.row_index import distinct
+from concf.training.run import Run
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -288,7 +289,7 @@ def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list
 @pytest.mark.parametrize("piece", [1, 7, 1000])
 @pytest.mark.parametrize("by_user", [False, True])
 def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.learning.batches.PIECE", piece)
+    monkeypatch.setattr("concf.training.batches.PIECE", piece)
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
     for part in (tiny().train, csr_array(dense.astype(np.float32))):

@@ -19,17 +19,17 @@ import torch
 import typer
 from small_run import QUIET, SMALL, small_data
 
-import concf.tuning as tuning
-from concf.cli_tune import tune as command
+import concf.experiments.tune as tuning
+from concf.cli.commands.tune import tune as command
 from concf.data.protocols import TEST
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.learning.checkpoint import RUN
-from concf.learning.presets import choose_settings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
-from concf.tuning import Trial, Tuning, tune
-from concf.tuning_folder import BEST, SEARCH, STUDY
+from concf.experiments.study import BEST, SEARCH, STUDY
+from concf.experiments.tune import Trial, Tuning, tune
+from concf.training.checkpoint import RUN
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
@@ -64,7 +64,7 @@ def cli(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> CLI:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.callback()(lambda: None)
     app.command()(command)
-    monkeypatch.setattr("concf.cli.app", app)
+    monkeypatch.setattr("concf.cli.app.app", app)
     return concf
 
 
@@ -124,7 +124,7 @@ def test_a_bad_trial_is_stopped_early(data: Split, tmp_path: Path, monkeypatch: 
     epochs = []
     epoch = Trainer.epoch
     monkeypatch.setattr(Trainer, "epoch", lambda trainer, number: (epochs.append(number), epoch(trainer, number))[1])
-    monkeypatch.setattr("concf.tuning_folder.COMPARED", 1)
+    monkeypatch.setattr("concf.experiments.study.COMPARED", 1)
     words = [*QUICK, "training.epochs=12", f"{RATE}=0.03"]
     found = tune(data, tmp_path / "search", words=words, space={RATE: {"choices": [0.03, 1e-9]}}, trials=6)
     bad = next(each for each in found.trials if each.changes == {RATE: 1e-9})
@@ -149,9 +149,9 @@ def test_same_seed_same_trials(data: Split, whole: Tuning, tmp_path: Path) -> No
 
 KILLED = """
 import sys, time, typer
-import concf.cli
-from concf.cli_tune import tune
-from concf.learning.trainer import Trainer
+import concf.cli.app
+from concf.cli.commands.tune import tune
+from concf.training.trainer import Trainer
 
 epochs, epoch = [], Trainer.epoch
 
@@ -163,9 +163,9 @@ def hangs(trainer, number):
     return epoch(trainer, number)
 
 Trainer.epoch = hangs
-concf.cli.app = typer.Typer()
-concf.cli.app.command()(tune)
-concf.cli.main()
+concf.cli.app.app = typer.Typer()
+concf.cli.app.app.command()(tune)
+concf.cli.app.main()
 """
 
 
@@ -370,7 +370,7 @@ def test_time_that_is_over_and_ctrl_c(
 
 
 def test_optuna_is_asked_for(cli: CLI, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.tuning.find_spec", lambda name: None)
+    monkeypatch.setattr("concf.experiments.tune.find_spec", lambda name: None)
     refused(cli("tune", folder, "--out", tmp_path / "search"), "Try: pip install 'concf[tune]'")
     assert not (tmp_path / "search").exists()
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from small_run import SMALL, small_data
 
-import concf.tuning as tuning
-from concf import tuning_rounds
+import concf.experiments.tune as tuning
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.learning.train import train
-from concf.spread import one_after_the_other
-from concf.tuning import Tuning, tune
-from concf.tuning_folder import SEARCH
+from concf.experiments import tune_rounds as tuning_rounds
+from concf.experiments.study import SEARCH
+from concf.experiments.tune import Tuning, tune
+from concf.runtime.executors import one_after_the_other
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
@@ -115,7 +115,7 @@ def test_what_is_drawn_twice_is_trained_once(data: Split, tmp_path: Path, monkey
 def test_a_bad_trial_is_stopped_by_those_of_earlier_rounds(
     data: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.tuning_folder.COMPARED", 1)
+    monkeypatch.setattr("concf.experiments.study.COMPARED", 1)
     space = {RATE: {"choices": [0.03, 1e-9]}, "consensus.temperature": {"low": 1.0, "high": 9.0}}
     words = [*QUICK, "training.epochs=12", f"{RATE}=0.03"]
     found = tune(data, tmp_path / "search", words=words, space=space, trials=5, at_once=4)

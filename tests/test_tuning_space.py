@@ -10,8 +10,8 @@ import optuna
 import pytest
 
 from concf.errors import ConfigError
-from concf.learning.presets import PRESETS, choose_settings
-from concf.tuning_space import DEFAULT_SPACE, as_toml, default_space, differences, nested, read_space
+from concf.experiments.search_space import DEFAULT_SPACE, as_toml, default_space, differences, nested, read_space
+from concf.training.config.presets import PRESETS, choose_settings
 
 RATE = "training.learning_rate"
 ODD = [

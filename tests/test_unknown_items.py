@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_service import Client, loaded, run_folder
 
-from concf.bulk import Part, write_lists
-from concf.deploy.recommender import Recommender
 from concf.errors import ConcfWarning, DataError
+from concf.inference.bulk import Part, write_lists
+from concf.inference.recommender import Recommender
 from concf.service.schemas import IGNORED, Lists
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

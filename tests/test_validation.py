@@ -17,12 +17,12 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.ranking import NOTHING, Seen, rank, rank_everyone
-from concf.evaluation.scorers import Factors, ListFunction
-from concf.learning.presets import choose_settings
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train
-from concf.learning.trainer import Trainer
-from concf.learning.validation import Validation
+from concf.evaluation.validation import Validation
+from concf.model.scorers import Factors, ListFunction
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.train import train
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

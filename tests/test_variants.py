@@ -19,14 +19,15 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.learning.batches import Sampler, stream
-from concf.learning.presets import choose_settings
-from concf.learning.settings import ConCFSettings
-from concf.learning.train import train as train_anywhere
-from concf.learning.trainer import Trainer
 from concf.model.losses import ensemble_divergence
 from concf.model.model import Model, Selector
 from concf.model.objectives import FIVE
+from concf.runtime.seeds import stream
+from concf.training.batches import Sampler
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.train import train as train_anywhere
+from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -14,21 +14,16 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from concf.version import VERSION as __version__
+from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
-    from concf.baselines.table import BASELINES as BASELINES
-    from concf.baselines.table import Candidate as Candidate
-    from concf.comparison import compare as compare
     from concf.data.filters import Filter as Filter
     from concf.data.interactions import Interactions as Interactions
     from concf.data.prepare import prepare as prepare
-    from concf.data.read import read as read
-    from concf.data.scan import Reading as Reading
+    from concf.data.reading.read import read as read
+    from concf.data.reading.scan import Reading as Reading
     from concf.data.simulate import Simulation as Simulation
     from concf.data.split import Split as Split
-    from concf.deploy.estimator import ConCF as ConCF
-    from concf.deploy.recommender import Recommender as Recommender
     from concf.errors import ConcfError as ConcfError
     from concf.errors import ConcfWarning as ConcfWarning
     from concf.errors import ConfigError as ConfigError
@@ -37,17 +32,22 @@ if TYPE_CHECKING:
     from concf.evaluation.evaluate import evaluate as evaluate
     from concf.evaluation.evaluate import score_lists as score_lists
     from concf.evaluation.ranking import rank as rank
-    from concf.evaluation.scorers import Factors as Factors
-    from concf.evaluation.scorers import ListFunction as ListFunction
-    from concf.evaluation.scorers import ScoreFunction as ScoreFunction
-    from concf.learning.checkpoint import load_run as load_run
-    from concf.learning.presets import PRESETS as PRESETS
-    from concf.learning.presets import choose_settings as choose_settings
-    from concf.learning.run import Run as Run
-    from concf.learning.settings import ConCFSettings as ConCFSettings
-    from concf.learning.train import train as train
+    from concf.experiments.compare import compare as compare
+    from concf.experiments.tune import tune as tune
+    from concf.inference.estimator import ConCF as ConCF
+    from concf.inference.recommender import Recommender as Recommender
+    from concf.model.baselines.table import BASELINES as BASELINES
+    from concf.model.baselines.table import Candidate as Candidate
     from concf.model.objectives import Objective as Objective
-    from concf.tuning import tune as tune
+    from concf.model.scorers import Factors as Factors
+    from concf.model.scorers import ListFunction as ListFunction
+    from concf.model.scorers import ScoreFunction as ScoreFunction
+    from concf.training.checkpoint import load_run as load_run
+    from concf.training.config.presets import PRESETS as PRESETS
+    from concf.training.config.presets import choose_settings as choose_settings
+    from concf.training.config.settings import ConCFSettings as ConCFSettings
+    from concf.training.run import Run as Run
+    from concf.training.train import train as train
 
 _HOMES = {
     "BASELINES": "baselines.table",

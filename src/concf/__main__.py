@@ -1,5 +1,5 @@
 """`python -m concf`."""
 
-from concf.cli import main
+from concf.cli.app import main
 
 main()

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from concf.data.filters import Filter
-from concf.data.folders import new_file, sha256
 from concf.data.interactions import Interactions
-from concf.data.read import read
-from concf.data.scan import Reading
+from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.errors import DataError
-from concf.progress import working
+from concf.runtime.files import new_file, sha256
+from concf.runtime.progress import working
 
 HOME_VARIABLE = "CONCF_DATA_HOME"
 MIRROR_VARIABLE = "CONCF_DATA_MIRROR"  # another server with the same paths, for closed networks

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from concf.config import Settings
 from concf.data.interactions import Interactions
 from concf.errors import DataError
+from concf.runtime.settings import Settings
 
 
 class Filter(Settings):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concf.data.folders import mapped
+from concf.runtime.files import mapped
 
 if TYPE_CHECKING:
     import polars as pl

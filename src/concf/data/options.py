@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 from concf.data.filters import Filter
 from concf.data.protocols import PROTOCOLS, Protocol
-from concf.data.scan import Format, Reading
+from concf.data.reading.scan import Format, Reading
 from concf.errors import ConfigError, option
 
 HELD_OUT = 0.1  # of each user's items, to stop training by; as much again to test on

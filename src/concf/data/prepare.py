@@ -9,20 +9,20 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from concf.arguments import check_seed
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
-from concf.data.folders import sha256
 from concf.data.interactions import Interactions
-from concf.data.logs import files_of, is_glob
 from concf.data.options import LogOptions, filter_of, for_training, protocol_of, reading_of, settings_of
 from concf.data.protocols import TEST, TRAIN, VALID, Given, Parts, Protocol
-from concf.data.read import read
-from concf.data.scan import Reading
+from concf.data.reading.logs import files_of, is_glob
+from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.data.simulate import DEMO
 from concf.data.split import MANIFEST, Recipe, Split
 from concf.errors import ConcfWarning, ConfigError, DataError, note, option
-from concf.progress import working
+from concf.runtime.arguments import check_seed
+from concf.runtime.files import sha256
+from concf.runtime.progress import working
 
 NOTABLE = 0.1  # of the users, items or interactions: a filter that leaves out so much is worth a word
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from concf.config import Settings
 from concf.data.filters import Filter
 from concf.data.interactions import BLOCK_ROWS, Interactions, occurrences
 from concf.errors import DataError, option
+from concf.runtime.settings import Settings
 
 TRAIN, VALID, TEST, DROPPED = 0, 1, 2, 3
 PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED}

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from concf.arguments import check_seed
-from concf.config import Settings
+from concf.runtime.arguments import check_seed
+from concf.runtime.settings import Settings
 
 if TYPE_CHECKING:
     import polars as pl

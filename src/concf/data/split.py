@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 from scipy.sparse import csr_array
 
-from concf.arguments import check_seed
-from concf.config import Settings
 from concf.data.filters import Filter
-from concf.data.folders import mapped, new_folder, sha256
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol, honest
 from concf.errors import ConfigError, DataError, note
-from concf.version import VERSION
+from concf.runtime.arguments import check_seed
+from concf.runtime.files import mapped, new_folder, sha256
+from concf.runtime.provenance import VERSION
+from concf.runtime.settings import Settings
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from concf.arguments import check_cutoffs
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.significance import bootstrap_interval
+from concf.runtime.arguments import check_cutoffs
 
 ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)
 METRICS = ("recall", "ndcg")

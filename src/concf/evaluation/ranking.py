@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.arguments import check_count
 from concf.errors import ConfigError, DataError
-from concf.evaluation.scorers import Factors, ListFunction, Scorer, as_scorer, floats
-from concf.progress import working
+from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer, floats
+from concf.runtime.arguments import check_count
+from concf.runtime.progress import working
 
 NOTHING = -1  # an empty place at the end of a list
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest

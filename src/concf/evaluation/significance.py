@@ -8,8 +8,8 @@ import numpy as np
 import scipy  # its stats take a second to import: not before a test is asked for
 from numpy.typing import NDArray
 
-from concf.arguments import check_seed
 from concf.errors import ConfigError
+from concf.runtime.arguments import check_seed
 
 BLOCK = 1 << 22  # drawn numbers held at a time
 

@@ -11,10 +11,10 @@ from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from concf.errors import ConfigError
-from concf.evaluation.scorers import Factors
 from concf.model.encoders import EVERY_HEAD, Encoder, EncoderMaker, Sharing, mlp
 from concf.model.heads import Head
 from concf.model.objectives import Objective
+from concf.model.scorers import Factors
 
 DRAWN = 1 << 20  # figures of divided tables that are drawn at a time
 

@@ -11,7 +11,6 @@ from typing import Literal
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from concf.config import Settings
 from concf.errors import ConfigError
 from concf.model import losses
 from concf.model.heads import (
@@ -24,6 +23,7 @@ from concf.model.heads import (
     ProductHead,
     UserTableHead,
 )  # fmt: skip
+from concf.runtime.settings import Settings
 
 Needs = Literal["pairs", "everything", "catalogue", "items", "users"]
 

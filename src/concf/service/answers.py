@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from pydantic_core import to_json
 
-from concf.deploy.lookup import place_of
-from concf.deploy.ranking import Short
-from concf.learning.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.inference.lookup import place_of
+from concf.inference.ranker import Short
 from concf.service.engine import Limits, Served
 from concf.service.schemas import IGNORED, ForHistories, ForHistory, ForUsers, UnknownItems
 

@@ -11,15 +11,17 @@ import anyio.to_thread
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from concf.service import exploring, pages, routes
+from concf.runtime.provenance import VERSION
+from concf.service import routes
 from concf.service.document import documented
 from concf.service.engine import Service
+from concf.service.explorer import pages
+from concf.service.explorer import routes as exploring
 from concf.service.guards import Bounded, Guarded
 from concf.service.metrics import Measured, Metrics
 from concf.service.problems import handle_problems
 from concf.service.schemas import Refusal
 from concf.service.swift import Gathering, Swift
-from concf.version import VERSION
 
 ABOUT = "Recommendations of a run. Errors are everywhere of one shape; ids are as the log has them."
 ERRORS: dict[int | str, dict[str, Any]] = {

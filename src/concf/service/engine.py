@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from concf.data.ids import Ids
-from concf.deploy.lookup import place_of
-from concf.deploy.recommender import Recommender
 from concf.errors import ConcfError
+from concf.inference.lookup import place_of
+from concf.inference.recommender import Recommender
 from concf.service.problems import Kind, Problem
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import typer
 
-from concf.deploy.recommender import Recommender
+from concf.consensus.settings import CONSENSUS
 from concf.errors import DataError
-from concf.learning.checkpoint import load_run
-from concf.learning.run import Run
-from concf.learning.settings import CONSENSUS
+from concf.inference.recommender import Recommender
+from concf.inference.titles import Catalogue
 from concf.service.engine import Served
-from concf.service.titles import Catalogue
+from concf.training.checkpoint import load_run
+from concf.training.run import Run
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from concf.deploy.lookup import place_of
-from concf.deploy.ranking import Short
+from concf.inference.lookup import place_of
+from concf.inference.ranker import Short
 from concf.service import answers, schemas
 from concf.service.engine import Served, Service
 from concf.service.metrics import Metrics

@@ -13,8 +13,8 @@ import anyio.to_thread
 import numpy as np
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from concf.deploy.lookup import place_of
-from concf.deploy.ranking import Short
+from concf.inference.lookup import place_of
+from concf.inference.ranker import Short
 from concf.service.answers import K, user_list
 from concf.service.engine import Served, Service
 from concf.service.metrics import ROUTE

@@ -1,0 +1,104 @@
+"""The command line: parses, calls, prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from typing import Annotated, Any, NoReturn
+
+import typer
+from pydantic import ValidationError
+
+from concf.cli.commands import data
+from concf.cli.commands.compare import compare
+from concf.cli.commands.demo import demo
+from concf.cli.commands.evaluate import evaluate
+from concf.cli.commands.export import export
+from concf.cli.commands.prepare import prepare
+from concf.cli.commands.recommend import recommend
+from concf.cli.commands.report import report
+from concf.cli.commands.reproduce import reproduce
+from concf.cli.commands.serve import serve
+from concf.cli.commands.train import train
+from concf.cli.commands.tune import tune
+from concf.errors import ConcfError, command_line
+from concf.runtime.launch import follows
+from concf.runtime.provenance import VERSION
+
+app = typer.Typer(
+    name="concf",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """**concf**: a log of who used what in, strong top-N recommendations out.
+
+    Begin with `concf demo`, or with a log of your own:
+
+    `concf train log.csv --out runs/mine`, then `concf evaluate runs/mine`
+
+    `concf recommend runs/mine --users all -k 20 --out recs.parquet`
+
+    `concf prepare log.csv --protocol random --out data/mine`, then `concf compare data/mine`
+    """
+    if version:
+        typer.echo(VERSION)
+        raise typer.Exit
+
+
+for command in (prepare, train, evaluate, recommend, serve, export, tune, report, reproduce, compare, demo):
+    app.command()(command)
+app.add_typer(data.app, name="data")
+
+
+def _fail(message: str) -> NoReturn:
+    if follows():  # a mistake of all is said by the first of them, whose end ends the others
+        time.sleep(2)
+    typer.echo(f"concf: {message}", err=True)
+    sys.exit(2)
+
+
+def main() -> None:
+    """Run the program; a user's mistake ends in a message and exit code 2, never in a traceback."""
+    # PyTorch's threads spin while they wait for each other: on a busy machine 100 times longer than they work.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    try:
+        with command_line():
+            app(prog_name="concf")
+    except ConcfError as error:
+        _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
+    except MemoryError as error:
+        _fail(f"not enough memory ({error}). Ask for shorter lists, or for less at a time")
+    except RuntimeError as error:  # PyTorch's, which has no kind of its own on a CPU
+        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+            raise
+        _fail(f"not enough memory ({_size_asked(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
+    except ValidationError as error:
+        _fail("; ".join(_in_words(dict(problem)) for problem in error.errors()))
+
+
+def _size_asked(message: str) -> str:
+    """What of PyTorch's words helps: how much was asked for."""
+    found = re.search(r"tried to allocate [\d.]+ \w+", message, re.IGNORECASE)
+    return found[0].lower() if found else message.splitlines()[0]
+
+
+def _in_words(problem: dict[str, Any]) -> str:
+    """One of pydantic's complaints: which setting, what is wrong, what was found."""
+    where = ".".join(str(part) for part in problem["loc"])
+    found = "" if isinstance(problem["input"], dict) else f", found {problem['input']!r}"
+    return f"{where + ': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{found}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""`concf compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from concf.cli.output import Json, choice, lengths, names, print_table
+from concf.errors import ConfigError
+
+
+def compare(
+    folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
+    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
+    seeds: Annotated[int, typer.Option(min=1, help="Splits: the data set's own seed and the next ones.")] = 5,
+    at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
+    metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
+    tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings (default: the first metric at the greatest length).")] = None,
+    test: Annotated[str, typer.Option(help="Significance: t or wilcoxon, paired, Holm-corrected.")] = "t",
+    log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a killed comparison goes on from there.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table there as Markdown: a .md file.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Measure by several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="one after the other")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Tune baselines on validation, test them on several splits, and show who is better and how surely.
+
+    `concf compare data/citeulike --models popularity,itemknn,ease,rp3beta,ials --seeds 5`
+    """
+    from concf.data.split import Split
+    from concf.experiments.compare import compare as compare_models
+    from concf.experiments.compare import comparison_rows
+    from concf.runtime.executors import ENGINES
+    from concf.runtime.files import new_file
+    from concf.runtime.text_tables import markdown as markdown_table
+
+    choice("test", test, ("t", "wilcoxon"))
+    if markdown is not None and markdown.suffix != ".md":
+        raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
+    if engine is not None:
+        choice("engine", engine, ENGINES)
+    elif workers is not None:
+        raise ConfigError("--workers needs an --engine: processes or ray")
+    result = compare_models(
+        Split.load(folder),
+        names(models),
+        seeds=seeds,
+        at=lengths(at),
+        metrics=names(metrics),
+        tune_on=tune_on,
+        log=log,
+        engine=engine,
+        workers=workers,
+    )
+    table = comparison_rows(result, test)
+    if markdown is not None:
+        with new_file(markdown) as fresh:
+            fresh.write_text(markdown_table(*table), encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(result.as_dict(test)))
+        return
+    print_table(*table, title=f"{result.source}, protocol {result.protocol}, {len(result.seeds)} splits")
+    _print_footnote(result.as_dict(test))
+
+
+def _print_footnote(report: dict[str, Any]) -> None:
+    few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
+    users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    typer.echo(
+        f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
+        f"* marks the edge of a grid.\np: against the first, {report['test']}. "
+        f"Split hashes {', '.join(split[:8] for split in report['split_hashes'])}."
+    )

@@ -1,0 +1,112 @@
+"""`concf data list`, `fetch` and `stats`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from concf.cli.commands.prepare import PARTS
+from concf.cli.output import Json, print_figures, print_table
+from concf.cli.reading import DIVIDING, reads_a_log
+
+if TYPE_CHECKING:
+    from concf.data.interactions import Interactions
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count.")
+
+
+@app.command("list")
+def list_data(as_json: Json = False) -> None:
+    """The public data sets that concf knows, and whether they are here."""
+    from concf.data.catalogue import CATALOGUE, data_home, is_here
+
+    rows = [{"name": name, "about": entry.title, "here": is_here(name)} for name, entry in CATALOGUE.items()]
+    rows.append({"name": "demo", "about": "Simulated: tastes, popularity and noise", "here": True})
+    if as_json:
+        typer.echo(json.dumps({"home": str(data_home()), "data": rows}))
+        return
+    table = [[str(row["name"]), str(row["about"]), "yes" if row["here"] else "no"] for row in rows]
+    print_table(["name", "what", "here"], table, title=f"Data home: {data_home()}")
+
+
+@app.command("fetch")
+def fetch_data(
+    name: Annotated[str, typer.Argument(help="A name of `concf data list`.")], as_json: Json = False
+) -> None:
+    """Download a data set into the data home (CONCF_DATA_HOME), unless it is there."""
+    from concf.data.catalogue import fetch
+
+    paths = [str(path) for path in fetch(name)]
+    typer.echo(json.dumps({"name": name, "files": paths}) if as_json else "\n".join(paths))
+
+
+@app.command("stats")
+@reads_a_log()
+def data_statistics(
+    source: Annotated[str, typer.Argument(help="A name of `concf data list`, a file, or `demo`.")],
+    log: dict[str, Any],
+    seed: Annotated[int, typer.Option(help="With --protocol: of the shuffle.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Users, items, interactions and density of a log, and what a filter or a protocol would make of it.
+
+    Of a data set of the catalogue also after the filters of its papers.
+
+    `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
+    """
+    if DIVIDING & log.keys():
+        _divided_statistics(source, seed, log, as_json)
+        return
+    from concf.data.options import filter_of, reading_of
+    from concf.data.prepare import read_source
+
+    chosen = filter_of(log, None)
+    interactions, origin = read_source(source, reading_of(log, None))
+    rows = [{"filter": "none", **interactions.statistics()}]
+    if chosen is not None:
+        rows.append({"filter": chosen.describe(), **chosen.apply(interactions).statistics()})
+    else:
+        rows += _as_published(source, interactions, origin)
+    if as_json:
+        typer.echo(json.dumps({"source": origin, "statistics": rows}))
+    else:
+        _print_statistics(str(origin["name"]), rows)
+
+
+def _divided_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
+    """What a filter and a protocol leave of a log, and what is in each part."""
+    from concf.data.prepare import prepare as prepare_data
+
+    split = prepare_data(source, seed=seed, **log)
+    recipe, counts = split.recipe, split.counts()
+    filters = "; then ".join(step.describe() for step in recipe.filters) or "none"
+    rows = [{"filter": filters, **split.interactions.statistics()}]
+    if as_json:
+        typer.echo(json.dumps({"source": recipe.source, "statistics": rows, "split": counts | {"hash": split.hash}}))
+        return
+    _print_statistics(f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {seed}", rows)
+    print_figures({name: counts[name] for name in PARTS})
+
+
+def _print_statistics(title: str, rows: list[dict[str, Any]]) -> None:
+    figures = ("users", "items", "interactions", "events")
+    table = [[*(f"{row[name]:,}" for name in figures), f"{row['density']:.3%}", str(row["filter"])] for row in rows]
+    print_table([*figures, "density", "filter"], table, title=title)
+
+
+def _as_published(source: str, interactions: Interactions, origin: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each filter of the papers that used a data set of the catalogue."""
+    from concf.data.catalogue import CATALOGUE
+    from concf.data.protocols import Released
+
+    if source not in CATALOGUE or origin["name"] != source:
+        return []
+    known, rows = CATALOGUE[source], []
+    if known.statistics is not None:
+        rows.append({"filter": known.statistics.describe(), **known.statistics.apply(interactions).statistics()})
+    start = known.released_start.apply(interactions) if known.released_start else interactions
+    then = Released().filter()
+    words = f"{known.released_start.describe()}; then {then.describe()}" if known.released_start else then.describe()
+    return [*rows, {"filter": words, **then.apply(start).statistics()}]

@@ -1,0 +1,54 @@
+"""`concf evaluate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from concf.cli.output import Json, choice, lengths, mark_of, names, print_table, title_of
+from concf.runtime.text_tables import short
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
+    data: Annotated[Path | None, typer.Option(help="The data set that it was trained on, if it has moved.")] = None,
+    on: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
+    metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Rank the whole catalogue by every head and consensus of a run, each at the epoch of its best validation.
+
+    `concf evaluate runs/first --at 20,50 --metrics recall,ndcg,coverage`
+    """
+    from concf.training.checkpoint import load_run
+
+    choice("on", on, ("test", "valid"))
+    cuts, wanted = lengths(at), names(metrics)
+    run = load_run(folder, data)
+    if run.settings.several and max(cuts) > run.settings.consensus.shown:
+        shown = run.settings.consensus.shown
+        typer.echo(f"note: the consensuses keep {shown} places (consensus.shown); further ones are empty", err=True)
+    found = run.evaluate(on=on, at=cuts, metrics=wanted)  # type: ignore[arg-type]
+    report = run.summary() | {"folder": str(folder), "on": on}
+    report["recommenders"] = [each | {"means": found[each["name"]].means()} for each in report["recommenders"]]
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    figures = list(report["recommenders"][0]["means"])
+    rows = [
+        [each["name"], *(f"{each['means'][figure]:.4f}" for figure in figures), f"{each['validation']:.4f}",
+         str(each["epoch"]), mark_of(each["name"], report)]
+        for each in report["recommenders"]
+    ]  # fmt: skip
+    header = ["", *map(short, figures), f"validation {short(report['metric'])}", "epoch", ""]
+    unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
+    print_table(header, rows, title=f"{title_of(run)}: {on} figures{unfinished}")
+    on_users, chosen_on = len(run.data.users(on)), report["validated_users"]
+    typer.echo(
+        f"Means over {on_users:,} users, each at the epoch of its best validation (of {chosen_on:,} users). "
+        f"Split hash {run.data.hash[:16]}."
+    )

@@ -1,0 +1,1 @@
+"""The paper's idea: rankings, their consensus, and its re-ranking."""

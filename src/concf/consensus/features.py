@@ -1,0 +1,132 @@
+"""What a head knows of a user and an item that its rank does not tell: the figures that a judge hears of it.
+
+A head learns to order the items of a user; whether a score is high *for that item* it never says. With s the score in
+units of the spread of all the head's scores, m_i and d_i the mean and the spread of an item's scores over all users,
+and o_i their mean over those who used it:
+
+    surprise  (s - m_i) / d_i              how far the user stands out from everybody
+    kinship   (s - m_i) / (o_i - m_i)      0: like everybody, 1: like those who used it
+    likeness  ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the items that the user used,
+              c the cosine of their vectors with the item's
+
+Beside them the score itself, and what the item is like whoever asks: ln d_i, ln(o_i - m_i), m_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.model.scorers import Factors
+
+ABOUT_BOTH = 4  # surprise, kinship, likeness: of the user and the item
+ABOUT_ITEM = 3
+FIGURES = ABOUT_BOTH + 1 + ABOUT_ITEM
+LONGEST = 512  # items of a user that are looked at, evenly spaced: a bound on the work
+SAMPLE = 4096  # items that stand for all of them
+ITEMS = 4096  # that are held against them at a time
+CPU_USERS, GPU_USERS = 64, 1024  # that go through together
+PAIRS = 1 << 16  # of the log, whose scores are held at a time
+SMALL = 0.05  # o_i - m_i is no less: few users say little
+FLAT = 1e-3  # d_i is no less
+LEAST_LIKENESS = 1e-9  # to all items
+SURPRISE, KINSHIP = (-20.0, 20.0), (-2.0, 3.0)  # beyond is as good as there
+
+
+class Histories:
+    """Who used what. train: of all users; users: whose items are asked for, by their places among them."""
+
+    def __init__(self, train: csr_array, users: slice, device: torch.device) -> None:
+        def whole(numbers: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(numbers.astype(np.int64)).to(device)
+
+        mine, by_item = train[users], train.tocsc()
+        self.first, self.items = whole(mine.indptr), whole(mine.indices)
+        self.of_item, self.user = whole(by_item.indptr), whole(by_item.indices)
+        self.offset = users.start
+
+    def blocks(self, users: Tensor) -> Iterator[Tensor]:
+        """The users in blocks, of histories of like length: [b] places in `users`."""
+        by_length = (self.first[users + 1] - self.first[users]).sort(stable=True).indices
+        size = CPU_USERS if users.device.type == "cpu" else GPU_USERS
+        for begin in range(0, len(users), size):
+            yield by_length[begin : begin + size]
+
+    def of(self, users: Tensor) -> tuple[Tensor, Tensor]:
+        """([b, H] items, [b, H] which of them are there) of users [b]."""
+        first, count = self.first[users], self.first[users + 1] - self.first[users]
+        most = count.clamp(max=LONGEST)
+        place = torch.arange(max(int(most.max()), 1), device=users.device)
+        there = place < most[:, None]
+        spaced = place * count[:, None] // most.clamp(min=1)[:, None]
+        at = (first[:, None] + spaced).where(there, 0)
+        return (self.items[at] if len(self.items) else torch.zeros_like(at)), there
+
+
+class Witness:
+    """A head's vectors, and what is usual for every item."""
+
+    def __init__(self, factors: Factors, log: Histories) -> None:
+        self.factors, self.log = factors, log
+        user, item, bias = factors.user, factors.item, factors.bias
+        mean = item @ user.mean(0) + (0 if bias is None else bias)
+        away = user - user.mean(0)
+        square = ((item @ (away.T @ away / len(user))) * item).sum(1).clamp(min=0)
+        self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
+        self.mean, self.spread = mean / self.unit, (square.sqrt() / self.unit).clamp(min=FLAT)
+        self.kin = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=SMALL)
+        self.about = torch.stack([self.spread.log(), self.kin.log(), self.mean], -1)  # [items, 3]
+        self.length = item.norm(dim=1)
+        self.direction = item / self.length.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
+        self.usual = self._usual()
+
+    def _of_its_users(self, mean: Tensor) -> Tensor:
+        """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""
+        count = self.log.of_item.diff()
+        item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+        scores = torch.empty(len(item), dtype=self.factors.item.dtype, device=item.device)
+        for begin in range(0, len(item), PAIRS):
+            pairs = slice(begin, begin + PAIRS)
+            scores[pairs] = (self.factors.user[self.log.user[pairs]] * self.factors.item[item[pairs]]).sum(1)
+        sums = torch.segment_reduce(scores, "sum", offsets=self.log.of_item, axis=0)
+        own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
+        return own.where(count > 0, mean)
+
+    def _usual(self) -> Tensor:
+        """[items, 2] the mean of c^2 and of c^8 over all items, or a sample of them; with itself an item has 0."""
+        n = len(self.direction)
+        others = torch.arange(min(n, SAMPLE), device=self.direction.device) * n // min(n, SAMPLE)
+        blocks = []
+        for begin in range(0, n, ITEMS):
+            cosine = self.direction[begin : begin + ITEMS] @ self.direction[others].T
+            own = torch.arange(begin, begin + len(cosine), device=others.device)[:, None] == others
+            blocks.append(_powers(cosine.masked_fill_(own, 0)) / len(others))
+        return torch.cat(blocks).clamp(min=LEAST_LIKENESS)
+
+    def __call__(self, users: Tensor, items: Tensor) -> Tensor:
+        """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""
+        directions = self.direction[items]
+        score = (directions @ self.factors.user[users + self.log.offset, :, None])[..., 0] * self.length[items]
+        if self.factors.bias is not None:
+            score = score + self.factors.bias[items]
+        score = score / self.unit
+        above = score - self.mean[items]
+        used, there = self.log.of(users)
+        cosine = directions @ self.direction[used].transpose(1, 2)  # [b, L, H]
+        alike = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
+        likeness = (alike / self.usual[items] + 0.1).log()
+        surprise, kinship = (above / self.spread[items]).clamp(*SURPRISE), (above / self.kin[items]).clamp(*KINSHIP)
+        return torch.cat([torch.stack([surprise, kinship], -1), likeness, score[..., None], self.about[items]], -1)
+
+
+def _powers(cosine: Tensor) -> Tensor:
+    """[..., 2] the sums of c^2 and c^8 over the last dimension; in place: c is lost."""
+    square = cosine.square_()
+    sums = square.sum(-1)
+    return torch.stack([sums, square.square_().square_().sum(-1)], -1)

@@ -1,0 +1,116 @@
+"""Figures of ranked lists that are there anyway, without ranking again: validation, and how much heads agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.data.split import Split
+from concf.evaluation.metrics import ACCURACY
+from concf.evaluation.validation_metric import parsed
+from concf.runtime.process_group import ALONE, World
+from concf.runtime.seeds import stream
+
+CELLS = 1 << 24  # of a table [users, items] that is held at a time
+
+
+class Validation:
+    """The mean of a metric such as recall@50 on the validation part; what `evaluate` would give for the same lists.
+
+    The test part is not looked at, not even to leave its items out of the lists.
+    depth: places of a list that are looked at
+    world: of several processes each looks at the lists of its own users, and all know the figure of everyone's
+    validated: the users whose lists are looked at; None: all who hold out items
+    """
+
+    def __init__(
+        self, data: Split, metric: str, device: torch.device, world: World = ALONE,
+        validated: NDArray[np.int64] | None = None,
+    ) -> None:  # fmt: skip
+        name, self.n = parsed(metric)
+        self.metric = ACCURACY[name]
+        self.n_users, self.n_items = data.train.shape
+        self.world, self.validated = world, data.validated if validated is None else validated
+        mine = world.share(self.n_users)
+        users = self.validated[(self.validated >= mine.start) & (self.validated < mine.stop)]
+        self.users = torch.from_numpy(users - mine.start).to(device)
+        self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
+        self.valid = _keys(data.valid[users], device)
+        self.depth = min(self.n, self.n_items)
+
+    def __call__(self, lists: Tensor) -> float:
+        """The figure of lists [this process's users, depth or more] over all users, training items not in them."""
+        return self.of_its_users(lists[self.users])
+
+    def of_its_users(self, lists: Tensor) -> float:
+        """The same of the lists [e, depth or more] of this process's `users` alone."""
+        hit = self._hits(lists[:, : self.depth])
+        if hit.shape[1] < self.n:
+            hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
+        return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total)).mean())
+
+    def held(self, lists: Tensor) -> Tensor:
+        """[validated users, L] where lists [this process's users, L] have an item that is held out for validation."""
+        return self._hits(lists[self.users])
+
+    def _hits(self, lists: Tensor) -> Tensor:
+        """[e, L] where the lists [e, L] of this process's `users` have an item that is held out for validation."""
+        asked = lists.long()
+        keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
+        return _among(keys, self.valid) & (asked >= 0)
+
+    def _of_everyone(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
+        """[e] of all validated users in their order, so that the mean does not depend on the number of processes."""
+        if not self.world.several:
+            return figures
+        share, device = self.world.share(self.n_users), self.users.device
+        mine = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
+        mine[self.users] = torch.from_numpy(figures).to(device)
+        return np.asarray(self.world.gather(mine, self.n_users).cpu().numpy()[self.validated])
+
+
+def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int64]:
+    """[n] of the users, ascending, drawn by the run's seed and the same in every epoch; None, or too many: all."""
+    if n is None or n >= len(users):
+        return users
+    random = np.random.Generator(np.random.Philox(stream(seed, 0, 3)))
+    return np.sort(random.choice(users, n, replace=False))
+
+
+def shared_places(
+    lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, world: World = ALONE
+) -> dict[str, float]:
+    """name -> the share of the first n items of `agreed` that its own first n hold too, of all users together.
+
+    lists: of [users, n or more], agreed: [users, n or more]; -1 at an empty place. Whole numbers are added, so that the
+    order of a GPU's sums does not show.
+    """
+    both, there = torch.zeros(len(lists), dtype=torch.int64, device=agreed.device), (agreed[:, :n] >= 0).sum()
+    size = max(1, CELLS // (n_items + 1))
+    for begin in range(0, len(agreed), size):
+        asked = [each[begin : begin + size, :n].long() for each in (agreed, *lists.values())]
+        asked = [each.where(each >= 0, n_items) for each in asked]
+        named = torch.zeros(len(asked[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
+        named.scatter_(1, asked[0], True)
+        named[:, n_items] = False  # empty places
+        both += torch.stack([named.gather(1, each).sum() for each in asked[1:]])
+    world.add([both, there])
+    return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
+
+
+def _keys(part: csr_array, device: torch.device) -> Tensor:
+    """Row x items + item of every pair, ascending."""
+    row = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+    return torch.from_numpy(np.sort(row * part.shape[1] + part.indices)).to(device, torch.int64)
+
+
+def _among(asked: Tensor, known: Tensor) -> Tensor:
+    if not len(known):
+        return torch.zeros_like(asked, dtype=torch.bool)
+    place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
+    return torch.eq(known[place], asked)

@@ -1,0 +1,122 @@
+"""The experiments by name: which cells each is made of, on which data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from concf.errors import ConfigError
+from concf.experiments.paper.variants import DIFFERENCES, HYPERPARAMETERS
+
+RELEASED = (("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"))
+EVERYWHERE = (*RELEASED, ("ciao", "paper"))
+CITEULIKE = (("citeulike", "released"),)
+STATISTICS = (("citeulike", "paper"), ("citeulike", "released"), ("ciao", "paper"), *RELEASED[1:])
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured."""
+
+    variant: str
+    data: str
+    protocol: str
+    seed: int
+    preset: str = "reference"
+
+    def key(self, changes: Sequence[str] = ()) -> dict[str, Any]:
+        """What a line of results is known by. changes: settings of the caller's over the variant's."""
+        return asdict(self) | ({"set": list(changes)} if changes else {})
+
+    @property
+    def in_detail(self) -> bool:
+        """Whether groups of users and single users are measured too, which only `reference` is drawn for."""
+        return self.preset == "reference"
+
+    @property
+    def folder(self) -> str:
+        """The name of its prepared data."""
+        return f"{self.data}-{self.protocol}-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper: variants on data, over several splits. presets: beside `reference`."""
+
+    title: str
+    variants: tuple[str, ...]
+    data: tuple[tuple[str, str], ...]
+    splits: int
+    presets: tuple[str, ...] = ()
+
+    def cells(self, data: tuple[tuple[str, str], ...] | None = None) -> list[Cell]:
+        """Its cells, or those on other data: the default preset first, each data set whole before the next."""
+        return [
+            Cell(variant, name, protocol, seed, preset)
+            for preset in ("reference", *self.presets)
+            for name, protocol in (self.data if data is None else data)
+            for seed in range(self.splits)
+            for variant in self.variants
+        ]
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "stats": Experiment("Statistics of the data", ("statistics",), STATISTICS, 1),
+    "main": Experiment("Recommendation performance", ("ConCF", "SingleCF"), EVERYWHERE, 5, ("paper", "released")),
+    "schemes": Experiment("SingleCF, without consensus learning, ConCF; CHR by scheme",
+                          ("ConCF", "SingleCF", "without CL"), EVERYWHERE, 5),
+    "per": Experiment("Pairwise exclusive-hit ratio of the objectives", ("SingleCF",), EVERYWHERE, 3),
+    "chr": Experiment("Complementary hit ratio by initial condition, model size, objective",
+                      ("SingleCF", "initial conditions", "model sizes"), EVERYWHERE, 3),
+    "consistency": Experiment("Steadiness of right and wrong predictions; R- and RC-consensus over time",
+                              ("consistency",), CITEULIKE, 3),
+    "groups": Experiment("Gain by user activity", ("ConCF", "SingleCF"), EVERYWHERE, 5),
+    "homogeneous": Experiment("Homogeneous objectives and PCL",
+                              ("ConCF", "SingleCF", "homogeneous", "PCL"), CITEULIKE, 3),
+    "distillation": Experiment("Two-stage distillation", ("ConCF", "SingleCF", "distillation"), CITEULIKE, 3),
+    "hyperparameters": Experiment("Balancing, alpha, |Q| and p", ("ConCF", *HYPERPARAMETERS), CITEULIKE, 3),
+    "selection": Experiment("Selection of one objective a pair: ConCF-S, AutoML",
+                            ("ConCF", "SingleCF", "ConCF-S", "AutoML"), CITEULIKE, 3),
+    "sharing": Experiment("Levels of parameter sharing",
+                          ("ConCF", "sharing=full", "sharing=layer", "sharing=none"), CITEULIKE, 3),
+    "differences": Experiment("Each difference between paper and released code, switched alone",
+                              ("ConCF", *DIFFERENCES), CITEULIKE, 3),
+}  # fmt: skip
+ALL = "all"
+
+
+def cells_of(
+    names: Iterable[str],
+    *,
+    data: Sequence[str] = (),
+    protocols: Sequence[str] = (),
+    presets: Sequence[str] = (),
+    variants: Sequence[str] = (),
+    splits: int | None = None,
+) -> list[Cell]:
+    """The cells of those experiments, each once; of those data sets, protocols, presets, variants and first splits.
+
+    Those under `reference` come first. A data set that no experiment has, such as `demo`, is taken as one more.
+    """
+    names = list(names)
+    for name in names:
+        if name not in (*EXPERIMENTS, ALL):
+            raise ConfigError(f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)} and {ALL}")
+    chosen = list(EXPERIMENTS) if ALL in names else names
+    strange = [name for name in data if name not in {place for place, _ in STATISTICS}]
+    more = tuple((name, protocol) for name in strange for protocol in protocols or ("released",))
+    experiments = [EXPERIMENTS[name] for name in chosen]
+    found = dict.fromkeys(cell for each in experiments for cell in each.cells((*each.data, *more)))
+    kept = [
+        cell
+        for cell in found
+        if (not data or cell.data in data)
+        and (not protocols or cell.protocol in protocols)
+        and (not presets or cell.preset in presets)
+        and (not variants or cell.variant in variants)
+        and (splits is None or cell.seed < splits)
+    ]
+    if not kept:
+        raise ConfigError(f"nothing of {', '.join(chosen)} is left; see `concf reproduce --list` for what there is")
+    return sorted(kept, key=lambda cell: cell.preset != "reference")

@@ -1,0 +1,80 @@
+"""Factor models: PureSVD, and iALS and BPR through the library `implicit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+from scipy.sparse import csr_array, csr_matrix
+from scipy.sparse.linalg import svds
+
+from concf.errors import MissingExtraError
+from concf.model.scorers import Factors
+from concf.runtime.settings import Settings
+
+
+class PureSVD(Settings):
+    """Truncated singular value decomposition of the matrix, unobserved pairs as zeros (Cremonesi et al., 2010)."""
+
+    factors: int = Field(64, ge=1)
+
+    def fit(self, train: csr_array, seed: int = 0) -> Factors:
+        """score(u, i) = <U_u S, V_i>. train: [users, items]."""
+        rank = min(self.factors, min(train.shape) - 1)
+        start = np.random.default_rng(seed).standard_normal(min(train.shape))
+        left, values, right = svds(train.astype(np.float64), k=rank, v0=start)
+        return Factors.of((left * values).astype(np.float32), right.T.astype(np.float32).copy())
+
+
+class IALS(Settings):
+    """Alternating least squares with confidence weights (Hu, Koren and Volinsky, 2008), by `implicit`."""
+
+    factors: int = Field(128, ge=1)
+    alpha: float = Field(40.0, gt=0)  # confidence of an observed pair, where an unobserved one has 1
+    regularisation: float = Field(120.0, ge=0)
+    iterations: int = Field(15, ge=1)
+
+    def fit(self, train: csr_array, seed: int = 0) -> Factors:
+        """Alternate. train: [users, items]."""
+        with _implicit() as implicit:
+            model = implicit.als.AlternatingLeastSquares(
+                factors=self.factors, alpha=self.alpha, regularization=self.regularisation,
+                iterations=self.iterations, use_gpu=False, random_state=seed,
+            )  # fmt: skip
+            model.fit(csr_matrix(train), show_progress=False)
+        return Factors.of(model.user_factors, model.item_factors)
+
+
+class BPR(Settings):
+    """Matrix factorisation by Bayesian personalised ranking (Rendle et al., 2009), by `implicit`."""
+
+    factors: int = Field(64, ge=1)
+    learning_rate: float = Field(0.01, gt=0)
+    regularisation: float = Field(0.02, ge=0)
+    iterations: int = Field(200, ge=1)
+
+    def fit(self, train: csr_array, seed: int = 0) -> Factors:
+        """Stochastic gradient descent, on one thread: more would race and give another result each time."""
+        with _implicit() as implicit:
+            model = implicit.bpr.BayesianPersonalizedRanking(
+                factors=self.factors, learning_rate=self.learning_rate, regularization=self.regularisation,
+                iterations=self.iterations, use_gpu=False, random_state=seed, num_threads=1,
+            )  # fmt: skip
+            model.fit(csr_matrix(train), show_progress=False)
+        return Factors.of(model.user_factors, model.item_factors)
+
+
+@contextmanager
+def _implicit() -> Iterator[Any]:
+    """The library, with its own threads rather than the matrix library's."""
+    try:
+        import implicit.als
+        import implicit.bpr
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        raise MissingExtraError("implicit", "baselines", "this baseline") from None
+    with threadpool_limits(1, "blas"):
+        yield implicit

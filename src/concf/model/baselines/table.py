@@ -1,0 +1,81 @@
+"""The baselines by name, each with the small grid that is searched for it, on validation only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import product
+from typing import Any, Protocol
+
+from scipy.sparse import csr_array
+
+from concf.errors import ConfigError, MissingExtraError
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.factorisation import BPR, IALS, PureSVD
+from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.model.baselines.popularity import Popularity
+
+
+class Baseline(Protocol):
+    """Settings that can be fitted: `fit` returns something that `rank` takes."""
+
+    def fit(self, train: csr_array, seed: int = 0) -> Any:
+        """Train on [users, items]; the same data and seed give the same result."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """The settings as a dictionary."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A baseline, and the values tried for its settings. library: what it needs beyond the core."""
+
+    make: Any
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    library: str | None = None
+
+    def refuse_if_absent(self) -> None:
+        """Say at once, not after an hour of tuning, that a library is missing."""
+        if self.library is not None and not find_spec(self.library):
+            raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
+
+    def settings(self) -> Iterator[Baseline]:
+        """Every point of the grid."""
+        for values in product(*self.grid.values()):
+            yield self.make(**dict(zip(self.grid, values, strict=True)))
+
+
+BASELINES = {
+    "popularity": Candidate(Popularity),
+    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
+    "ease": Candidate(EASE, {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)}),
+    "rp3beta": Candidate(
+        RP3beta,
+        {
+            "alpha": (0.3, 0.5, 0.7, 0.9),
+            "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
+            "neighbours": (200, 1000, 5000),
+        },
+    ),
+    "puresvd": Candidate(PureSVD, {"factors": (4, 8, 16, 32, 64, 128, 192, 256)}),
+    "ials": Candidate(
+        IALS,
+        {
+            "factors": (64, 128, 256, 512),
+            "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
+            "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0, 1000.0),
+        },
+        library="implicit",
+    ),
+    "bpr": Candidate(
+        BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"
+    ),
+}
+
+
+def candidate(name: str) -> Candidate:
+    """The baseline of that name."""
+    if name not in BASELINES:
+        raise ConfigError(f"unknown model {name!r}; choose from {', '.join(BASELINES)}")
+    return BASELINES[name]

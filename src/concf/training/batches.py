@@ -1,0 +1,154 @@
+"""Observed pairs in random order, each with one unobserved item drawn uniformly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.runtime.seeds import stream
+
+Places = NDArray[np.signedinteger[Any]]
+
+DRAWS = 100  # after so many draws a user is taken to have used everything
+PIECE = 1 << 22  # pairs that are looked at together
+
+
+Among = tuple[Tensor, Tensor]  # [n] what all processes have, [b] at which of its places this one's are
+
+
+@dataclass(frozen=True)
+class Batch:
+    """[B] users, items they used, and items they did not.
+
+    whole: the batch of all processes that this is a part of, from its row `first` on; None: this is all of it
+    drawn: [2, n] items, then users, for all rows of the batch alike, see `sampled`; None: no softmax is sampled
+    """
+
+    user: Tensor
+    positive: Tensor
+    negative: Tensor
+    whole: Batch | None = None
+    first: int = 0
+    drawn: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def to(self, device: torch.device) -> Batch:
+        """The same on another device; on a GPU of 64 bits, lest each batch be converted by itself."""
+        kind = None if device.type == "cpu" else torch.int64
+        return self._each(lambda part: part.to(device).to(kind or part.dtype))
+
+    def clone(self) -> Batch:
+        """The same in memory of its own."""
+        return self._each(torch.clone)
+
+    def copy_(self, other: Batch) -> None:
+        """Take over the other's pairs and draws."""
+        for mine, theirs in ((self.user, other.user), (self.positive, other.positive), (self.negative, other.negative)):
+            mine.copy_(theirs)
+        if self.drawn is not None and other.drawn is not None:
+            self.drawn.copy_(other.drawn)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        drawn = None if self.drawn is None else change(self.drawn)
+        user, positive, negative = map(change, (self.user, self.positive, self.negative))
+        return replace(self, user=user, positive=positive, negative=negative, drawn=drawn)
+
+    def split(self, size: int) -> Iterator[Batch]:
+        """Batches of `size` pairs of 64 bits each, as indices are, the last one shorter."""
+        for begin in range(0, len(self), size):
+            rows = slice(begin, begin + size)
+            yield Batch(self.user[rows].long(), self.positive[rows].long(), self.negative[rows].long())
+
+    def part(self, rows: slice) -> Batch:
+        """Some of the rows, as a part of this batch; what is drawn is for all its parts."""
+        return Batch(self.user[rows], self.positive[rows], self.negative[rows], self, rows.start, self.drawn)
+
+    @property
+    def items(self) -> Tensor:
+        """[2 B] the used ones, then the others."""
+        return torch.cat([self.positive, self.negative])
+
+    def among_users(self) -> Among | None:
+        """The users of the whole batch, and where in it this part's are."""
+        return None if self.whole is None else (self.whole.user, self._at())
+
+    def among_items(self) -> Among | None:
+        """The same for the items of both kinds."""
+        if self.whole is None:
+            return None
+        return self.whole.items, torch.cat([self._at(), self._at() + len(self.whole)])
+
+    def _at(self) -> Tensor:
+        return torch.arange(self.first, self.first + len(self), device=self.user.device)
+
+
+class Sampler:
+    """Draws epochs on the CPU, so that a seed gives the same pairs on every device.
+
+    What has a place for every pair is of 32 bits where they are enough, and made in pieces: pairs may be very many.
+    """
+
+    def __init__(self, train: csr_array) -> None:
+        self.n_users, self.n_items = train.shape
+        ordered = train if train.has_sorted_indices else train.sorted_indices()
+        kind = np.int32 if max(*train.shape, train.nnz) < 2**31 else np.int64
+        self.user: Places = np.repeat(np.arange(self.n_users, dtype=kind), np.diff(train.indptr))
+        self.positive: Places = ordered.indices.astype(kind, copy=False)
+        self.observed = np.empty(train.nnz, np.int64)
+        for rows in _pieces(train.nnz):
+            self.observed[rows] = self._cells(self.user[rows], self.positive[rows])
+
+    def epoch(self, seed: int, epoch: int, by_user: bool = False) -> Batch:
+        """Every observed pair once, in an order that seed and epoch alone decide: no state to keep.
+
+        by_user: a user's pairs come one after the other, so that a batch has few users
+        """
+        random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
+        negative = np.empty_like(self.user)
+        for rows in _pieces(len(negative)):
+            negative[rows] = random.integers(self.n_items, size=len(negative[rows]))
+        again: Places = np.arange(len(negative), dtype=self.user.dtype)
+        for _ in range(DRAWS):
+            again = np.concatenate([self._used(again[rows], negative) for rows in _pieces(len(again))])
+            if not len(again):
+                break
+            negative[again] = random.integers(self.n_items, size=len(again))
+        order: Places = np.arange(len(negative), dtype=self.user.dtype)
+        random.shuffle(order)
+        if by_user:
+            turn = random.permutation(self.n_users).astype(self.user.dtype)
+            order = _taken(order, np.argsort(_taken(turn, _taken(self.user, order)), kind="stable"))
+        drawn = (_taken(column, order) for column in (self.user, self.positive, negative))
+        user, positive, unused = map(torch.from_numpy, drawn)
+        return Batch(user, positive, unused)
+
+    def _used(self, pairs: Places, negative: Places) -> Places:
+        """Those of the pairs whose negative is an item that the user has used."""
+        asked = self._cells(self.user[pairs], negative[pairs])
+        place = np.searchsorted(self.observed, asked).clip(max=len(self.observed) - 1)
+        return np.asarray(pairs[self.observed[place] == asked])
+
+    def _cells(self, user: Places, item: Places) -> NDArray[np.int64]:
+        return np.asarray(user.astype(np.int64) * self.n_items + item)
+
+
+def _pieces(n: int) -> Iterator[slice]:
+    """0 .. n-1 in runs; one of nothing if n is 0."""
+    yield from (slice(begin, min(begin + PIECE, n)) for begin in range(0, max(n, 1), PIECE))
+
+
+def _taken(column: Places, places: NDArray[Any]) -> Places:
+    """column[places]; numpy would make a copy of the places of 64 bits."""
+    taken = np.empty(len(places), column.dtype)
+    for rows in _pieces(len(places)):
+        taken[rows] = column[places[rows]]
+    return taken

@@ -1,0 +1,380 @@
+"""A run as a folder: `run.json`, the ids, `history.jsonl` and `checkpoint.safetensors`, each whole or not there.
+
+The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
+epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
+goes on from the last one. While a process trains, `train.lock` says which, and keeps others out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from concf.data.ids import Ids
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError, note
+from concf.runtime.checksums import BLANK, FIELD, refuse_changed, seal
+from concf.runtime.files import is_partial, new_file
+from concf.runtime.locks import held
+from concf.runtime.process_group import ALONE, World
+from concf.runtime.provenance import VERSION, provenance
+from concf.training.checkpoint_tensors import (
+    TO_GO_ON,
+    distinct,
+    divisions,
+    numbered,
+    places,
+    restore_results,
+    restore_state,
+    results,
+    state_of,
+)
+from concf.training.config.settings import ConCFSettings
+from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
+from concf.training.run import Run, make_model
+from concf.training.trainer import Trainer
+
+FORMAT = 1  # a newer one is refused
+RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
+USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
+LOCK = "train.lock"  # of the process that trains
+DATA = "data"  # the data set, where the run keeps it itself
+
+
+class RunFolder:
+    """Where a run is written."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def begin(self, run: Run, data_folder: str | None = None, teacher: str | None = None) -> None:
+        """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
+        self.refuse_occupied()
+        self._refuse_another_inside(run.data)
+        said = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
+        with new_file(self.path / RUN) as fresh:
+            fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+        self._name_positions(run.data)
+
+    def _name_positions(self, data: Split) -> None:
+        """Whose each row of the vectors and lists is, for those who have the run alone.
+
+        After `run.json`, so that a table of another's in an empty folder is never taken for ours.
+        """
+        for name, ids in _ids(data).items():
+            if not (self.path / name).exists():
+                with new_file(self.path / name) as fresh:
+                    _write_ids(ids, fresh)
+
+    def _refuse_other_ids(self, data: Split) -> None:
+        """Runs of an older version have none."""
+        for name, ids in _ids(data).items():
+            path = self.path / name
+            if path.exists() and (rows := _rows(path)) != len(ids):
+                raise DataError(
+                    f"{path}: {'cut short or damaged' if rows is None else f'{rows} ids, not {len(ids)}'}. Remove it: "
+                    f"concf train --resume --out {self.path} writes it again"
+                )
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds a run."""
+        return (self.path / RUN).exists()
+
+    def refuse_occupied(self) -> None:
+        """Refuse a folder that holds a run or something else than a run's own data set."""
+        if self.begun:
+            raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
+        if self.path.exists() and not self._is_empty():
+            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Train here alone: a second process is refused, and told which is the first."""
+        if not self.begun:
+            self.refuse_occupied()
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with held(self.path / LOCK, "trains here"):
+                yield
+        finally:
+            with suppress(OSError):  # it is not empty, as it should be
+                self.path.rmdir()
+
+    @property
+    def own_data(self) -> Path:
+        """Where the run keeps its data set itself, if it does."""
+        return self.path / DATA
+
+    def keep(self, data: Split) -> None:
+        """Keep the data set in the run's own folder; one that lies there and is another is left alone."""
+        self._refuse_another_inside(data)
+        if not self.own_data.exists():
+            data.save(self.own_data)
+
+    def _refuse_another_inside(self, data: Split) -> None:
+        if self.own_data.exists() and Split.load(self.own_data).hash != data.hash:
+            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
+
+    def _is_empty(self) -> bool:
+        ours = (is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir())
+        return self.path.is_dir() and all(ours)
+
+    def record(self, epoch: dict[str, Any]) -> None:
+        """One line of history."""
+        try:
+            with (self.path / HISTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(epoch) + "\n")
+        except OSError as error:
+            raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
+
+    def save(self, run: Run, trainer: Trainer | None = None) -> None:
+        """The checkpoint. A finished run's is without the rankings, which are most of it and no longer needed.
+
+        Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
+        """
+        rankings = [] if run.finished or trainer is None else distinct([*trainer.queue, *trainer.agreement.window])
+        world = trainer.world if trainer else ALONE
+        tensors = numbered(rankings) | results(run) | (state_of(trainer) if trainer else {})
+        divided = divisions(tensors, run, world)
+        if not world.writes:
+            hand_over(tensors, divided, world)
+            return
+        state = _description(run) | {
+            "epoch": run.epoch,
+            "finished": run.finished,
+            "best": {
+                name: {"validation": each.validation, "epoch": each.epoch, "rose": each.rose}
+                for name, each in run.best.items()
+            },
+            "rankings": trainer.agreement.n_rankings if trainer else 0,
+            "queue": places(trainer.queue, rankings) if trainer and rankings else [],
+            "window": places(trainer.agreement.window, rankings) if trainer and rankings else [],
+        }
+        said = {"concf": json.dumps(state), FIELD: BLANK}
+        with new_file(self.path / CHECKPOINT) as fresh:
+            try:
+                if world.several:
+                    write_pieces(fresh, tensors, divided, said, world)
+                else:
+                    here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                    save_file(here, fresh, metadata=said)
+                seal(fresh)
+            except SafetensorError as error:
+                raise DataError(
+                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
+                ) from None
+            fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
+
+    def resume(self, run: Run, trainer: Trainer) -> None:
+        """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
+        _refuse_another(self.description(), run, self.path)
+        self._refuse_other_ids(run.data)
+        if self.description().get("teacher") != trainer.agreement.teacher:
+            raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
+        if (self.path / CHECKPOINT).exists():
+            self._restore(run, trainer)
+        path, run.history = self.path / HISTORY, self._history(run.epoch)
+        if not trainer.world.writes:
+            return
+        self._name_positions(run.data)
+        kept = "".join(json.dumps(record) + "\n" for record in run.history)
+        if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
+            with new_file(path) as fresh:
+                fresh.write_text(kept, encoding="utf-8")
+
+    def load(self, run: Run) -> None:
+        """Bring the run to where the checkpoint left it, for use, not to go on; nothing is written."""
+        _refuse_another(self.description(), run, self.path)
+        self._refuse_other_ids(run.data)
+        if not (self.path / CHECKPOINT).exists():
+            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume --out {self.path}")
+        self._restore(run)
+        run.history = self._history(run.epoch)
+
+    def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
+        path = self.path / CHECKPOINT
+        state, tensors = self._read((), run, trainer.world) if trainer else self._read(TO_GO_ON)
+        _refuse_another(state, run, path)
+        device = run.model.user.device
+        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        try:
+            restore_results(run, state, tensors)
+            if trainer and "trainer/weights" not in tensors:
+                raise ConfigError(
+                    f"{self.path}: was saved to be used, and cannot go on. Train anew, with another --out"
+                )
+            if trainer:
+                restore_state(trainer, state, tensors)
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
+
+    def description(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        path = self.path / RUN
+        if not path.is_file():
+            raise DataError(f"{self.path}: not a run (no {RUN}). Make one with: concf train DIR --out RUN")
+        try:
+            return _known(json.loads(path.read_text(encoding="utf-8")), path)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: damaged ({type(error).__name__}). Bring back a copy") from None
+
+    def settings(self) -> ConCFSettings:
+        """The run's settings."""
+        return ConCFSettings.model_validate(_filled(self.description()["settings"], self.path / RUN))
+
+    def data(self) -> Split:
+        """The data set that the run was trained on, from where it was then."""
+        said = self.description()
+        place = str(self.own_data) if self.own_data.is_dir() else said.get("data_folder")
+        if place is None or not Path(place).is_dir():
+            was = "was not in a folder" if place is None else f"was in {place}, where it is no longer"
+            known = f"split hash {said['data']['split_hash'][:16]}"
+            raise DataError(
+                f"{self.path}: its data set ({known}) {was}. Say where it is now: concf evaluate RUN --data DIR"
+            )
+        return Split.load(place)
+
+    def _read(
+        self, without: tuple[str, ...] = (), run: Run | None = None, world: World = ALONE
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What it says, and its tensors; of several processes this one's parts of those that the run divides."""
+        path = self.path / CHECKPOINT
+        if not os.access(path, os.R_OK):
+            raise DataError(f"{path}: may not be read. Change its permissions")
+        refuse_changed(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                state = _known(json.loads(file.metadata()["concf"]), path)
+                names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
+                divided = divisions(names, run, world) if run else {}
+                return state, {name: read_part(file, name, divided.get(name), world) for name in names}
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
+            ) from None
+
+    def _history(self, epoch: int) -> list[dict[str, Any]]:
+        """The records before that epoch; later ones, or a line cut short, will be written again."""
+        path, kept = self.path / HISTORY, []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+            try:
+                record = json.loads(line)
+                if record["epoch"] < epoch:
+                    kept.append(record)
+            except (ValueError, KeyError, TypeError):
+                continue
+        return kept
+
+
+def load_run(
+    folder: str | Path, data: Split | str | Path | None = None, device: str | torch.device = "cpu", **own: Any
+) -> Run:
+    """The run in a folder, each head and consensus at its best; no GPU is needed, wherever it was trained.
+
+    data: what it was trained on, or its folder; None: from where it was then
+    own:  objectives and encoder of yours, as `train` took them
+    """
+    home = RunFolder(folder)
+    chosen = home.settings()
+    split = home.data() if data is None else data if isinstance(data, Split) else Split.load(data)
+    _refuse_other_data(home.description(), split, home.path)
+    run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
+    home.load(run)
+    if not run.finished:
+        note(
+            f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "
+            f"Go on with: concf train --resume --out {home.path}"
+        )
+    return run
+
+
+def _ids(data: Split) -> dict[str, Ids]:
+    return {USERS: data.interactions.user_ids, ITEMS: data.interactions.item_ids}
+
+
+def _write_ids(ids: Ids, path: Path) -> None:
+    """position: int32, from 0; id: int64 or text, as in the log."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kind = pa.int64() if ids.are_integers else pa.string()
+    columns = {"position": pa.array(range(len(ids)), pa.int32()), "id": pa.array(ids.values, kind)}
+    pq.write_table(pa.table(columns), path)
+
+
+def _rows(path: Path) -> int | None:
+    """How many the table has, by its footer alone; None if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _description(run: Run) -> dict[str, Any]:
+    """What a run is, in `run.json` and in its checkpoint."""
+    return {
+        "format": FORMAT,
+        "concf": VERSION,
+        "settings": run.settings.model_dump(mode="json"),
+        "seed": run.seed,
+        "device": str(run.model.user.device),
+        "data": {"split_hash": run.data.hash, "recipe": run.data.recipe.model_dump(mode="json")},
+    }
+
+
+def _known(said: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A description of a format that is known, with all its parts."""
+    if said["format"] > FORMAT:
+        raise DataError(f"{path}: format {said['format']} is newer than this concf ({VERSION}) knows. Update concf")
+    _ = said["settings"], said["seed"], said["data"]["split_hash"]
+    return said
+
+
+def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
+    wanted = _description(run)
+    _refuse_other_data(found, run.data, where)
+    if found["seed"] != wanted["seed"]:
+        raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
+    other = _differing(_filled(found["settings"], where), wanted["settings"])
+    if other:
+        raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or begin anew")
+
+
+def _refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
+    trained_on = found["data"]["split_hash"]
+    if trained_on != data.hash:
+        raise DataError(
+            f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
+        )
+
+
+def _filled(settings: dict[str, Any], where: Path) -> dict[str, Any]:
+    """As they were written, with defaults for those that have been added since."""
+    try:
+        return ConCFSettings.model_validate(settings).model_dump(mode="json")
+    except ValidationError as error:
+        unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+        raise DataError(f"{where}: settings that this concf ({VERSION}) refuses: {unknown}") from None
+
+
+def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
+    """The names of settings that differ, with both values."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        parts = sorted(found.keys() | wanted.keys())
+        inner = (_differing(found.get(part), wanted.get(part), f"{name}.{part}".lstrip(".")) for part in parts)
+        return [word for words in inner for word in words]
+    return [] if found == wanted else [f"{name} = {json.dumps(found)}, not {json.dumps(wanted)}"]

@@ -1,0 +1,164 @@
+"""Settings by name: the paper to the letter, what its released code does, our reading of both, and what ranks best."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from concf.consensus.settings import ConsensusSettings  # fmt: skip
+from concf.errors import ConfigError
+from concf.model.objectives import LossSettings
+from concf.runtime.settings import read_toml
+from concf.training.config.settings import BalanceSettings, ConCFSettings, ModelSettings, TrainingSettings
+
+REFERENCE = ConCFSettings()
+
+PAPER = ConCFSettings(
+    losses=LossSettings(distance="plain", distance_lesson=1.0, error_scale=0.5),
+    model=ModelSettings(spread=None, dropout=0.0),
+    consensus=ConsensusSettings(
+        weight=0.01,
+        every=20,
+        steadiness=10.0,
+        begins="warm-up",
+        silent=("multinomial-users",),
+        weight_range=None,
+    ),
+    balance=BalanceSettings(
+        ratio_of="whole",
+        exponent=1.0,
+        settle=0,
+        total=1.0,
+        floor=1e-4,
+        optimiser="descent",
+        learning_rate=1e-4,  # the paper leaves it open
+        norm="joint",
+    ),
+    training=TrainingSettings(epochs=500, weight_decay=0.0),
+)
+
+RELEASED = ConCFSettings(
+    consensus=ConsensusSettings(begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0),
+    training=TrainingSettings(patience=None),
+)
+
+VOTERS = ("weighted-squares@0.02", "weighted-squares@0.04", "cosine-softmax@0.15", "cosine-softmax@0.2")
+PUPILS = tuple(f"weighted-squares@{penalty}#pupil" for penalty in (0.03, 0.04))  # one of them is deployed
+
+STRONG = ConCFSettings(
+    objectives=(*VOTERS, *PUPILS),
+    losses=LossSettings(unobserved=1 / 160, squares_lesson=30.0),
+    model=ModelSettings(encoder="mf", dimensions=256, sharing="none", spread=0.1),
+    consensus=ConsensusSettings(
+        weight=0.005,
+        every=5,
+        warm_up=4,
+        temperature=20.0,
+        steadiness=None,  # measured: it does not help heads that are as strong and as different as these
+        places=200,
+        guests=("rp3beta(alpha=0.5, beta=0.2)", "rp3beta(alpha=0.5, beta=-0.2)"),
+        trust=0.04,
+        judged=True,
+        untaught=VOTERS,
+        weight_range=None,
+    ),
+    balance=BalanceSettings(on=False),
+    training=TrainingSettings(
+        epochs=70, steps=12, order="users", learning_rate=0.003, weight_decay=0.0, patience=20, watch="all"
+    ),
+)
+
+PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE, "strong": STRONG}
+DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
+
+
+def preset(name: str) -> ConCFSettings:
+    """The settings of that name."""
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def choose_settings(
+    base: str | ConCFSettings | None = None,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    file: str | Path | None = None,
+    words: Iterable[str] = (),
+    single: str | None = None,
+) -> ConCFSettings:
+    """A preset or settings, over it a TOML file, nested `changes`, words as `consensus.weight=0`, one head alone.
+
+    A file may say which preset it is over: `preset = "reference"`. Where nothing does, it is strong; of one head alone
+    reference.
+    """
+    layer = read_toml(Path(file)) if file else {}
+    named = layer.pop("preset", None)
+    if named is not None:
+        preset(named)
+    if isinstance(base, str) and named not in (None, base):
+        raise ConfigError(f"{file}: its settings are over the preset {named!r}, but {base!r} was asked for. Name none")
+    if base is None:
+        base = (DEFAULT if single is None else DEFAULT_OF_ONE) if named is None else named
+    chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
+    for each in (layer, changes or {}, *map(_setting, words)):
+        chosen = _merged(chosen, _with_nones(each, ConCFSettings))
+    if single is not None:
+        chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": single}})
+    try:
+        return ConCFSettings.model_validate(chosen)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for name, value in above.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = _merged(merged[name], value) if nested else value
+    return merged
+
+
+def _with_nones(layer: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """The text `none` as None where a setting may be None: TOML has no word for it."""
+    read: dict[str, Any] = {}
+    for name, value in layer.items():
+        field = getattr(kind, "model_fields", {}).get(name)
+        inner = None if field is None else field.annotation
+        if isinstance(value, Mapping):
+            read[name] = _with_nones(value, inner)
+        else:
+            nothing = isinstance(value, str) and value.lower() == "none" and NoneType in get_args(inner)
+            read[name] = None if nothing else value
+    return read
+
+
+def _in_words(problem: dict[str, Any]) -> str:
+    """One of pydantic's complaints: which setting, what is wrong, what was found."""
+    where, message = ".".join(map(str, problem["loc"])), problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "extra_forbidden":
+        kind: Any = ConCFSettings
+        for part in problem["loc"][:-1]:
+            kind = kind.model_fields[part].annotation
+        return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
+    found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
+    return f"{where}{found}: {message}" if where else message
+
+
+def _setting(word: str) -> dict[str, Any]:
+    """`consensus.weight=0` -> {"consensus": {"weight": 0}}; the value as in TOML, or else plain text."""
+    name, equals, text = word.partition("=")
+    if not equals or not name.strip():
+        raise ConfigError(f"--set {word!r}: expected name=value, such as consensus.weight=0")
+    value: Any = text.strip()
+    with suppress(tomllib.TOMLDecodeError):
+        value = tomllib.loads(f"value = {value}")["value"]
+    for part in reversed(name.strip().split(".")):
+        value = {part: value}
+    return dict(value)

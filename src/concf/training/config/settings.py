@@ -1,0 +1,144 @@
+"""The settings of a training run. Each says what its number means; the defaults are the preset `reference`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS, ConsensusSettings
+from concf.errors import ConfigError
+from concf.model.encoders import ENCODERS, EncoderMaker, Sharing
+from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, imported
+from concf.runtime.settings import Settings
+
+EVERYTHING = "all"  # the heads and the consensuses
+
+
+class ModelSettings(Settings):
+    """What is learned."""
+
+    dimensions: int = Field(64, ge=4, multiple_of=4)  # of an embedding
+    encoder: str = "mlp"  # mlp, mf, lightgcn, or module:name of an EncoderMaker of yours
+    layers: int = Field(3, ge=1)  # of LightGCN: steps over the training graph
+    dropout: float = Field(0.1, ge=0, lt=1)  # of the MLP
+    spread: float | None = Field(0.01, gt=0)  # standard deviation of the embeddings at the start; none: PyTorch's 1
+    sharing: Sharing = "embedding"  # full (all but the heads), layer, embedding, none
+
+    def make_encoder(self) -> EncoderMaker:
+        """The target model."""
+        options: dict[str, dict[str, float]] = {"mlp": {"dropout": self.dropout}, "lightgcn": {"layers": self.layers}}
+        if self.encoder in ENCODERS:
+            return ENCODERS[self.encoder](**options.get(self.encoder, {}))
+        found = imported(self.encoder) if ":" in self.encoder else None
+        if not callable(found):  # it is called with (dimensions, heads, sharing, train)
+            known = ", ".join(ENCODERS)
+            raise ConfigError(f"unknown encoder {self.encoder!r}; choose from {known}, or name yours as module:name")
+        return found
+
+
+class BalanceSettings(Settings):
+    """How the heads' gradients are kept alike."""
+
+    on: bool = True  # false: every weight stays 1
+    ratio_of: Literal["own", "whole"] = "own"  # training ratio of lambda_x L_CF-x, or of L_x with its lesson (Eq. 15)
+    exponent: float = Field(0.15, ge=0)  # of the training ratio
+    settle: int = Field(10, ge=0)  # epochs in which every batch overwrites L^0; 0: it is the first batch's
+    total: float | None = Field(None, gt=0)  # what the weights sum to; none: the number of heads
+    floor: float = Field(0.01, gt=0)  # no weight falls below, before they are scaled to the total
+    optimiser: Literal["adam", "descent"] = "adam"  # of the weights; descent: plain gradient descent
+    learning_rate: float = Field(0.01, gt=0)  # of the weights
+    update: Literal["batch", "epoch"] = "batch"  # when the weights move; with epoch, by the mean of the batches
+    norm: Literal["sides", "joint"] = "sides"  # gradient scale: norm(users) + item_share norm(items), or of both as one
+    item_share: float = Field(0.5, gt=0)  # with norm = sides: how much the items' gradients count
+
+
+class TrainingSettings(Settings):
+    """The loop."""
+
+    epochs: int = Field(200, ge=1)  # at most; each goes over all observed pairs once
+    batch: int = Field(1024, ge=1)  # observed pairs, one negative each
+    steps: int | None = Field(None, ge=1)  # batches of an epoch, of 1024 to 65536 pairs; none: `batch` says their size
+    order: Literal["pairs", "users"] = "pairs"  # what is shuffled; users: a batch has all pairs of few users
+    learning_rate: float = Field(0.01, gt=0)  # of the model, by Adam
+    weight_decay: float = Field(1e-5, ge=0)  # how strongly parameters are drawn to 0
+    patience: int | None = Field(20, ge=1)  # epochs without a rise, counted from the first lesson on; none: never stop
+    metric: str = "auto"  # on validation, every p epochs; auto: recall@50, or of few items NDCG at a tenth of them
+    validated_users: int | None = Field(None, ge=1)  # so many, drawn by the seed, are validated; none: all users
+    watch: str = CONSENSUS  # whose validation stops the run: the consensus, a head by name, or all of them
+    selection: Literal["all", "one"] = "all"  # one: a pair trains a single head, drawn by Gumbel-softmax (ConCF-S)
+    tf32: bool = True  # on a GPU: products with 10 bits of mantissa
+
+    def pairs_of_batch(self, pairs: int) -> int:
+        """How many of so many observed pairs make a batch."""
+        return self.batch if self.steps is None else min(max(-(-pairs // self.steps), 1024), 65536)
+
+
+class ConCFSettings(Settings):
+    """Everything that a run depends on, but for the data and the seed."""
+
+    objectives: tuple[str, ...] = FIVE  # a head each: names of OBJECTIVES, or module:name of an Objective of yours
+    losses: LossSettings = LossSettings()
+    model: ModelSettings = ModelSettings()
+    consensus: ConsensusSettings = ConsensusSettings()
+    balance: BalanceSettings = BalanceSettings()
+    training: TrainingSettings = TrainingSettings()
+
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> ConCFSettings:
+        if not self.objectives or len(set(self.objectives)) < len(self.objectives):
+            raise ValueError(f"objectives {list(self.objectives)}: expected one or more, each once")
+        taken = {CONSENSUS, R_CONSENSUS, EVERYTHING} & set(self.objectives)
+        if taken:
+            raise ValueError(f"an objective cannot be called {taken.pop()!r}: results have that name")
+        named = {*self.consensus.silent, *self.consensus.untaught, *self.consensus.clipped}
+        strange = sorted(named - {*self.objectives, *OBJECTIVES, *self.consensus.guests})
+        if strange:
+            raise ValueError(
+                f"consensus names heads that do not exist: {', '.join(strange)}. Name others (consensus.silent, "
+                "untaught), or begin with the preset reference"
+            )
+        if self.balances and self.model.sharing == "none":
+            raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
+        if self.training.selection == "one" and self.model.sharing == "none":
+            raise ValueError(
+                "training.selection = 'one' chooses a head by the shared embedding; sharing 'none' has none"
+            )
+        if self.training.selection == "one" and self.losses.softmax_samples is not None:
+            raise ValueError("losses.softmax_samples: with training.selection = 'one' a softmax is over all items")
+        if self.training.watch not in (*self.objectives, CONSENSUS, R_CONSENSUS, EVERYTHING):
+            raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
+        if self.consensus.by == "softmax" and self.training.watch == R_CONSENSUS:
+            raise ValueError(f"training.watch = {R_CONSENSUS!r}: with consensus.by = 'softmax' there is none")
+        if self.consensus.judged and (self.consensus.by == "softmax" or self.consensus.steadiness is not None):
+            raise ValueError("consensus.judged weighs ranks, not steadiness: set by = 'ranks' and steadiness = none")
+        if self.several and set(self.objectives) <= set(self.consensus.silent):
+            raise ValueError("consensus.silent names every head: none is left to vote")
+        if self.teaches and set(self.objectives) <= set(self.consensus.untaught):
+            raise ValueError("consensus.untaught names every head: to teach none, set consensus.weight = 0")
+        return self
+
+    @property
+    def several(self) -> bool:
+        """Whether there are heads to agree and to balance; one alone is SingleCF."""
+        return len(self.objectives) > 1
+
+    @property
+    def balances(self) -> bool:
+        """Whether the heads' weights move."""
+        return self.balance.on and self.several
+
+    @property
+    def teaches(self) -> bool:
+        """Whether the heads learn from the consensus."""
+        return self.consensus.weight > 0 and self.several
+
+    def single(self, objective: str) -> ConCFSettings:
+        """SingleCF: the same with one head."""
+        training = self.training.model_copy(update={"watch": objective})
+        return self.model_copy(update={"objectives": (objective,), "training": training})

@@ -1,0 +1,1 @@
+"""Embedding tables: replicated in every process, or sharded among them."""

@@ -1,0 +1,366 @@
+"""What a batch costs each branch: its own loss, and how far it is from the consensus."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.errors import ConfigError
+from concf.model import losses
+from concf.model.encoders import MLP, Encoder
+from concf.model.heads import Columns, TableHead
+from concf.model.kernels import Sparse, listed_scores, log_partition
+from concf.model.model import Model
+from concf.model.objectives import Objective
+from concf.model.rows import take_and_part, take_from, take_rows
+from concf.training.batches import Among, Batch
+from concf.training.cuda_graphs import Lanes
+from concf.training.embeddings.row_index import EVERYWHERE, Places, distinct, marked, most_users
+from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax
+
+
+class Branches:
+    """The losses of all branches on embedding tables with a copy for each head.
+
+    batch_by_user: pairs of a batch, where a user's pairs come one after the other; None: in any order
+    sampled: what stands for all items, and all users, in a softmax; None: they do themselves
+    The copies are what the gradient of each head is read from: a head's loss depends on its own copy alone.
+    """
+
+    def __init__(
+        self, model: Model, objectives: dict[str, Objective], train: csr_array, batch_by_user: int | None = None,
+        sampled: SampledSoftmax | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.objectives, self.sampled = model, objectives, sampled
+        degree = np.diff(train.indptr).astype(np.int64)
+        self.most_users = None if batch_by_user is None else most_users(degree, batch_by_user)
+        whole = [name for name, objective in objectives.items() if objective.needs in ("everything", "catalogue")]
+        if model.selector is not None and whole:
+            raise ConfigError(f"training.selection = 'one': {whole[0]!r} is no sum over observed pairs; leave it out")
+        device, kind = model.user.device, model.user.dtype
+        self.lanes, self.lesson_lanes = (Lanes(device, len(objectives)) for _ in range(2))
+        if {"items", "users"} & {objective.needs for objective in objectives.values()}:
+            self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
+            self.users_of = self.items_of.T
+        self.user_degree = torch.from_numpy(degree).to(device, kind)
+        item_degree = np.bincount(train.indices, minlength=train.shape[1])
+        self.item_degree = torch.from_numpy(item_degree).to(device, kind)
+
+    def touched(self, batch: Batch) -> list[Tensor | None]:
+        """The users and the items whose copies have a gradient by `own`; None: any of them may."""
+        if self.spreads():
+            return [None, None]
+        items = self.items_read(batch)
+        return [marked(batch.user, self.model.n_users), None if items is None else marked(items, self.model.n_items)]
+
+    def items_read(self, batch: Batch) -> Tensor | None:
+        """The items whose rows `own` reads, of an encoder that does not spread; None: all of them."""
+        if any(map(self.reads_all, self.objectives)):
+            return None
+        sampled = any(each.needs == "catalogue" for each in self.objectives.values())
+        columns = self._columns(ITEMS, batch) if sampled else None
+        both = batch.items if self._draws() else batch.positive
+        return both if columns is None else torch.cat([both, columns[0]])
+
+    def reads_all(self, name: str) -> bool:
+        """Whether that head's own loss looks at the rows of all items."""
+        needs = self.objectives[name].needs
+        sampled = self.sampled is not None and not self.sampled.in_full(ITEMS)
+        return needs == "everything" or (needs == "catalogue" and not sampled)
+
+    def touched_by_lesson(self, batch: Batch, lesson: Tensor | None) -> list[Tensor | None]:
+        """The same by `taught` with that lesson, or by `peers` with none."""
+        if self.spreads():
+            return [None, None]
+        listed = None if lesson is None else lesson[batch.user].flatten()
+        items = None if listed is None else marked(listed[listed >= 0], self.model.n_items)
+        return [marked(batch.user, self.model.n_users), items]
+
+    def spreads(self) -> bool:
+        """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
+        return type(self.model.encoder) not in (Encoder, MLP)
+
+    def _both_sides(
+        self, user: Tensor, item: Tensor, users: Tensor, items: Tensor, noise: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+        """([heads, B, size], [heads, n, size]) encodings, and each head's table of items: one gradient for all of it.
+
+        An encoder that does something has all rows in one go.
+        """
+        if self.model.encoder.plain:
+            return take_rows(user, users), *take_and_part(item, items)
+        rows = take_from([user, item], [users, items])
+        h_user, h_item = _divided(self.model.encode(rows, noise), len(users), 1)
+        return h_user, h_item, item.unbind()
+
+    def _draws(self) -> bool:
+        """Whether any head looks at the unobserved items that were drawn."""
+        return self.model.selector is not None or any(
+            each.needs in ("pairs", "users") for each in self.objectives.values()
+        )
+
+    def end(self) -> None:
+        """Wait for all that was begun here, the gradients included."""
+        self.lanes.end()
+        self.lesson_lanes.end()
+
+    def own(
+        self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None,
+        places: Places = EVERYWHERE,
+    ) -> Tensor:  # fmt: skip
+        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout.
+
+        places: whose rows these are
+        """
+        if not len(batch):
+            return user[:, :0].sum((1, 2))
+        user, item = self.model.encoder.spread(user, item)
+        both = batch.items if self._draws() else batch.positive
+        rows = places.of_users(batch.user), places.of_items(both)
+        h_users, h_items, tables = self._both_sides(user, item, *rows, noise)
+        h_user, h_item = h_users.unbind(), h_items.unbind()
+        chosen, costs = self._chosen(batch, noise), []
+        for place, name in enumerate(self.objectives):
+            h_all, columns = self._catalogue(name, tables, batch, noise, places)
+            handed = [
+                each for each in (h_user[place], h_item[place], both, h_all, *(columns or ())) if each is not None
+            ]
+            with self.lanes.lane(place, *handed, *chosen):
+                if chosen:
+                    costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
+                else:
+                    costs.append(self._own(name, h_user[place], h_item[place], h_all, columns, batch, both))
+        self.lanes.join()
+        return torch.stack(costs)
+
+    def _own(
+        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, columns: Columns | None, batch: Batch,
+        both: Tensor,
+    ) -> Tensor:  # fmt: skip
+        """One head's. h_user: [B, size]; h_item: [n, size] of the items `both`; h_all, columns: of `_catalogue`."""
+        objective = self.objectives[name]
+        if objective.needs == "items":
+            columns = self._columns(ITEMS, batch)
+            return self._rows(name, h_user, batch.user, batch.among_users(), self.items_of, self.user_degree, columns)
+        if objective.needs == "users":
+            columns = self._columns(USERS, batch)
+            return self._rows(name, h_item, both, batch.among_items(), self.users_of, self.item_degree, columns)
+        if objective.needs == "pairs":
+            return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
+        assert h_all is not None
+        if objective.needs == "catalogue":
+            (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
+            return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all, columns))
+        vectors = self._whole_vectors(name, h_user, batch.user, h_all)
+        _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
+        return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
+
+    def _catalogue(
+        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None, places: Places
+    ) -> tuple[Tensor | None, Columns | None]:
+        """[n, size] the encodings of all items by one head that looks at them, or of the columns that stand for them.
+
+        tables: of each head [items, d]. Before the head's lane, since encoders' parameters are all heads'.
+        """
+        needs = self.objectives[name].needs
+        if needs not in ("everything", "catalogue"):
+            return None, None
+        columns = self._columns(ITEMS, batch) if needs == "catalogue" else None
+        place, divides = self.model.names.index(name), self.model.encoder.divides
+        rows = tables[place][None] if divides else torch.stack(tables)
+        rows = rows if columns is None else take_rows(rows, places.of_items(columns[0]))
+        if divides:
+            return self.model.encode(rows, noise, slice(place, place + 1))[0], columns
+        return self.model.encode(rows, noise)[place], columns
+
+    def _columns(self, side: int, batch: Batch) -> Columns | None:
+        """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.
+
+        The same in every process: what the batch holds, not only a part of it, is counted in full.
+        """
+        if self.sampled is None or batch.drawn is None or self.sampled.in_full(side):
+            return None
+        whole = batch if batch.whole is None else batch.whole
+        places, n = ((whole.positive, self.model.n_items), (whole.user, self.model.n_users))[side]
+        rows, weight = distinct(places, n, self.model.user.dtype)
+        return self.sampled.columns(side, places[rows], weight, batch.drawn[side])
+
+    def _partitions(
+        self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, columns: Columns | None
+    ) -> tuple[Tensor, Tensor]:
+        """([b], [b]) the log-partition over items of the batch's users, and how often each of them comes.
+
+        h_item: of all items, or of the columns
+        """
+        rows, weight = distinct(user, self.model.n_users, h_user.dtype, self.most_users)
+        head, users = self.model.head(name), user[rows]
+        vectors, offset = head.user(h_user[rows], users)
+        items, bias = head.item(h_item, None if columns is None else columns[0])
+        bias = bias if columns is None else bias + columns[1]
+        times = torch.zeros_like(self.user_degree).index_add_(0, user, torch.ones_like(h_user[:, 0]))[users]
+        return offset + log_partition(vectors, items, bias), times * weight
+
+    def _chosen(self, batch: Batch, noise: torch.Generator | None) -> tuple[Tensor, ...]:
+        """For each head [B] the pairs that train it, 1 or 0, where a pair trains one head alone; else nothing."""
+        if self.model.selector is None:
+            return ()
+        user, item = self.model.user.detach()[0, batch.user], self.model.item.detach()[0, batch.positive]
+        drawn: Tensor = self.model.selector(user, item, noise)
+        return drawn.unbind(1)
+
+    def _of_chosen(
+        self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor, chosen: Tensor
+    ) -> Tensor:  # fmt: skip
+        """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows.
+
+        The choice itself is moved by each loss relative to its mean in the batch: by their sizes alone, the head with
+        the smallest figures would be chosen for everything.
+        """
+        loss = torch.vmap(self.objectives[name].loss)
+        each: Tensor = loss(*(part[:, None] for part in self._of_pairs(name, h_user, h_item, batch, both)))
+        relative = (each / each.mean().clamp(min=1e-12)).detach()
+        return (chosen.detach() * each + (chosen - chosen.detach()) * relative).sum()
+
+    def _of_pairs(self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor) -> list[Tensor]:
+        """[B] each: what the loss needs of every observed pair alone."""
+        objective, head = self.objectives[name], self.model.head(name)
+        if objective.needs == "pairs":
+            return self._pair_scores(name, h_user, h_item, batch.user, both)
+        assert isinstance(head, TableHead)
+        (score,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
+        partition = head.partition(h_user) if head.encodes_user else torch.zeros_like(score)  # E': it is in the score
+        return [partition, score, torch.ones_like(score), torch.ones_like(score)]
+
+    def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
+        """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""
+        (vectors, offset), (items, bias) = (
+            self.model.head(name).user(h_user, user),
+            self.model.head(name).item(h_item, item),
+        )
+        pairs = torch.arange(len(item), device=item.device).view(-1, len(user)).T
+        scores = listed_scores(vectors[None], offset[None], items[None], bias[None], pairs)[0]
+        return list(self.objectives[name].score(scores).unbind(1))
+
+    def _whole_vectors(
+        self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, item: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """([B, size + 2], [n, size + 2]) vectors that hold offset and bias too, if any: their product is the score."""
+        vectors, offset = self.model.head(name).user(h_user, user)
+        item_vectors, bias = self.model.head(name).item(h_item, item)
+        if not self.model.head(name).offsets:
+            return vectors, item_vectors
+        ones, more_ones = torch.ones_like(offset), torch.ones_like(bias)
+        whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
+        return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
+
+    def _rows(
+        self, name: str, encoding: Tensor, places: Tensor, among: Among | None, used: Sparse, degree: Tensor,
+        columns: Columns | None,
+    ) -> Tensor:  # fmt: skip
+        """The multinomial loss of the distinct rows among `places`.
+
+        sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse sum, no dense matrix of what was used.
+        """
+        head = self.model.head(name)
+        assert isinstance(head, TableHead)
+        rows, weight = distinct(places, len(degree), encoding.dtype, among=among)
+        encoding, places = encoding[rows], places[rows]
+        summed = used @ torch.cat([head.table.weight, head.table.bias[:, None]], 1)
+        summed = take_rows(summed[None], places)[0]
+        vectors, biases = _divided(summed, encoding.shape[1], 1)
+        observed = (encoding * vectors).sum(1) + biases[:, 0]
+        partition = head.partition(encoding, columns)
+        loss: Tensor = self.objectives[name].loss(partition, observed, degree[places], weight)
+        return loss
+
+    def taught(
+        self, user: Tensor, item: Tensor, batch: Batch, lesson: Tensor, length: int, names: list[str],
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, places: Places = EVERYWHERE,
+    ) -> Tensor:  # fmt: skip
+        """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
+
+        user, item: [h, users, d], [h, items, d] copies for the heads that `lesson_heads` says;
+        lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places taught;
+        clip: head -> the greatest score either way; places: whose rows these are
+        """
+        if not len(batch):
+            return user[:, :0].sum().expand(len(self.model.names))
+        users, weight, sides = self._sides(user, item, batch, names, noise, places)
+        lists = lesson[users]  # [b, L]
+        empty, lists = lists < 0, places.of_items(lists.clamp(min=0))
+        vectors, offset, items, bias = sides
+        raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
+        scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
+        return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
+
+    def peers(
+        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None = None
+    ) -> Tensor:
+        """[heads] how far each is from the softmax of all items' mean logits (PCL); arguments as for `taught`."""
+        if not len(batch):
+            return user[:, :0].sum().expand(len(self.model.names))
+        _, weight, (vectors, _, items, bias) = self._sides(user, item, batch, names, noise)
+        logits = torch.baddbmm(bias[:, None], vectors, items.transpose(1, 2))
+        return self._of_all(names, losses.ensemble_divergence(logits, weight))
+
+    def _sides(
+        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None,
+        places: Places = EVERYWHERE,
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+        """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
+        user, item = self.model.encoder.spread(user, item)
+        users, weight = self.pupils(batch)
+        of_users, of_items = self.lesson_heads(names)
+        h_user = self._encoded(take_rows(user, places.of_users(users)), noise, of_users)
+        h_item = self._encoded(item, noise, of_items)
+        sides = []
+        for name in names:
+            head = self.model.head(name)
+            with self.lesson_lanes.lane(self.model.names.index(name), h_user[name], h_item[name], users):
+                sides.append((*head.user(h_user[name], users), *head.item(h_item[name], places.items)))
+        self.lesson_lanes.join()
+        return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
+
+    def pupils(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """([b], [b]) the distinct users of the batch, and their weights."""
+        kind = self.model.user.dtype
+        rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
+        return batch.user[rows], weight
+
+    def _of_all(self, names: list[str], costs: Tensor) -> Tensor:
+        of_head = dict(zip(names, costs.unbind(), strict=True))
+        return torch.stack([of_head.get(name, costs.new_zeros(())) for name in self.model.names])
+
+    def lesson_heads(self, names: list[str]) -> tuple[slice, slice]:
+        """The shortest runs of heads that hold all of `names` that look at encodings of users, and of items.
+
+        An encoder that cannot be divided needs them all.
+        """
+        if not self.model.encoder.divides:
+            return slice(0, len(self.model.names)), slice(0, len(self.model.names))
+        sides = []
+        for looks in ("encodes_user", "encodes_item"):
+            found = [place for place, name in enumerate(self.model.names) if name in names and self._looks(name, looks)]
+            sides.append((min(found, default=0), max(found, default=0) + 1))
+        return slice(*sides[0]), slice(*sides[1])
+
+    def _looks(self, name: str, side: str) -> bool:
+        return bool(getattr(self.model.head(name), side))
+
+    def _encoded(self, rows: Tensor, noise: torch.Generator | None, heads: slice) -> dict[str, Tensor]:
+        """The encodings of each head; a head outside the run gets some of the right size, for it does not look."""
+        encoded = self.model.encode(rows, noise, heads).unbind()
+        of_head = dict(zip(self.model.names[heads], encoded, strict=True))
+        return {name: of_head.get(name, encoded[0]) for name in self.model.names}
+
+    def _lesson(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
+        said = self.objectives[name].lesson(scores)
+        return said.clamp(-clip[name], clip[name]) if name in clip else said
+
+
+def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
+    """The first `length` of a dimension, and the rest; their gradients are put side by side again in one go."""
+    parts: list[Tensor] = list(torch.split(tensor, [length, tensor.shape[dimension] - length], dimension))
+    return parts

@@ -1,0 +1,185 @@
+"""What training leaves behind: the history, and each head and consensus at the epoch of its best validation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
+from concf.evaluation.validation_metric import fitting_metric
+from concf.model.encoders import EncoderMaker
+from concf.model.model import Model
+from concf.model.objectives import Objective, choose
+from concf.model.scorers import Factors, ListFunction
+from concf.runtime.arguments import check_cutoffs
+from concf.runtime.process_group import ALONE, World
+from concf.training.config.settings import ConCFSettings
+
+OF_IT_ALONE = ("steadiness", "judged")  # votes of the consensus that the R-consensus does without
+
+
+@dataclass
+class Best:
+    """One recommender at its best.
+
+    epoch: of its best validation, the last of equals: what has trained for longer is what a figure that hardly changes
+           should not keep us from
+    rose:  the first of equals: a tie is no rise to be patient for
+    state: parameters: of a head its single-branch model's, of the consensus the whole model's
+    lists: [users, shown] of a consensus
+    votes: what the consensus was made of, see `Agreement.votes`
+    """
+
+    validation: float = -1.0
+    epoch: int = -1
+    rose: int = -1
+    state: dict[str, Tensor] = field(default_factory=dict)
+    lists: Tensor | None = None
+    votes: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Run:
+    """A run, under way or finished.
+
+    best:    head name, "consensus" (R + C) or "R-consensus" -> its best state
+    history: one record an epoch: losses, weights, gradient scales, validation, seconds
+    model:   the branches as they are now; `keep` and `recommender` take the best state of each
+    """
+
+    def __init__(self, data: Split, settings: ConCFSettings, seed: int, model: Model) -> None:
+        self.data, self.settings, self.seed, self.model = data, settings, seed, model
+        self.best: dict[str, Best] = {}
+        self.history: list[dict[str, Any]] = []
+        self.epoch = 0  # the next one
+        self.finished = False
+
+    def notice(
+        self, epoch: int, validation: dict[str, float], lists: dict[str, Tensor],
+        votes: Callable[[], dict[str, Tensor]], whole: Callable[[Tensor], Tensor] = torch.clone,
+    ) -> None:  # fmt: skip
+        """Take over every recommender that is as good as ever. whole: a copy of the lists, of all users."""
+        for name, value in validation.items():
+            best = self.best.setdefault(name, Best())
+            if value >= best.validation:
+                best.rose = epoch if value > best.validation else best.rose
+                best.validation, best.epoch = value, epoch
+                if name in self.model.names:
+                    best.state = _state(self.model.keep(name))
+                else:
+                    best.state = _state(self.model) if name == CONSENSUS else {}
+                    best.lists = whole(lists[name])
+                    made_of = votes()
+                    best.votes = {
+                        part: made_of[part] for part in made_of if name == CONSENSUS or part not in OF_IT_ALONE
+                    }
+
+    @cached_property
+    def metric(self) -> str:
+        """What validation figures are of, such as recall@50."""
+        return fitting_metric(self.settings.training.metric, self.data)
+
+    def best_head(self) -> str:
+        """The head with the best validation, the first of equals: the one to deploy."""
+        return max(self.model.names, key=lambda name: self._of(name).validation)
+
+    def keep(self, head: str) -> Model:
+        """The single-branch model of a head at its best: no trace of the others."""
+        if self.model.held is not None:
+            raise ConfigError("this process holds only a part of the tables; use the run by load_run(its folder)")
+        best, alone = self._of(head), self.model.keep(head)
+        alone.load_state_dict(best.state)
+        return alone
+
+    def recommender(self, name: str) -> Factors | ListFunction:
+        """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`."""
+        if name not in (CONSENSUS, R_CONSENSUS):
+            return self.keep(name).factors()[name]
+        lists = self._of(name).lists
+        if self.model.held is not None:
+            raise ConfigError("this process holds only a part of the lists; use the run by load_run(its folder)")
+        assert lists is not None
+        return _listed(lists.cpu().numpy())
+
+    def evaluate(
+        self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
+        metrics: Iterable[str] = METRICS,
+    ) -> dict[str, Evaluation]:  # fmt: skip
+        """Every head and consensus, each at the epoch of its own best validation."""
+        cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
+        data.note_if_few(on)
+        return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
+
+    def summary(self) -> dict[str, Any]:
+        """What `concf train --json` says: the validation figure of each, and the epoch that it is of."""
+        rows = [
+            {"name": name, "validation": self.best[name].validation, "epoch": self.best[name].epoch}
+            for name in self.rows()
+        ]
+        return {
+            "split_hash": self.data.hash,
+            "seed": self.seed,
+            "epochs": self.epoch,
+            "finished": self.finished,
+            "metric": self.metric,
+            "validated_users": n_validated(self.data, self.settings),
+            "tested_users": len(self.data.evaluated),
+            "best_head": self.best_head(),
+            "recommenders": rows,
+        }
+
+    def _of(self, name: str) -> Best:
+        if name not in self.best:
+            raise ConfigError(f"nothing is called {name!r} in this run; there are {', '.join(self.best) or 'none yet'}")
+        return self.best[name]
+
+    def rows(self) -> list[str]:
+        """The names in the order of tables: heads, then the consensuses."""
+        return [name for name in (*self.model.names, R_CONSENSUS, CONSENSUS) if name in self.best]
+
+
+def n_validated(data: Split, settings: ConCFSettings) -> int:
+    """How many users the choice of the best rests on."""
+    everyone = len(data.validated)
+    return min(everyone, settings.training.validated_users or everyone)
+
+
+def _state(model: Model) -> dict[str, Tensor]:
+    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _listed(lists: NDArray[np.int32]) -> ListFunction:
+    return ListFunction(lambda users, _length: torch.from_numpy(lists[users]))
+
+
+def make_model(
+    data: Split,
+    settings: ConCFSettings,
+    objectives: Mapping[str, Objective] | None = None,
+    encoder: EncoderMaker | None = None,
+    seed: int = 0,
+    world: World = ALONE,
+) -> Model:
+    """The model before training, drawn on the CPU: the same on every device. objectives, encoder: your own, if any.
+
+    world: where it divides tables, this process's rows of them
+    """
+    made, shape = settings.model, data.train.shape
+    held = (world.share(shape[0]), world.share(shape[1])) if world.divided else None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Model(
+            data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
+            encoder=encoder or made.make_encoder(), sharing=made.sharing, spread=made.spread,
+            selects=settings.training.selection == "one" and settings.several,
+            held=held,
+        )  # fmt: skip

@@ -1,0 +1,211 @@
+"""Algorithm 1: train the heads, let them agree, teach them what they agree on, keep the best."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError, option
+from concf.evaluation.validation_metric import refuse_blind
+from concf.model.encoders import EncoderMaker
+from concf.model.objectives import Objective
+from concf.runtime.arguments import check_seed
+from concf.runtime.process_group import ALONE, World, fingerprint
+from concf.runtime.progress import shows, working
+from concf.runtime.provenance import VERSION
+from concf.training.checkpoint import RunFolder
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import EVERYTHING, ConCFSettings
+from concf.training.memory import kept_memory
+from concf.training.run import Run
+from concf.training.trainer import Trainer
+from concf.training.watchers import Teller, note_of
+
+WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
+
+
+def train(
+    data: Split,
+    settings: ConCFSettings | Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    checkpoint_seconds: float = 30.0,
+    objectives: Mapping[str, Objective] | None = None,
+    encoder: EncoderMaker | None = None,
+    teacher: Tensor | NDArray[np.int32] | None = None,
+    verbose: bool = False,
+    watch: Callable[[dict[str, Any]], None] | None = None,
+    watch_rankings: WatchRankings | None = None,
+    data_folder: str | Path | None = None,
+    world: World = ALONE,
+) -> Run:
+    """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
+
+    settings:   all of them, or changes to the preset such as {"consensus": {"weight": 0}}
+    preset:     reference, paper, released or, if not said, strong
+    seed:       if not said, 0
+    device:     cpu or cuda; if not said, a GPU if there is one
+    out:        a folder for history and checkpoints
+    resume:     go on with the run in `out`, to exactly the same end as if it had not been killed; what is not said
+                of settings, seed and device is the run's own
+    checkpoint_seconds: a checkpoint after the first epoch that ends so long after the last one, and at the end
+    objectives, encoder: your own, by the names in `settings.objectives`, and in place of `settings.model.encoder`
+    teacher:    [users, L] ranked items, -1 at an empty place, taught from the first epoch on in place of the consensus
+                (two-stage distillation); the heads agree all the same, but are not taught what they agree on
+    verbose:    where no progress bar shows, a line of standard error for every ranking
+    watch:      called with every epoch's record
+    watch_rankings: called with every ranking: the epoch, the trainer (its `queue` holds the newest rankings) and the
+                lists [users, ...] of each head and consensus; of several processes each has its own users'
+    data_folder: where `data` is, for those who load the run
+    world:      the processes that train together, see `world.joined`; all must be given the same, and `out` must be
+                one folder for all: the first of them writes there
+    """
+    seed = None if seed is None else check_seed(seed)
+    folder = RunFolder(out) if out is not None else None
+    before: dict[str, Any] = {}
+    if resume:
+        if folder is None:
+            raise ConfigError("to resume, say `out`: the folder of the run")
+        before = folder.description() | {"settings": folder.settings()}
+    if world.divided and folder is None:
+        raise ConfigError("divided tables: say `out`, a folder for the run; no process has the whole of it")
+    if isinstance(settings, ConCFSettings) and preset is not None:
+        raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
+    base = before.get("settings") if preset is None else preset
+    chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
+    trainer = Trainer(
+        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), world),
+        objectives=objectives, encoder=encoder, teacher=None if teacher is None else torch.as_tensor(teacher),
+        world=world,
+    )  # fmt: skip
+    run = Run(data, chosen, trainer.seed, trainer.model)
+    if world.writes:
+        refuse_blind(run.metric, data)
+    with folder.held() if folder is not None and world.writes else nullcontext():
+        if folder is not None and resume:
+            folder.resume(run, trainer)
+        elif folder is not None and world.writes:
+            place = None if data_folder is None else str(Path(data_folder).absolute())
+            folder.begin(run, place, trainer.agreement.teacher)
+        _refuse_other_processes(run, trainer)
+        watchers = [] if watch is None else [watch]
+        if verbose and world.writes and not shows():
+            watchers.append(Teller(run.metric, chosen.training.epochs))
+        _all_epochs(run, trainer, folder, checkpoint_seconds, watchers, watch_rankings)
+        trainer.end()
+        world.wait()  # the last checkpoint is there for all of them
+    return run
+
+
+def _all_epochs(
+    run: Run, trainer: Trainer, folder: RunFolder | None, checkpoint_seconds: float,
+    watchers: Sequence[Callable[[dict[str, Any]], None]], watch_rankings: WatchRankings | None,
+) -> None:  # fmt: skip
+    """To the end, with a checkpoint every now and then."""
+    world, saved = trainer.world, time.monotonic()
+    with working("training", run.settings.training.epochs) as advance, kept_memory(run.model):
+        advance(run.epoch)
+        while not run.finished:
+            world.refuse_orphan()
+            record = _epoch(run, trainer, watch_rankings)
+            if folder is not None:
+                if world.writes:
+                    folder.record(record)
+                if run.finished or world.told(time.monotonic() - saved >= checkpoint_seconds):
+                    folder.save(run, trainer)
+                    saved = time.monotonic()
+            for watch in watchers:
+                watch(record)
+            advance(1, note_of(record, run.metric))
+
+
+def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
+    """All must begin as one."""
+    trainer.world.refuse_difference(
+        {
+            "version of concf": VERSION,
+            "data set": run.data.hash,
+            "settings": run.settings.model_dump_json(),
+            "seed": str(run.seed),
+            "kind of device": trainer.device.type,
+            "teacher": str(trainer.agreement.teacher),
+            "checkpoint": str(run.epoch),
+            "model": fingerprint(trainer.alike),
+            "way to hold tables": str(trainer.world.divides),
+        }
+    )
+
+
+def _device(asked: str | torch.device | None, before: str | None, world: World) -> torch.device:
+    """The device that is asked for, or as before, if it is there. Of several processes each has a GPU of its own."""
+    try:
+        device = torch.device(asked or before or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"device {asked!r}: choose cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
+    if device.type == "cuda" and world.several:
+        device = torch.device("cuda", world.place)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
+            f"Say {option('device', 'cpu')}, or install PyTorch for your GPU"
+        )
+    if device.type == "cuda" and world.several:
+        torch.cuda.set_device(device)
+    return device
+
+
+def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> dict[str, Any]:
+    """One epoch, and every p epochs the heads' agreement."""
+    chosen = run.settings
+    epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
+    record = trainer.epoch(epoch)
+    _refuse_infinite(run, trainer.world)
+    if epoch % chosen.consensus.every == 0 or last:
+        begin = time.perf_counter()
+        lists = trainer.agree()
+        record["validation"] = trainer.validate(lists)
+        record["agreement"] = trainer.agreement.shared(lists)
+        run.notice(epoch, record["validation"], lists, trainer.agreement.votes, trainer.agreement.whole)
+        record["ranking_seconds"] = time.perf_counter() - begin
+        if watch_rankings is not None:
+            watch_rankings(epoch, trainer, lists)
+    run.history.append(record)
+    run.epoch += 1
+    run.finished = last or ("validation" in record and _patience_is_over(run, epoch))
+    return record
+
+
+def _refuse_infinite(run: Run, world: World) -> None:
+    """A step may have ruined what no later batch of the epoch has looked at."""
+    names, parameters = zip(*run.model.named_parameters(), strict=True)
+    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters]).long()
+    if world.divided:
+        world.add([broken])
+    if broken.any():
+        name = names[int(broken.nonzero()[0])]
+        raise DataError(
+            f"the parameter {name!r} is not finite after the last batch of epoch {run.epoch}. "
+            "The last good checkpoint is left as it was; try a lower training.learning_rate"
+        )
+
+
+def _patience_is_over(run: Run, epoch: int) -> bool:
+    patience, watch = run.settings.training.patience, run.settings.training.watch
+    watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
+    first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
+    return patience is not None and epoch - max(first, *(run.best[name].rose for name in watched)) >= patience
