@@ -37,7 +37,7 @@ def command(run: Path, out: Path, k: int, by: str, threads: int, *more: str) -> 
 def overhead(run: Path) -> dict[str, float]:
     """Seconds of each step of Ray, and of loading the run once here."""
     from concf.inference.recommender import Recommender
-    from concf.runtime.executors import _cluster, ray_module, spread
+    from concf.runtime.executors import _cluster, execute, ray_module
 
     looks = {"begin": time.perf_counter()}
 
@@ -50,9 +50,9 @@ def overhead(run: Path) -> dict[str, float]:
     look("import")
     with _cluster(WORKERS):
         look("start")
-        list(spread(abs, range(WORKERS), "ray", WORKERS))
+        list(execute(abs, range(WORKERS), "ray", WORKERS))
         look("workers")
-        list(spread(abs, range(NOTHINGS), "ray", WORKERS))
+        list(execute(abs, range(NOTHINGS), "ray", WORKERS))
         look("nothings")
     look("end")
     names = list(looks)

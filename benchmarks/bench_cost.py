@@ -1,6 +1,7 @@
 """What a run costs against users, items, interactions, dimensions, heads and batch: measured, fitted, and foretold.
 
-python benchmarks/bench_cost.py measure     # processor seconds of a step with its lesson, and of a ranking: one thread
+python benchmarks/bench_cost.py measure     # processor seconds of a step with its consensus loss, and of a ranking: one
+thread
 python benchmarks/bench_cost.py fit         # the model, its error on what it was fitted to and on what it was not
 python benchmarks/bench_cost.py foretell    # 10 million users, 1 million items, 1 billion interactions
 
@@ -69,8 +70,8 @@ def measured(what: str, sizes: dict[str, int]) -> dict[str, Any]:
             found.append(time.process_time() - begin)
     else:
         rng = np.random.default_rng(0)
-        lists = rng.integers(sizes["items"], size=trainer.lesson.shape)
-        trainer.lesson.copy_(torch.from_numpy(lists))
+        lists = rng.integers(sizes["items"], size=trainer.consensus_target.shape)
+        trainer.consensus_target.copy_(torch.from_numpy(lists))
         batches, sampled = trainer._draw(0).split(sizes["batch"]), trainer.sampled
         assert sampled is not None
         for number, batch in zip(range(STEPS), batches, strict=False):
@@ -99,7 +100,7 @@ def terms(what: str, line: dict[str, Any]) -> dict[str, float]:
         "encoded cells": heads * (2 * batch + items) * size * size * 5 / 8,
         "softmax cells": (heads == 6) * 2 * batch * (SAMPLES + 2 * batch) * size,
         "pair cells": (heads == 6) * 2 * pairs * size,
-        "lesson cells": heads * batch * 100 * size,
+        "consensus target cells": heads * batch * 100 * size,
     }
     return {name: count / 1e9 for name, count in counted.items()}
 
@@ -169,7 +170,7 @@ def foretell() -> None:
         "parameters and moments": 3 * 4 * (users + items) * size / 1e9,
         "gradients of the heads' copies": 4 * heads * (users + items) * size / 1e9,
         "rankings kept (M 500, Q 5)": 4 * heads * users * 500 * 5 / 1e9,
-        "lesson": 4 * users * 100 / 1e9,
+        "consensus_loss": 4 * users * 100 / 1e9,
         "log": 40 * sizes["train_pairs"] / 1e9,
         "network a step": 4 * heads * touched * size / 1e9,
     }

@@ -3,9 +3,9 @@
 python benchmarks/bench_dividing.py                                                      # one process
 torchrun --standalone --nproc-per-node 2 benchmarks/bench_dividing.py [--divide] [--epoch]
 
-Random pairs, as in bench_scaling.py; four heads that look at pairs, and the lesson of random items, so that as many
-rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one epoch of
-fewer users and longer rows, its ranking, its consensus and its checkpoint. On a CPU.
+Random pairs, as in bench_scaling.py; four heads that look at pairs, and the consensus target of random items, so that
+as many rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one
+epoch of fewer users and longer rows, its ranking, its consensus and its checkpoint. On a CPU.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch.distributed as dist
 from bench_scaling import random_split
 from measuring import peak_memory, seconds, write
 
-from concf.runtime.process_group import World, joined
+from concf.runtime.process_group import ProcessGroup, joined
 from concf.training.checkpoint import CHECKPOINT
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
@@ -56,28 +56,28 @@ def bytes_sent(work: Callable[[], object]) -> dict[str, int]:
     return sizes
 
 
-def measure(world: World, users: int, items: int, pairs: int, steps: int) -> dict[str, Any]:
+def measure(group: ProcessGroup, users: int, items: int, pairs: int, steps: int) -> dict[str, Any]:
     settings = choose_settings("reference", words=[f"objectives={list(HEADS)}"])
     data = random_split(users, items, pairs)
     before = peak_memory()
-    trainer = Trainer(data, settings, 0, "cpu", world=world)
-    trainer.lesson.random_(items, generator=torch.Generator().manual_seed(0))
+    trainer = Trainer(data, settings, 0, "cpu", group=group)
+    trainer.consensus_target.random_(items, generator=torch.Generator().manual_seed(0))
     batches = list(trainer._draw(0).split(trainer.batch))[:steps]
-    parts = [batch.part(world.share(len(batch))) if world.several else batch for batch in batches]
+    parts = [batch.part(group.share(len(batch))) if group.several else batch for batch in batches]
     sent = bytes_sent(lambda: trainer._step(parts[0], True))
     times = [seconds(partial(trainer._step, part, True)) for part in parts[1:]]
     state = [part for parts in trainer.optimiser.state.values() for part in parts.values()]
     held = sum(each.numel() * each.element_size() for each in [*trainer.model.parameters(), *state])
-    peaks = world.gather(torch.tensor([before, peak_memory(), held / 2**20], dtype=torch.float64)[None], world.size)
+    peaks = group.gather(torch.tensor([before, peak_memory(), held / 2**20], dtype=torch.float64)[None], group.size)
     return {
-        "users": users, "items": items, "batch": trainer.batch, "heads": list(HEADS), "processes": world.size,
-        "divided": world.divided, "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(),
+        "users": users, "items": items, "batch": trainer.batch, "heads": list(HEADS), "processes": group.size,
+        "divided": group.sharded, "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(),
         "parameters_and_optimiser_mb": peaks[:, 2].tolist(), "bytes_added_a_step": sent["added"],
         "bytes_sent_to_others_a_step": sent["sent"], "median_step_seconds": median(times), "steps": len(times),
     }  # fmt: skip
 
 
-def whole_run(world: World) -> dict[str, Any]:
+def whole_run(group: ProcessGroup) -> dict[str, Any]:
     """The peak of one epoch and all that comes after it."""
     sizes = {"users": 20_000, "items": 20_000, "dimensions": 512, "batch": 16384}
     words = [f"objectives={list(HEADS)}", "training.epochs=1", "model.dimensions=512", "training.batch=16384"]
@@ -85,14 +85,14 @@ def whole_run(world: World) -> dict[str, Any]:
     before = peak_memory()
     out = Path(gettempdir()) / f"dividing-{os.getppid()}"  # of one launcher
     settings = choose_settings("reference", words=words)
-    took = seconds(lambda: train(data, settings, out=out, world=world, device="cpu"))
+    took = seconds(lambda: train(data, settings, out=out, group=group, device="cpu"))
     size = (out / CHECKPOINT).stat().st_size
-    world.wait()
-    if world.writes:
+    group.barrier()
+    if group.is_main:
         rmtree(out)
-    peaks = world.gather(torch.tensor([before, peak_memory()], dtype=torch.float64)[None], world.size)
+    peaks = group.gather(torch.tensor([before, peak_memory()], dtype=torch.float64)[None], group.size)
     return sizes | {
-        "heads": list(HEADS), "processes": world.size, "divided": world.divided, "run_seconds": took,
+        "heads": list(HEADS), "processes": group.size, "divided": group.sharded, "run_seconds": took,
         "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(), "checkpoint_mb": size / 2**20,
     }  # fmt: skip
 
@@ -107,12 +107,12 @@ def main() -> None:
     parser.add_argument("--epoch", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    with joined(divides=chosen.divide) as world:
+    with joined(shards=chosen.divide) as group:
         if chosen.epoch:
-            result = whole_run(world)
+            result = whole_run(group)
         else:
-            result = measure(world, chosen.users, chosen.items, chosen.pairs, chosen.steps)
-        if world.writes:
+            result = measure(group, chosen.users, chosen.items, chosen.pairs, chosen.steps)
+        if group.is_main:
             write("processes", {"data": "random pairs", "preset": "reference"} | result)
 
 

@@ -35,7 +35,7 @@ CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingSet:
     """Random vectors, and random pairs to leave out and to find.
 
     user, item: [users, d], [items, d] float32
@@ -50,7 +50,7 @@ class Case:
     evaluated: NDArray[np.int64]
 
     @classmethod
-    def draw(cls, options: argparse.Namespace, n_evaluated: int) -> Case:
+    def draw(cls, options: argparse.Namespace, n_evaluated: int) -> TrainingSet:
         rng = np.random.default_rng(options.seed)
         shape = (options.users, options.items)
         user, item = (rng.standard_normal((n, options.dimensions), np.float32) for n in shape)
@@ -70,7 +70,7 @@ def _matrix(cells: NDArray[np.int64], shape: tuple[int, int]) -> csr_array:
     return csr_array((np.ones(len(cells), np.float32), (rows, columns)), shape=shape)
 
 
-def bare(case: Case) -> None:
+def bare(case: TrainingSet) -> None:
     """The matrix product and torch's top-k, block by block as concf has them; nothing left out, nothing scored."""
     user, item = torch.from_numpy(case.user[case.evaluated]), torch.from_numpy(case.item)
     size = CPU_MEMORY // (4 * len(item))
@@ -80,7 +80,7 @@ def bare(case: Case) -> None:
             torch.mm(block, item.T, out=out[: len(block)]).topk(LONGEST)
 
 
-def full(case: Case) -> Evaluation:
+def full(case: TrainingSet) -> Evaluation:
     """concf: rank, leave out what was seen, order ties, score four metrics at two cuts, user by user."""
     lists = rank(Factors.of(case.user, case.item), case.evaluated, LONGEST, seen=case.seen)
     return score_lists(lists, case.evaluated, case.held_out, case.seen, at=CUTS, metrics=METRICS)
@@ -89,7 +89,7 @@ def full(case: Case) -> Evaluation:
 class Rival:
     """implicit with the same vectors; its figures are means at the longest cut."""
 
-    def __init__(self, case: Case, threads: int) -> None:
+    def __init__(self, case: TrainingSet, threads: int) -> None:
         self.seen, self.held_out = csr_matrix(case.seen), csr_matrix(case.held_out)
         self.evaluated, self.threads = case.evaluated, threads
         with warnings.catch_warnings():
@@ -111,7 +111,7 @@ class Rival:
         return np.asarray(self.model.recommend(self.evaluated, self.seen[self.evaluated], N=LONGEST)[0])
 
 
-def measure(case: Case, threads: int, rounds: int) -> dict[str, object]:
+def measure(case: TrainingSet, threads: int, rounds: int) -> dict[str, object]:
     torch.set_num_threads(threads)
     rival = Rival(case, threads)
     ours, theirs = full(case), rival.evaluate()
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for n_evaluated in options.evaluated:
-        case = Case.draw(options, n_evaluated)
+        case = TrainingSet.draw(options, n_evaluated)
         for threads in options.threads:
             write("evaluation", measure(case, threads, options.rounds))
 

@@ -3,8 +3,8 @@
 torchrun --standalone --nproc-per-node 2 benchmarks/bench_processes.py DATA [--set training.batch=8192]
 
 DATA: a prepared data set, such as `concf prepare citeulike --protocol paper --out DATA`. All in turns, in one job:
-while one process works alone the others wait. On a CPU; every process of several has one thread. The lesson is of
-random items, so that as many rows as can travel do.
+while one process works alone the others wait. On a CPU; every process of several has one thread. The consensus target
+is of random items, so that as many rows as can travel do.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ import torch.distributed as dist
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.runtime.process_group import ALONE, World, joined
+from concf.runtime.process_group import ALONE, ProcessGroup, joined
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.trainer import Trainer
 
 
-def alone(world: World, threads: int, work: Callable[[], object]) -> Callable[[], None]:
+def alone(group: ProcessGroup, threads: int, work: Callable[[], object]) -> Callable[[], None]:
     """The first process with so many threads; the others wait for it."""
 
     def turn() -> None:
-        if world.writes:
+        if group.is_main:
             torch.set_num_threads(threads)
             work()
             torch.set_num_threads(1)
-        world.wait()
+        group.barrier()
 
     return turn
 
 
-def everyone(world: World, work: Callable[[], object]) -> Callable[[], None]:
+def everyone(group: ProcessGroup, work: Callable[[], object]) -> Callable[[], None]:
     """All processes at once."""
 
     def turn() -> None:
-        world.wait()
+        group.barrier()
         work()
 
     return turn
@@ -74,36 +74,36 @@ def busy_seconds(work: Callable[[], object], rounds: int = 20) -> float:
     return (time.process_time() - begin) / rounds
 
 
-def measure(data: Split, settings: ConCFSettings, world: World) -> dict[str, Any]:
-    together, single = Trainer(data, settings, 0, "cpu", world=world), Trainer(data, settings, 0, "cpu", world=ALONE)
+def measure(data: Split, settings: ConCFSettings, group: ProcessGroup) -> dict[str, Any]:
+    together, single = Trainer(data, settings, 0, "cpu", group=group), Trainer(data, settings, 0, "cpu", group=ALONE)
     for trainer in (single, together):
         trainer.agree()
-        trainer.lesson.random_(data.train.shape[1], generator=torch.Generator().manual_seed(0))
+        trainer.consensus_target.random_(data.train.shape[1], generator=torch.Generator().manual_seed(0))
     batch = next(together.sampler.epoch(0, 0).split(together.batch))
-    part = batch.part(world.share(len(batch)))
+    part = batch.part(group.share(len(batch)))
     steps: dict[str, Callable[[], None]] = {
-        "together": everyone(world, lambda: together._step(part, True)),
-        "alone": alone(world, 1, lambda: single._step(batch, True)),
-        "alone_with_all_threads": alone(world, world.size, lambda: single._step(batch, True)),
+        "together": everyone(group, lambda: together._step(part, True)),
+        "alone": alone(group, 1, lambda: single._step(batch, True)),
+        "alone_with_all_threads": alone(group, group.size, lambda: single._step(batch, True)),
     }
     agreements: dict[str, Callable[[], None]] = {
-        "together": everyone(world, together.agree),
-        "alone": alone(world, 1, single.agree),
-        "alone_with_all_threads": alone(world, world.size, single.agree),
+        "together": everyone(group, together.agree),
+        "alone": alone(group, 1, single.agree),
+        "alone_with_all_threads": alone(group, group.size, single.agree),
     }
     added, before = (bytes_added(partial(together._step, part, teaching)) for teaching in (True, False))
     step = in_turns(steps, rounds=25, warm_up=3)
     busy = {name: busy_seconds(steps[name]) for name in ("together", "alone")}
     agreement = in_turns(agreements, rounds=5)
     flat = torch.zeros(added // 4)
-    adding = in_turns({"adding": lambda: world.add([flat])}, rounds=10)
+    adding = in_turns({"adding": lambda: group.all_reduce([flat])}, rounds=10)
     return {
-        "users": data.train.shape[0], "items": data.train.shape[1], "batch": len(batch), "processes": world.size,
+        "users": data.train.shape[0], "items": data.train.shape[1], "batch": len(batch), "processes": group.size,
         "median_step_seconds": medians(step), "fastest_step_seconds": fastest(step),
         "busy_step_seconds": busy,
         "median_agreement_seconds": medians(agreement), "fastest_agreement_seconds": fastest(agreement),
-        "bytes_added_a_step": added, "bytes_added_before_the_lesson": before,
-        "fastest_adding_seconds": fastest(adding)["adding"], "lesson_bytes": together.lesson.numel() * 4,
+        "bytes_added_a_step": added, "bytes_added_before_the_consensus_loss": before,
+        "fastest_adding_seconds": fastest(adding)["adding"], "consensus_loss_bytes": together.consensus_target.numel() * 4,
     }  # fmt: skip
 
 
@@ -116,9 +116,9 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     data, settings = Split.load(chosen.data), choose_settings(chosen.preset, words=chosen.set)
-    with joined() as world:
-        result = measure(data, settings, world)
-        if world.writes:
+    with joined() as group:
+        result = measure(data, settings, group)
+        if group.is_main:
             said = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "preset": chosen.preset}
             write(chosen.out, said | {"set": chosen.set} | result)
 

@@ -5,7 +5,7 @@ python benchmarks/bench_sampled_softmax.py time [--items 3000 25000 200000 50000
 
 DATA: prepared data sets, such as `concf prepare ciao --protocol released --out DATA`. Preset `reference`, whole and
 (--single) one head alone; --powers: of the proposal; --epochs: at most so many. A line a run, or a catalogue.
-Times: steps without a lesson on random pairs of 20,000 users, the ways in turns.
+Times: steps without a consensus target on random pairs of 20,000 users, the ways in turns.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def step_of(data: Split, samples: int | None, single: str | None, device: str) -
         if trainer.sampled is not None:  # the draw is a part of the step
             batch = replace(first, drawn=trainer.sampled.draw(0, 0, next(count)).to(trainer.device))
         with trainer._precision():
-            trainer._captured(batch, False)
+            trainer._graph(batch, False)
         if device == "cuda":
             torch.cuda.synchronize()
 

@@ -3,8 +3,8 @@
 python benchmarks/bench_scaling.py time [--device cuda]
 python benchmarks/bench_scaling.py memory --users 5000 --items 25000 --pairs 108000 [--steps 100] [--device cuda]
 
-Random pairs, popular items more often. An epoch with lessons; `memory` also ranks everyone by every head and builds
-the consensus once. --steps: stop the epoch after so many batches (said in the line).
+Random pairs, popular items more often. An epoch with consensus targets; `memory` also ranks everyone by every head and
+builds the consensus once. --steps: stop the epoch after so many batches (said in the line).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def random_split(n_users: int, n_items: int, n_pairs: int, seed: int = 0) -> Spl
 
 
 def trained(data: Split, device: str, objectives: tuple[str, ...] = FIVE, steps: int | None = None) -> dict[str, Any]:
-    """Seconds of one epoch with lessons (or of so many steps), and of ranking and consensus."""
+    """Seconds of one epoch with consensus targets (or of so many steps), and of ranking and consensus."""
     words = [f"objectives={list(objectives)}"]
     settings = choose_settings("reference", words=words, single=objectives[0] if len(objectives) == 1 else None)
     trainer = Trainer(data, settings, 0, device)
@@ -51,11 +51,11 @@ def trained(data: Split, device: str, objectives: tuple[str, ...] = FIVE, steps:
     teaching = len(objectives) > 1
     with trainer._precision():
         for batch in batches[:5]:
-            trainer._captured(batch, teaching)
+            trainer._graph(batch, teaching)
         _wait(device)
         start = time.perf_counter()
         for batch in batches:
-            trainer._captured(batch, teaching)
+            trainer._graph(batch, teaching)
         _wait(device)
     seconds = time.perf_counter() - start
     return {

@@ -67,7 +67,7 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
     def step(teaching: bool) -> Callable[[], None]:
         def work() -> None:
             with trainer._precision():
-                trainer._captured(batch, teaching)
+                trainer._graph(batch, teaching)
             _wait(device)
 
         return work
@@ -79,7 +79,7 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
     }
     times = in_turns(works, rounds=40, warm_up=5)
     middle, best = medians(times), fastest(times)
-    first = trainer.settings.consensus.first_lesson
+    first = trainer.settings.consensus.first_consensus_epoch
     repeats = 5 if device == "cuda" else 1
     epoch_seconds = [trainer.epoch(first + k)["seconds"] for k in range(repeats)]
     result = {
@@ -87,7 +87,7 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
         "median_seconds": middle, "fastest_seconds": best,
         "step_over_bare": middle["step"] / middle["bare"],
         "fastest_step_over_bare": best["step"] / best["bare"],
-        "lesson_epoch_seconds": sorted(epoch_seconds)[len(epoch_seconds) // 2],
+        "consensus_epoch_seconds": sorted(epoch_seconds)[len(epoch_seconds) // 2],
         "rank_validate_consensus_seconds": medians(in_turns({"agree": agree}, rounds=repeats))["agree"],
         "floor_milliseconds": floor_milliseconds(n_users, n_items, len(batch)),
         "threads": torch.get_num_threads(),

@@ -125,7 +125,7 @@ def training() -> str:
     rows = [
         [f"{line['data']} `{line['protocol']}`", f"{line['users']:,} x {line['items']:,}", str(line["threads"]),
          *(f"{1000 * line['median_seconds'][name]:.1f}" for name in ("bare", "warm_up_step", "step")),
-         f"{line['step_over_bare']:.1f}", f"{line['lesson_epoch_seconds']:.1f}",
+         f"{line['step_over_bare']:.1f}", f"{line['consensus_epoch_seconds']:.1f}",
          f"{line['rank_validate_consensus_seconds']:.2f}"]
         for line in lines("training")
     ]  # fmt: skip
@@ -182,10 +182,10 @@ def _training_gpu() -> str:
     step, floor = 1000 * line["median_seconds"]["step"], line["floor_milliseconds"]
     return (
         f"\nOn one {line['device']} at CiteULike `{line['protocol']}` sizes ({line['users']:,} x {line['items']:,}, "
-        f"{line['pairs']:,} pairs, TF32): a step with lessons and balancing {step:.2f} ms, waiting for each "
+        f"{line['pairs']:,} pairs, TF32): a step with consensus targets and balancing {step:.2f} ms, waiting for each "
         f"({1000 * line['median_seconds']['warm_up_step']:.2f} ms in warm-up), {step / floor:.1f} times a floor of "
         f"{floor:.2f} ms (the logits of E and E' touched nine times at 4.3 TB/s; the kernels hold none of them); an "
-        f"epoch {line['lesson_epoch_seconds']:.3f} s; agreement {line['rank_validate_consensus_seconds']:.3f} s; "
+        f"epoch {line['consensus_epoch_seconds']:.3f} s; agreement {line['rank_validate_consensus_seconds']:.3f} s; "
         f"{line['epochs']} epochs with agreement every 10, start and capture included, {line['run_seconds']:.0f} s; "
         f"{line['peak_allocated_bytes'] / 2**30:.2f} GiB at the peak. The authors' released code on the same card: "
         f"11.7 s an epoch in warm-up alone.\n"
@@ -222,9 +222,9 @@ def _scaling() -> str:
 
 ![seconds of an epoch against interactions, items and heads](scaling.png)
 
-An epoch has interactions / 1024 steps, so it is linear in the interactions. A step's softmax over items, the lesson's
-encoding of all items and the optimiser are linear in the items, beside parts that do not depend on them. Heads share
-gathers and lists; what each adds depends on its kind: the multinomial ones (the last two) cost most.
+An epoch has interactions / 1024 steps, so it is linear in the interactions. A step's softmax over items, the consensus
+loss's encoding of all items and the optimiser are linear in the items, beside parts that do not depend on them. Heads
+share gathers and lists; what each adds depends on its kind: the multinomial ones (the last two) cost most.
 
 """
     rows = [

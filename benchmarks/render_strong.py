@@ -16,21 +16,21 @@ from strong import ABLATIONS, CHOICE_SEEDS, DATA, RESULTS, ROOT
 
 FIGURES = ("recall@50", "ndcg@50")
 HEAD, AGREED = "ConCF `strong`, the head it ships", "ConCF `strong`, consensus"
-FUSION, JUDGED = "its voters trained apart, plain rank fusion", "its voters trained apart, judged"
-ALIKE = "two heads of weighted squares, judged"
+FUSION, JUDGED = "its voters trained apart, plain rank fusion", "its voters trained apart, re-ranked"
+ALIKE = "two heads of weighted squares, re-ranked"
 OURS = (HEAD, AGREED, FUSION, JUDGED, ALIKE)
-EVIDENCE = {  # stage and label in the trials -> what the judge hears
+EVIDENCE = {  # stage and label in the trials -> what the re-ranker hears
     ("7", "now"): "the voters' ranks, popularity, activity",
     ("4", "s"): "and the heads' scores",
-    ("5", "h1 h3"): "instead surprise and kinship",
-    ("7", "V1"): "scores, surprise, kinship, and what is of the item alone",
-    ("7", "V2"): "and likeness",
+    ("5", "h1 h3"): "instead z-score and relative score",
+    ("7", "V1"): "scores, z-score, relative score, and what is of the item alone",
+    ("7", "V2"): "and similarity",
     ("7", "V3 p q"): "and all these times popularity and activity, about what was built",
-    ("7", "V3 no"): "scores, surprise, kinship, likeness, and no ranks",
-    ("6", "full"): "beside, likeness of users, leave-one-out scores, likelihood ratios",
-    ("6", "+L x v I R"): "beside, likeness in the log, RP3beta's scores, nearest items",
-    ("7", "V3 hl"): "logarithms of surprise and kinship beside",
-    ("4", "s h e f c"): "scores, surprise, kinship, likeness, and what like users are recommended",
+    ("7", "V3 no"): "scores, z-score, relative score, similarity, and no ranks",
+    ("6", "full"): "beside, similarity of users, leave-one-out scores, likelihood ratios",
+    ("6", "+L x v I R"): "beside, similarity in the log, RP3beta's scores, nearest items",
+    ("7", "V3 hl"): "logarithms of z-score and relative score beside",
+    ("4", "s h e f c"): "scores, z-score, relative score, similarity, and what like users are recommended",
 }
 Series = dict[int, dict[str, float]]  # seed -> figures
 
@@ -43,7 +43,7 @@ def series() -> dict[str, dict[str, Series]]:
         who: dict[str, dict[str, Any]] = {
             "strong": {HEAD: line.get("best_head"), AGREED: "consensus"},
             "apart": {FUSION: "R-consensus", JUDGED: "consensus"},
-            "squares, judged": {ALIKE: "consensus"},
+            "squares, re-ranked": {ALIKE: "consensus"},
         }
         for title, row in who.get(key["variant"], {key["variant"]: key["variant"]}).items():
             found[key["data"]].setdefault(title, {})[key["seed"]] = rows[row]["test"]
@@ -112,12 +112,12 @@ def ablations(measured: str, without: frozenset[str] = frozenset()) -> str:
 
 
 def evidence() -> str:
-    """Validation and test Recall@50 of judges that hear more, in a prototype: means over splits, gains in percent."""
+    """Validation and test Recall@50 of re-ranks that hear more, in a prototype: means over splits, gains in percent."""
     found: dict[tuple[str, str, str], dict[str, list[float]]] = {}
     for line in lines("strong-trials-evidence-2"):
         if line.get("form") == "3":
             who = line["stage"].removeprefix("evidence "), line["label"], line["data"].rpartition("-")[0]
-            found.setdefault(who, {})[line["data"]] = [line["crossed"][0], line["test"][0]]
+            found.setdefault(who, {})[line["data"]] = [line["cross_fitted"][0], line["test"][0]]
     names, rows = list(reversed(DATA)), []
     for (stage, label), title in EVIDENCE.items():
         cells = []
@@ -177,7 +177,7 @@ def plot(target: Path) -> None:
                 AGREED: "strong",
                 FUSION: "apart",
                 JUDGED: "apart",
-                ALIKE: "squares, judged",
+                ALIKE: "squares, re-ranked",
             }.get(who, who)
             took = [
                 line["seconds"] for line in every if line["key"]["data"] == name and line["key"]["variant"] == variant
@@ -187,8 +187,8 @@ def plot(target: Path) -> None:
                 HEAD: "strong, head",
                 AGREED: "strong, consensus",
                 FUSION: "apart, fused",
-                JUDGED: "apart, judged",
-                ALIKE: "squares, judged",
+                JUDGED: "apart, re-ranked",
+                ALIKE: "squares, re-ranked",
             }.get(who, who)
             axis.scatter(max(mean(took), 0.02), value(runs, "recall@50"), color="C0" if ours else "0.5", s=22)
             axis.annotate(
@@ -213,7 +213,9 @@ def page() -> str:
     filled = {
         "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
         "ablations": ablations("strong-ablations"),
-        "former": ablations("strong-former", frozenset({"no lesson", "no judge", "no guests", "everyone is taught"})),
+        "former": ablations(
+            "strong-former", frozenset({"none", "no re-ranker", "no fixed voters", "everyone is taught"})
+        ),
         "evidence": evidence(),
         "goal": goal(known),
         "n": f"{sum(len(lines(name)) for name in trials):,}",

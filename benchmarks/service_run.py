@@ -22,16 +22,16 @@ def make(folder: Path, users: int, items: int, seed: int = 0) -> Path:
     """A finished run of untrained heads and their consensus, with its data set inside."""
     log = Simulation(users=users, items=items, events=40 * users, popularity=0.3).draw(seed)
     data = prepare(log, protocol="random", seed=seed)
-    settings = choose_settings("reference", words=["model.spread=1.0"])
+    settings = choose_settings("reference", words=["model.initial_std=1.0"])
     run = Run(data, settings, seed, make_model(data, settings, seed=seed))
     heads = run.model.factors()
     everyone = torch.arange(data.interactions.n_users).numpy()
     newest = torch.stack([torch.from_numpy(rank(each, everyone, PLACES, seen=data.train)) for each in heads.values()])
-    steadiness = torch.rand(newest.shape, generator=torch.Generator().manual_seed(seed))
-    _, agreed = consensus(newest, [], data.interactions.n_items, settings.consensus.shown, places=PLACES)
+    consistency = torch.rand(newest.shape, generator=torch.Generator().manual_seed(seed))
+    _, agreed = consensus(newest, [], data.interactions.n_items, settings.consensus.shown, top_k=PLACES)
     figures = {name: 0.1 + place / 100 for place, name in enumerate([*heads, R_CONSENSUS, CONSENSUS])}
     both = {CONSENSUS: agreed, R_CONSENSUS: agreed}
-    run.notice(0, figures, both, lambda: {"items": newest.clone(), "steadiness": steadiness})
+    run.notice(0, figures, both, lambda: {"items": newest.clone(), "consistency": consistency})
     run.epoch, run.finished = 1, True
     home = RunFolder(folder)
     home.begin(run)

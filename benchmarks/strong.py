@@ -2,7 +2,7 @@
 
     python benchmarks/strong.py baselines         # with the settings that docs/baselines.md chose on seed 0
     python benchmarks/strong.py test              # strong, and the same voters trained apart: seeds 5 to 9
-    python benchmarks/strong.py ablations         # strong without each part: seeds 0 to 4, judged by validation
+    python benchmarks/strong.py ablations         # strong without each part: seeds 0 to 4, re-ranked by validation
     python benchmarks/strong.py alone             # one run with the machine to itself: how long it takes
     python benchmarks/strong.py steps             # steps and rankings of that run, where a whole one takes too long
     python benchmarks/render_strong.py
@@ -27,10 +27,10 @@ from measuring import busy_cores, in_turns, medians
 from torch import Tensor
 
 from concf.consensus.agreement import Agreement
-from concf.consensus.features import ABOUT_BOTH, Witness
+from concf.consensus.features import PAIR_FEATURES, HeadFeatures
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import BASELINES
 from concf.training.config.presets import choose_settings
 from concf.training.memory import kept_memory
@@ -43,22 +43,22 @@ DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-re
 TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(5)
 ALONE = ("citeulike-paper", 5)  # data and seed
 AT, METRICS = (20, 50), ("recall", "ndcg")
-RANKS_ALONE, NO_LIKENESS = "a judge that hears ranks alone", "a judge that hears no likeness"
+RANKS_ALONE, NO_LIKENESS = "a re-ranker that hears ranks alone", "a re-ranker that hears no similarity"
 VOTERS = '"weighted-squares@0.02","weighted-squares@0.04","cosine-softmax@0.15","cosine-softmax@0.2"'
-PUPILS = '"weighted-squares@0.03#pupil","weighted-squares@0.04#pupil","weighted-squares@0.05#pupil"'
+STUDENTS = '"weighted-squares@0.03#student","weighted-squares@0.04#student","weighted-squares@0.05#student"'
 ABLATIONS = {
     "strong": [],
-    "no lesson": ["consensus.weight=0"],
-    "no judge": ["consensus.judged=false"],
+    "none": ["consensus.weight=0"],
+    "no re-ranker": ["consensus.rerank=false"],
     RANKS_ALONE: [],
     NO_LIKENESS: [],
-    "three pupils": [f"objectives=[{VOTERS},{PUPILS}]"],
-    "no guests": ["consensus.guests=[]"],
-    "everyone is taught": ["consensus.untaught=[]"],
-    "twice the lesson": ["consensus.weight=0.01"],
-    "scores x 10 in the lesson": ["losses.squares_lesson=10"],
-    "all voices alike": ["consensus.trust=none"],
-    "no judge, with steadiness": ["consensus.judged=false", "consensus.steadiness=100"],
+    "three student heads": [f"objectives=[{VOTERS},{STUDENTS}]"],
+    "no fixed voters": ["consensus.fixed_voters=[]"],
+    "everyone is taught": ["consensus.undistilled=[]"],
+    "twice the consensus target": ["consensus.weight=0.01"],
+    "scores x 10 in the consensus target": ["losses.squares_scale=10"],
+    "all voter weights alike": ["consensus.voter_temperature=none"],
+    "no re-ranker, with consistency": ["consensus.rerank=false", "consensus.consistency_temperature=100"],
     "64 dimensions": ["model.dimensions=64"],
     "128 dimensions": ["model.dimensions=128"],
 }
@@ -66,10 +66,10 @@ SQUARES = '"weighted-squares@0.03","weighted-squares@0.04"'
 TESTED = {
     "strong": [],
     "apart": ["consensus.weight=0"],
-    "squares, judged": [
+    "squares, re-ranked": [
         f"objectives=[{SQUARES}]",
-        "consensus.guests=[]",
-        "consensus.untaught=[]",
+        "consensus.fixed_voters=[]",
+        "consensus.undistilled=[]",
         "consensus.weight=0",
     ],
 }
@@ -88,23 +88,23 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
 
 
 @contextmanager
-def hearing(variant: str) -> Iterator[None]:
-    """A judge that hears less, for the variants that are about it."""
-    heads, all_of_it = Agreement._witnesses, Witness.__call__
+def candidates(variant: str) -> Iterator[None]:
+    """A re-ranker that hears less, for the variants that are about it."""
+    heads, all_of_it = Agreement._witnesses, HeadFeatures.__call__
 
-    def without_likeness(self: Witness, users: Tensor, items: Tensor) -> Tensor:
+    def without_likeness(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
         said = all_of_it(self, users, items)
-        said[..., ABOUT_BOTH - 2 : ABOUT_BOTH] = 0
+        said[..., PAIR_FEATURES - 2 : PAIR_FEATURES] = 0
         return said
 
     if variant == RANKS_ALONE:
         Agreement._witnesses = lambda self: []  # type: ignore[method-assign]  # noqa: ARG005
     if variant == NO_LIKENESS:
-        Witness.__call__ = without_likeness  # type: ignore[method-assign]
+        HeadFeatures.__call__ = without_likeness  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Agreement._witnesses, Witness.__call__ = heads, all_of_it  # type: ignore[method-assign]
+        Agreement._witnesses, HeadFeatures.__call__ = heads, all_of_it  # type: ignore[method-assign]
 
 
 def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
     name, seed, variant, changes = job
     data = split_of(name, seed, folder)
     begin = time.perf_counter()
-    with hearing(variant):
+    with candidates(variant):
         run = train(data, choose_settings("strong", words=changes), seed=seed, device=device)
     seconds = time.perf_counter() - begin
     rows = {
@@ -137,7 +137,7 @@ def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
     }
 
 
-def measure(jobs: list[Job], book: Book, folder: Path, device: str | None, workers: int) -> None:
+def measure(jobs: list[Job], book: ResultsLog, folder: Path, device: str | None, workers: int) -> None:
     """Those that the book does not have, several at a time."""
     missing = [job for job in jobs if book.find(_key(job)) is None]
     context = multiprocessing.get_context("spawn")
@@ -165,7 +165,7 @@ def chosen_settings(name: str, model: str) -> dict[str, Any]:
     return dict(best["key"]["settings"])
 
 
-def baselines(book: Book, folder: Path) -> None:
+def baselines(book: ResultsLog, folder: Path) -> None:
     for name in DATA:
         for model, candidate in BASELINES.items():
             settings = candidate.make(**chosen_settings(name, model))
@@ -182,14 +182,14 @@ def baselines(book: Book, folder: Path) -> None:
             print(name, model, flush=True)
 
 
-def alone(book: Book, folder: Path, device: str | None) -> None:
+def alone(book: ResultsLog, folder: Path, device: str | None) -> None:
     job: Job = (*ALONE, "strong", ())
     found = trained(job, folder, device)
     book.add(_key(job) | {"alone": True, "device": found["device"]}, found)
     print(found["seconds"], "s", flush=True)
 
 
-def steps(book: Book, folder: Path, device: str | None) -> None:
+def steps(book: ResultsLog, folder: Path, device: str | None) -> None:
     """Medians of six of each, and what they make of a whole run."""
     data, settings = split_of(*ALONE, folder), choose_settings("strong")
     trainer = Trainer(data, settings, ALONE[1], device or "cpu")
@@ -201,7 +201,7 @@ def steps(book: Book, folder: Path, device: str | None) -> None:
     }
     with kept_memory(trainer.model):
         took = medians(in_turns(works, 6))
-    epochs, every, first = settings.training.epochs, settings.consensus.every, settings.consensus.first_lesson
+    epochs, every, first = settings.training.epochs, settings.consensus.every, settings.consensus.first_consensus_epoch
     whole = len(batches) * (first * took["step"] + (epochs - first) * took["taught_step"])
     whole += len({*range(0, epochs, every), epochs - 1}) * took["ranking"]
     line = {"seconds": took, "batches": len(batches), "whole_run_seconds": whole, "threads": torch.get_num_threads()}
@@ -221,11 +221,11 @@ def main() -> None:
     parser.add_argument("--variants", nargs="*")
     options = parser.parse_args()
     if options.what == "baselines":
-        baselines(Book(options.results / "strong-baselines.jsonl"), options.data)
+        baselines(ResultsLog(options.results / "strong-baselines.jsonl"), options.data)
         return
     if options.what in ("alone", "steps"):
         work = {"alone": alone, "steps": steps}[options.what]
-        work(Book(options.results / f"strong-{options.what}.jsonl"), options.data, options.device)
+        work(ResultsLog(options.results / f"strong-{options.what}.jsonl"), options.data, options.device)
         return
     test = options.what == "test"
     variants = TESTED if test else ABLATIONS
@@ -236,7 +236,7 @@ def main() -> None:
         for seed in options.seeds or (TEST_SEEDS if test else CHOICE_SEEDS)
         if name in options.only and variant in (options.variants or variants)
     ]
-    book = Book(options.results / ("strong.jsonl" if test else "strong-ablations.jsonl"))
+    book = ResultsLog(options.results / ("strong.jsonl" if test else "strong-ablations.jsonl"))
     measure(jobs, book, options.data, options.device, options.workers)
 
 

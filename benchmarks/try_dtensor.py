@@ -57,11 +57,11 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    with joined() as world:
-        mesh = init_device_mesh("cpu", (world.size,))
+    with joined() as group:
+        mesh = init_device_mesh("cpu", (group.size,))
         whole = torch.randn(ROWS, SIZE, generator=torch.Generator().manual_seed(0))
-        mine = torch.randint(ROWS, (BATCH,), generator=torch.Generator().manual_seed(world.rank))
-        everyone = DTensor.from_local(world.gather(mine, BATCH * world.size), mesh, [Replicate()])
+        mine = torch.randint(ROWS, (BATCH,), generator=torch.Generator().manual_seed(group.rank))
+        everyone = DTensor.from_local(group.gather(mine, BATCH * group.size), mesh, [Replicate()])
         flat = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
         grouped = nn.Parameter(distribute_tensor(whole[None], mesh, [Shard(1)]))
         found = {
@@ -74,9 +74,9 @@ def main() -> None:
         optimiser.step()
         state = optimiser.state[flat]["exp_avg"].to_local().shape[0]
         dist.barrier()
-        if world.writes:
-            sizes = {"rows": ROWS, "dimensions": SIZE, "batch_of_a_process": BATCH, "processes": world.size}
-            write("dtensor", sizes | {"rows_of_a_process": ROWS // world.size, "state_rows_held": state} | found)
+        if group.is_main:
+            sizes = {"rows": ROWS, "dimensions": SIZE, "batch_of_a_process": BATCH, "processes": group.size}
+            write("dtensor", sizes | {"rows_of_a_process": ROWS // group.size, "state_rows_held": state} | found)
 
 
 if __name__ == "__main__":

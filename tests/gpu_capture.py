@@ -30,8 +30,8 @@ from torch import Tensor
 
 from concf.model import kernels
 from concf.training.config.settings import ConCFSettings
-from concf.training.cuda_graphs import Lanes
-from concf.training.head_losses import Branches
+from concf.training.cuda_graphs import Streams
+from concf.training.head_losses import HeadLosses
 from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
@@ -142,7 +142,7 @@ class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None) -> None:
         self.trainer = Trainer(small(), chosen(preset, dropout, samples), 3, "cuda")
         self.patch, self.poison = monkeypatch, Poison()
-        self.trainer._captured.on = False
+        self.trainer._graph.on = False
         for epoch in range(2):
             self.trainer.epoch(epoch)
             self.trainer.agree()
@@ -154,10 +154,14 @@ class Lab:
         self.start = [part.clone() for part in moving(self.trainer)]
         torch.cuda.synchronize()
 
-    def lanes(self) -> dict[str, tuple[Lanes, int]]:
+    def streams(self) -> dict[str, tuple[Streams, int]]:
         """All streams of a step by name."""
         trainer = self.trainer
-        owners = {"step": trainer.lanes, "own": trainer.branches.lanes, "lesson": trainer.branches.lesson_lanes}
+        owners = {
+            "step": trainer.streams,
+            "own": trainer.head_losses.streams,
+            "consensus_loss": trainer.head_losses.consensus_streams,
+        }
         return {f"{name} {k}": (owner, k) for name, owner in owners.items() for k in range(len(owner.streams))}
 
     def again(self, step: Callable[[], Tensor]) -> list[Tensor]:
@@ -172,7 +176,7 @@ class Lab:
 
     def eager(self) -> list[Tensor]:
         """One thing after the other, on one stream."""
-        owners = {id(owner): owner for owner, _ in self.lanes().values()}.values()
+        owners = {id(owner): owner for owner, _ in self.streams().values()}.values()
         streams = [owner.streams for owner in owners]
         for owner in owners:
             owner.streams = []
@@ -184,42 +188,42 @@ class Lab:
     @contextmanager
     def hazards(self, held_up: str | None) -> Iterator[None]:
         """One stream is slow, there and back; what streams have given back is poisoned."""
-        slow, poison = self.lanes().get(held_up or ""), self.poison
-        lane, join, end, own = Lanes.lane, Lanes.join, Lanes.end, Branches._own
+        slow, poison = self.streams().get(held_up or ""), self.poison
+        stream, join, end, own = Streams.stream, Streams.join, Streams.end, HeadLosses._own
 
         @contextmanager
-        def slow_lane(owner: Lanes, place: int, *handed: Tensor) -> Iterator[None]:
-            with lane(owner, place, *handed):
+        def slow_lane(owner: Streams, place: int, *broadcast: Tensor) -> Iterator[None]:
+            with stream(owner, place, *broadcast):
                 if slow == (owner, place):
                     torch.cuda._sleep(HELD_UP)
                 yield
                 poison.free()
             poison.free()
 
-        def poisoned(method: Callable[[Lanes], None]) -> Callable[[Lanes], None]:
-            def both(owner: Lanes) -> None:
+        def poisoned(method: Callable[[Streams], None]) -> Callable[[Streams], None]:
+            def both(owner: Streams) -> None:
                 poison.free()
                 method(owner)
                 poison.free()
 
             return both
 
-        def slow_back(owner: Branches, name: str, *parts: Any) -> Tensor:
+        def slow_back(owner: HeadLosses, name: str, *parts: Any) -> Tensor:
             cost = own(owner, name, *parts)
-            mine = slow is not None and slow == (owner.lanes, owner.model.names.index(name))
+            mine = slow is not None and slow == (owner.streams, owner.model.names.index(name))
             return HeldUp.apply(cost) if mine else cost
 
         with self.patch.context() as patch:
-            patch.setattr(Lanes, "lane", slow_lane)
-            patch.setattr(Lanes, "join", poisoned(join))
-            patch.setattr(Lanes, "end", poisoned(end))
-            patch.setattr(Branches, "_own", slow_back)
+            patch.setattr(Streams, "stream", slow_lane)
+            patch.setattr(Streams, "join", poisoned(join))
+            patch.setattr(Streams, "end", poisoned(end))
+            patch.setattr(HeadLosses, "_own", slow_back)
             yield
 
     def replays(self, held_up: str | None, times: int) -> Iterator[list[Tensor]]:
         """What each replay of a newly captured step leaves behind."""
         with self.hazards(held_up):
-            captured = self.trainer._captured._capture(self.batch, True)
+            captured = self.trainer._graph._capture(self.batch, True)
 
         def replay() -> Tensor:
             self.poison.graph(captured.graph.pool())
@@ -255,7 +259,7 @@ def test_replays_have_the_bits_of_one_stream(
     monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None
 ) -> None:
     lab = Lab(monkeypatch, preset, dropout, samples)
-    expected, held_up = lab.eager(), [None, *lab.lanes()]
+    expected, held_up = lab.eager(), [None, *lab.streams()]
     assert all(part.isfinite().all() for part in expected)
     times = -(-REPLAYS // len(held_up))
     different = {each: sum(not equal(found, expected) for found in lab.replays(each, times)) for each in held_up}
@@ -269,18 +273,18 @@ def test_no_two_lanes_of_a_step_are_one_stream(heads: int) -> None:
     names = {"objectives": tuple(f"bpr#{k}" for k in range(heads))}
     for _ in range(3):
         trainer = Trainer(small(), chosen("reference", 0.0, None).model_copy(update=names), 3, "cuda")
-        owners = (trainer.lanes, trainer.branches.lanes, trainer.branches.lesson_lanes)
-        streams = [trainer._captured.stream, *(stream for owner in owners for stream in owner.streams)]
+        owners = (trainer.streams, trainer.head_losses.streams, trainer.head_losses.consensus_streams)
+        streams = [trainer._graph.stream, *(stream for owner in owners for stream in owner.streams)]
         assert len({stream.cuda_stream for stream in streams}) == len(streams)
 
 
 @pytest.mark.usefixtures("kind", "in_order")
 def test_a_race_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fault of old: what a lane reads is given back, and so to others, while the lane may still be at work."""
+    """The fault of old: what a stream reads is given back, and so to others, while the stream may still be at work."""
     lab = Lab(monkeypatch, "reference", 0.0, None)
-    expected, lane = lab.eager(), Lanes.lane
-    monkeypatch.setattr(Lanes, "lane", lambda owner, place, *_: lane(owner, place))
-    assert all(not equal(found, expected) for held_up in lab.lanes() for found in lab.replays(held_up, 2))
+    expected, stream = lab.eager(), Streams.stream
+    monkeypatch.setattr(Streams, "stream", lambda owner, place, *_: stream(owner, place))
+    assert all(not equal(found, expected) for held_up in lab.streams() for found in lab.replays(held_up, 2))
 
 
 @CASES
@@ -299,7 +303,7 @@ def test_replays_differ_by_rounding_alone(
 @pytest.mark.usefixtures("kind", "in_order")
 def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float, samples: int | None) -> None:
     captured, eager = (Trainer(small(), chosen(preset, dropout, samples), 3, "cuda") for _ in range(2))
-    eager._captured.on = False
+    eager._graph.on = False
     losses = []
     for epoch in range(4):
         one, other = captured.epoch(epoch), eager.epoch(epoch)
@@ -308,6 +312,6 @@ def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float
         assert equal(moving(captured), moving(eager))
         for trainer in (captured, eager):
             trainer.agree()
-    assert len(captured._captured.graphs) >= 2
-    assert not eager._captured.graphs
+    assert len(captured._graph.graphs) >= 2
+    assert not eager._graph.graphs
     assert losses[-1] < losses[0]

@@ -221,7 +221,7 @@ def small() -> Split:
 def settings(preset: str, **parts: Any) -> ConCFSettings:
     changes = {
         "model": {"dimensions": 24, "dropout": 0.0, "spread": 0.3},
-        "consensus": {"every": 1, "window": 2, "places": 20, "kept": 40, "length": 10, "tail": 30},
+        "consensus": {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30},
         "training": {"epochs": 4, "batch": 64, "metric": "recall@10", "tf32": False},
     }
     return choose_settings(preset, changes | {name: changes.get(name, {}) | part for name, part in parts.items()})
@@ -229,7 +229,7 @@ def settings(preset: str, **parts: Any) -> ConCFSettings:
 
 def close(one: dict[str, Any], other: dict[str, Any], share: float) -> None:
     """Losses up to a share; gradients and the weights that follow them are ten times as sensitive."""
-    for name, times in (("loss", 1), ("lesson", 1), ("gradient", 10), ("weight", 10)):
+    for name, times in (("loss", 1), ("consensus_loss", 1), ("gradient", 10), ("weight", 10)):
         expected = pytest.approx(list(other[name].values()), rel=times * share, abs=1e-6)
         assert list(one[name].values()) == expected, name
 
@@ -248,7 +248,7 @@ def moving(trainer: Trainer) -> list[Tensor]:
     optimisers = (trainer.optimiser, trainer.weight_optimiser)
     states = [part for optimiser in optimisers for state in optimiser.state.values() for part in state.values()]
     parameters = [parameter.data for parameter in trainer.model.parameters()]
-    return [*parameters, trainer.weights, trainer.initial, trainer.pull, trainer.lesson, *states]
+    return [*parameters, trainer.weights, trainer.initial, trainer.pull, trainer.consensus_target, *states]
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
             trainer.agree()
         follow(first, second)
     if second.agreement.teaches(3):
-        assert any(teaching for _, teaching in first._captured.graphs)
+        assert any(teaching for _, teaching in first._graph.graphs)
 
 
 @pytest.mark.parametrize("objectives", [FIVE, ("bpr", "cosine-softmax@0.3", "multinomial")])
@@ -279,7 +279,7 @@ def test_epochs_with_a_sampled_softmax_equal_those_on_the_cpu(objectives: tuple[
         for trainer in (first, second):
             trainer.agree()
         follow(first, second)
-    assert first._captured.graphs
+    assert first._graph.graphs
 
 
 def test_a_whole_run_on_the_gpu_learns_as_on_the_cpu() -> None:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from gpu_kernels import settings, small
 
 from concf.runtime import process_group as worlds
-from concf.runtime.process_group import World
+from concf.runtime.process_group import ProcessGroup
 from concf.training import cuda_graphs as capture
 from concf.training import train as training
 from concf.training.config.settings import ConCFSettings
@@ -40,7 +40,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 DIVIDED = ("mlp", "mf", "sampled")
 
 
-class Several(World):
+class Several(ProcessGroup):
     """One process that talks as if there were others."""
 
     @property
@@ -57,21 +57,21 @@ def chosen(case: str) -> ConCFSettings:
     return settings("reference", model=model, losses=losses, training=limits | {"weight_decay": 1e-3})
 
 
-def trained(case: str, world: World = worlds.ALONE, **words: Any) -> list[dict[str, Any]]:
-    return training.train(small(), chosen(case), seed=3, device="cuda", world=world, **words).history
+def trained(case: str, group: ProcessGroup = worlds.ALONE, **words: Any) -> list[dict[str, Any]]:
+    return training.train(small(), chosen(case), seed=3, device="cuda", group=group, **words).history
 
 
-def train_all(world: World, folder: Path) -> None:
+def train_all(group: ProcessGroup, folder: Path) -> None:
     """Every case in double precision, whole and divided, and one in single, in which the GPU's own kernels are used."""
     for case in CHANGES:
-        found = {"whole": trained(case, world)}
+        found = {"whole": trained(case, group)}
         if case in DIVIDED:
-            found["divided"] = trained(case, replace(world, divides=True), out=folder / f"divided {case}")
-        if world.writes:
+            found["divided"] = trained(case, replace(group, divides=True), out=folder / f"divided {case}")
+        if group.is_main:
             (folder / f"{case}.json").write_text(json.dumps(found))
     torch.set_default_dtype(torch.float32)
-    found = {"whole": trained("mlp", world)}
-    if world.writes:
+    found = {"whole": trained("mlp", group)}
+    if group.is_main:
         (folder / "single.json").write_text(json.dumps(found))
 
 
@@ -87,8 +87,8 @@ def main() -> None:
     shared = torch.cuda.device_count() < size
     if shared:
         worlds._backend = lambda: "gloo"
-    with worlds.joined(60) as world:
-        train_all(replace(world, place=0) if shared else world, folder)
+    with worlds.joined(60) as group:
+        train_all(replace(group, place=0) if shared else group, folder)
 
 
 def figures(record: Any) -> list[float]:
@@ -114,7 +114,7 @@ def test_processes_on_gpus_train_as_one(processes: int, monkeypatch: pytest.Monk
             for mine, theirs in zip(history, alone, strict=True):
                 assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), (case, name)
     alone, (found,) = trained("mlp"), json.loads((tmp_path / "single.json").read_text()).values()
-    for name in ("loss", "lesson"):
+    for name in ("loss", "consensus_loss"):
         for mine, theirs in zip(found, alone, strict=True):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-2, abs=1e-6), name
 

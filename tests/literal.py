@@ -45,25 +45,28 @@ class LiteralConCF:
     """Algorithm 1 on a model of its own."""
 
     def __init__(
-        self, model: Model, settings: ConCFSettings, train: csr_array, guests: list[Lists] | None = None,
+        self, model: Model, settings: ConCFSettings, train: csr_array, fixed_voters: list[Lists] | None = None,
         held: csr_array | None = None,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.train = model, settings, train
-        self.guests, self.held = guests or [], held  # rankings of guests; the validation part, for voices
+        self.fixed_voters, self.held = (
+            fixed_voters or [],
+            held,
+        )  # rankings of fixed voters; the validation part, for voter weights
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
         self.pulls: list[Tensor] = []
         self.rankings: dict[int, list[Lists]] = {}  # epoch -> one for each head
-        self.lesson: Lists | None = None
+        self.consensus_target: Lists | None = None
 
-    def branches(self) -> list[Branch]:
+    def head_losses(self) -> list[Branch]:
         return [Branch(self.model, name, self.train, self.settings) for name in self.model.names]
 
     def teaches(self, epoch: int) -> bool:
         """Line 6 of Algorithm 1, and the other two readings of it."""
         chosen = self.settings.consensus
-        if self.lesson is None or chosen.weight == 0:
+        if self.consensus_target is None or chosen.weight == 0:
             return False
         if chosen.begins == "full-window":
             return len(self.rankings) >= chosen.window
@@ -76,7 +79,7 @@ class LiteralConCF:
             self.move(torch.stack(self.pulls).mean(0))
         self.pulls = []
         own, taught, scale = torch.stack(reports).mean(0).tolist()
-        return {"loss": own, "lesson": taught, "gradient": scale, "weight": self.weights.tolist()}
+        return {"loss": own, "consensus_loss": taught, "gradient": scale, "weight": self.weights.tolist()}
 
     def step(
         self, epoch: int, users: list[int], positives: list[int], negatives: list[int], drawn: Draws | None = None
@@ -85,10 +88,10 @@ class LiteralConCF:
         chosen, training = self.settings.consensus, self.settings.training
         weights = self.weights.clone().requires_grad_()
         own, taught, totals = [], [], []
-        for branch, weight in zip(self.branches(), weights.unbind(), strict=True):
+        for branch, weight in zip(self.head_losses(), weights.unbind(), strict=True):
             own.append(branch.own_loss(users, positives, negatives, drawn))
-            listens = self.teaches(epoch) and branch.name not in chosen.untaught
-            taught.append(branch.lesson_loss(users, self.lesson) if listens else torch.zeros(()))
+            listens = self.teaches(epoch) and branch.name not in chosen.undistilled
+            taught.append(branch.lesson_loss(users, self.consensus_target) if listens else torch.zeros(()))
             totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
         scale = torch.stack([self.gradient_scale(total) for total in totals])
         parameters = dict(self.model.named_parameters())
@@ -104,7 +107,7 @@ class LiteralConCF:
         return torch.stack([own, taught, scale.detach()])
 
     def loudness(self, weight: Tensor) -> Tensor | float:
-        """What a head's lesson is weighed with: lambda_x itself, or a number that was clipped."""
+        """What a head's score in the consensus loss is weighed with: lambda_x itself, or a number that was clipped."""
         if self.settings.consensus.weight_range is None:
             return weight
         low, high = self.settings.consensus.weight_range
@@ -147,19 +150,19 @@ class LiteralConCF:
         """Rank every user by every head, and build everyone's consensus (Eq. 10-12)."""
         chosen, (n_users, n_items), dense = self.settings.consensus, self.train.shape, self.train.toarray()
         self.rankings[epoch] = []
-        for branch in self.branches():
+        for branch in self.head_losses():
             scores = branch.scores.tolist()
             unseen = [[i for i in range(n_items) if not dense[u, i]] for u in range(n_users)]
             self.rankings[epoch].append(
                 [sorted(unseen[u], key=lambda i, u=u: (-scores[u][i], i)) for u in range(n_users)]
             )
-        self.rankings[epoch] += self.guests
+        self.rankings[epoch] += self.fixed_voters
         times = list(self.rankings)
-        self.voices = [1.0] * len(self.rankings[epoch])
-        if chosen.trust is not None:
+        self.voter_weights = [1.0] * len(self.rankings[epoch])
+        if chosen.voter_temperature is not None:
             found = [self.recall(lists) for lists in self.rankings[epoch]]
-            loudest = max(v for v, name in zip(found, self.electorate(), strict=True) if name not in chosen.silent)
-            self.voices = [exp(-(1 - v / loudest) / chosen.trust) for v in found]
+            loudest = max(v for v, name in zip(found, self.electorate(), strict=True) if name not in chosen.non_voting)
+            self.voter_weights = [exp(-(1 - v / loudest) / chosen.voter_temperature) for v in found]
         if chosen.window_moves:
             window = times[-chosen.window :]
         else:  # refreshed at epoch |Q| p, too late for that epoch's consensus, then frozen
@@ -169,22 +172,22 @@ class LiteralConCF:
         voting = times[-2] if late else times[-1]
         agreed = [self.consensus_of(u, voting, window) for u in range(n_users)]
         by_rank = [self.consensus_of(u, voting, []) for u in range(n_users)]
-        if chosen.judged:
-            agreed = self.judged(agreed, voting)
+        if chosen.rerank:
+            agreed = self.reranked(agreed, voting)
         end = None if chosen.tail is None else chosen.length + chosen.tail
-        self.lesson = [items[:end] for items in agreed]
+        self.consensus_target = [items[:end] for items in agreed]
         return {"consensus": agreed, "R-consensus": by_rank}
 
-    def judged(self, agreed: Lists, voting: int, learners: list[int] | None = None) -> Lists:
-        """Every user's list in the order of a judge that `learners`, or all who are validated, have taught."""
+    def reranked(self, agreed: Lists, voting: int, learners: list[int] | None = None) -> Lists:
+        """Every user's list in the order of a re-ranker that `learners`, or all who are validated, have taught."""
         valid = self.held.toarray() > 0
         everyone = [u for u in range(len(agreed)) if valid[u].any()]
         told = [self.told(u, agreed[u], voting) for u in range(len(agreed))]
         wanted = [torch.tensor([float(valid[u, item]) for item in agreed[u]]) for u in range(len(agreed))]
-        voters = [head for head, name in enumerate(self.electorate()) if name not in self.settings.consensus.silent]
-        loud, plain = [self.voices[head] for head in voters], torch.zeros(told[0].shape[1])
-        for place, voice in enumerate(loud):
-            plain[3 * place + 1] = voice / (sum(loud) / len(loud))
+        voters = [head for head, name in enumerate(self.electorate()) if name not in self.settings.consensus.non_voting]
+        loud, plain = [self.voter_weights[head] for head in voters], torch.zeros(told[0].shape[1])
+        for place, voter_weight in enumerate(loud):
+            plain[3 * place + 1] = voter_weight / (sum(loud) / len(loud))
         drawn = 10 * torch.cat([told[u] for u in everyone]).var(0, correction=0).clamp(min=1e-6)
 
         def cost(weights: Tensor) -> Tensor:
@@ -204,7 +207,7 @@ class LiteralConCF:
                 while cost(weights - step) > cost(weights) + 1e-12:
                     step = step / 2
                 weights = weights - step
-        self.judge = weights
+        self.reranker = weights
         scores = [(each @ weights).tolist() for each in told]
         return [
             [items[place] for place in sorted(range(len(items)), key=lambda place, u=u: (-scores[u][place], place))]
@@ -212,18 +215,18 @@ class LiteralConCF:
         ]
 
     def told(self, u: int, items: list[int], voting: int) -> Tensor:
-        """[items, 3 voters + 5 + 16 heads] what a judge looks at."""
+        """[items, 3 voters + 5 + 16 heads] what a re-ranker looks at."""
         chosen, dense = self.settings.consensus, torch.from_numpy(self.train.toarray() > 0)
         popular, active = ([log(max(n, 1)) for n in dense.sum(side).tolist()] for side in (0, 1))
-        heads = [vectors for name, vectors in self.model.factors().items() if name not in chosen.silent]
+        heads = [vectors for name, vectors in self.model.factors().items() if name not in chosen.non_voting]
         scores, rows = [head.scores(torch.arange(len(active))) for head in heads], []
         for item in items:
             p = (popular[item] - sum(popular) / len(popular)) / max(spread(tuple(popular)), 1e-9)
             q = (active[u] - sum(active) / len(active)) / max(spread(tuple(active)), 1e-9)
             row = []
             for voter, name in enumerate(self.electorate()):
-                if name not in chosen.silent:
-                    named, t = self.rankings[voting][voter][u][: chosen.places], chosen.temperature
+                if name not in chosen.non_voting:
+                    named, t = self.rankings[voting][voter][u][: chosen.top_k], chosen.temperature
                     rank = named.index(item) if item in named else float("inf")
                     row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
             row += [p, p**2, p**3, p * q, p**2 * q]
@@ -234,7 +237,7 @@ class LiteralConCF:
         return torch.tensor(rows).reshape(len(items), -1)
 
     def electorate(self) -> list[str]:
-        return [*self.model.names, *self.settings.consensus.guests]
+        return [*self.model.names, *self.settings.consensus.fixed_voters]
 
     def recall(self, lists: Lists) -> float:
         """Of the validation items among the first n, the mean over users who have any."""
@@ -246,21 +249,21 @@ class LiteralConCF:
         return sum(shares) / len(shares)
 
     def consensus_of(self, u: int, voting: int, window: list[int]) -> list[int]:
-        """One user's, by the ranking of the epoch `voting`, steadiness over those of the epochs `window`."""
+        """One user's, by the ranking of the epoch `voting`, consistency over those of the epochs `window`."""
         chosen, n_items = self.settings.consensus, self.train.shape[1]
         kept = min(chosen.kept or n_items, n_items)
         votes: dict[int, int] = {}
         best: dict[int, int] = {}
         for head, name in enumerate(self.electorate()):
-            if name in chosen.silent:
+            if name in chosen.non_voting:
                 continue
-            voice = self.voices[head]
-            for rank, item in enumerate(self.rankings[voting][head][u][: chosen.places or n_items]):
-                earned = round(voice * exp(-rank / chosen.temperature) * STEPS)
-                if window and chosen.steadiness is not None:
+            voter_weight = self.voter_weights[head]
+            for rank, item in enumerate(self.rankings[voting][head][u][: chosen.top_k or n_items]):
+                earned = round(voter_weight * exp(-rank / chosen.temperature) * STEPS)
+                if window and chosen.consistency_temperature is not None:
                     past = [self.rankings[time][head][u][:kept] for time in window]
                     ranks = tuple(items.index(item) if item in items else kept for items in past)
-                    earned += round(voice * exp(-spread(ranks) / chosen.steadiness) * STEPS)
+                    earned += round(voter_weight * exp(-spread(ranks) / chosen.consistency_temperature) * STEPS)
                 votes[item] = votes.get(item, 0) + earned
                 best[item] = min(best.get(item, rank), rank)
         return sorted(votes, key=lambda item: (-votes[item], best[item], item))

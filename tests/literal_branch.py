@@ -1,4 +1,4 @@
-"""One branch of ConCF written out slowly: its scores for all pairs, its own loss and its lesson."""
+"""One branch of ConCF written out slowly: its scores for all pairs, its own loss and its consensus target."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Branch:
     def lesson_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
         chosen = self.settings.consensus
-        louder = {"cml": self.settings.losses.distance_lesson, "weighted-squares": self.settings.losses.squares_lesson}
+        louder = {"cml": self.settings.losses.distance_scale, "weighted-squares": self.settings.losses.squares_scale}
         said = self.scores * louder.get(self.kind, 1.0)
         if chosen.clip is not None and self.name in chosen.clipped:
             said = said.clamp(-chosen.clip, chosen.clip)

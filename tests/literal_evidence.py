@@ -1,4 +1,4 @@
-"""What a judge hears of a head, written out: one user, one item at a time."""
+"""What a re-ranker hears of a head, written out: one user, one item at a time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def evidence(
     users = [score for score, there in zip(mine, used[:, i].tolist(), strict=True) if there]
     kin = max(fmean(users) - mean, 0.05) if users else 0.05
     above = mine[u] - mean
-    likeness = []
+    similarity = []
     history = [j for j in range(len(vectors)) if used[u, j]] if history is None else history
     others = list(range(len(vectors))) if others is None else others
     for power in (2, 8):
         alike = fmean([cosine(vectors[i], vectors[j]) ** power for j in history]) if history else 0.0
         usual = sum(cosine(vectors[i], vectors[j]) ** power for j in others if j != i) / len(others)
-        likeness.append(log(0.1 + alike / usual))
-    both = [min(max(above / spread, -20.0), 20.0), min(max(above / kin, -2.0), 3.0), *likeness]
+        similarity.append(log(0.1 + alike / usual))
+    both = [min(max(above / spread, -20.0), 20.0), min(max(above / kin, -2.0), 3.0), *similarity]
     return [*both, mine[u], log(spread), log(kin), mean]
 
 

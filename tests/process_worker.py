@@ -19,7 +19,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
-from concf.runtime.process_group import ALONE, World, joined
+from concf.runtime.process_group import ALONE, ProcessGroup, joined
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
@@ -44,10 +44,10 @@ CASES: dict[str, dict[str, Any]] = {
         "losses": {"unobserved": 0.2},
     },
     "everything is taught in batches of four": {
-        "consensus": {"places": None, "kept": None, "tail": None, "untaught": ()},
+        "consensus": {"top_k": None, "kept": None, "tail": None, "undistilled": ()},
         "training": {"batch": 4},  # of 34 pairs: of the last two one process of three has none
     },
-    "one batch, and the lesson carries the weight": {
+    "one batch, and the consensus target carries the weight": {
         "consensus": {"weight_range": None, "weight": 0.3},
         "training": {"batch": 4096},
         "balance": {"update": "epoch"},
@@ -70,9 +70,11 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"watch": "multinomial", "validated_users": 2},
     },
     "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
-    "guests, and voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
-    "a judge, five users validated": {
-        "consensus": {"guests": ("rp3beta(beta=0.1)",), "steadiness": None, "judged": True},
+    "fixed voters, and voter weights by validation": {
+        "consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "voter_temperature": 0.5}
+    },
+    "a re-ranker, five users validated": {
+        "consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "consistency_temperature": None, "rerank": True},
         "training": {"validated_users": 5},
     },
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
@@ -86,7 +88,7 @@ WHOLE = {
     "strong": "'weighted-squares@0.02' looks at all items",
     "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
     "peers": "consensus.by = 'softmax'",
-    "a judge, five users validated": "consensus.judged looks at the vectors of all users and items",
+    "a re-ranker, five users validated": "consensus.rerank looks at the vectors of all users and items",
 }  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
@@ -102,7 +104,7 @@ def settings(case: str) -> ConCFSettings:
     preset = changes.pop("preset", "reference")
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2},
-        "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
+        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},
     }
     if preset != "paper":
@@ -112,11 +114,11 @@ def settings(case: str) -> ConCFSettings:
     return choose_settings(preset, chosen)
 
 
-def trained(case: str, world: World = ALONE, **words: Any) -> Run:
-    return train(data(), settings(case), seed=SEED, device="cpu", world=world, **words)
+def trained(case: str, group: ProcessGroup = ALONE, **words: Any) -> Run:
+    return train(data(), settings(case), seed=SEED, device="cpu", group=group, **words)
 
 
-def stopped(case: str, after: int, out: Path, world: World = ALONE) -> None:
+def stopped(case: str, after: int, out: Path, group: ProcessGroup = ALONE) -> None:
     """Train so many epochs of the case, with a checkpoint after each."""
 
     def watch(record: dict[str, Any]) -> None:
@@ -124,7 +126,7 @@ def stopped(case: str, after: int, out: Path, world: World = ALONE) -> None:
             raise InterruptedError
 
     try:
-        trained(case, world, out=out, checkpoint_seconds=0, watch=watch)
+        trained(case, group, out=out, checkpoint_seconds=0, watch=watch)
     except InterruptedError:
         return
     raise AssertionError("it went on")
@@ -140,29 +142,29 @@ def tensors(run: Run) -> dict[str, torch.Tensor]:
     return {name: each.contiguous().clone() for name, each in found.items()}
 
 
-def write(run: Run, folder: Path, name: str, world: World) -> None:
-    if world.writes:
+def write(run: Run, folder: Path, name: str, group: ProcessGroup) -> None:
+    if group.is_main:
         (folder / f"{name}.json").write_text(json.dumps(run.history))
-    save_file(tensors(run), folder / f"{name}.{world.rank}.safetensors")
+    save_file(tensors(run), folder / f"{name}.{group.rank}.safetensors")
 
 
-def refused(world: World, case: str = "mlp", **words: Any) -> str:
+def refused(group: ProcessGroup, case: str = "mlp", **words: Any) -> str:
     try:
-        train(data(), settings(case), world=world, device="cpu", **words)
+        train(data(), settings(case), group=group, device="cpu", **words)
     except ConcfError as error:
         return str(error)
     return "nothing"
 
 
-def on_a_full_disk(world: World, out: Path) -> str:
+def on_a_full_disk(group: ProcessGroup, out: Path) -> str:
     """What a process says when the one that writes may write no more than 9,000 bytes to a file."""
     import resource  # not on every system
 
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if world.writes:
+    if group.is_main:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, unlimited[1]))
     try:
-        return refused(world, out=out, checkpoint_seconds=0)
+        return refused(group, out=out, checkpoint_seconds=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 
@@ -171,25 +173,25 @@ def cases(processes: int) -> tuple[str, ...]:
     return {1: ("mlp",), 2: tuple(CASES)}.get(processes, FEW)
 
 
-def train_divided(world: World, folder: Path) -> None:
-    """The same cases with divided tables, where they can be; runs of one and of three processes go on."""
-    for case in cases(world.size):
+def train_divided(group: ProcessGroup, folder: Path) -> None:
+    """The same cases with sharded tables, where they can be; runs of one and of three processes go on."""
+    for case in cases(group.size):
         if case in WHOLE:
-            (folder / f"divided {case}.{world.rank}").write_text(refused(world, case, out=folder / "never"))
+            (folder / f"divided {case}.{group.rank}").write_text(refused(group, case, out=folder / "never"))
         else:
-            run = trained(case, world, out=folder / f"divided {case}")
-            if world.divided:
-                assert_holds_its_share(run, world)
-    trained(RESUMED, world, out=folder / "stopped alone too", resume=True)
-    if world.size == 2:
-        trained(RESUMED, world, out=folder.parent / "3" / "divided stopped", resume=True)
-    if world.several:
-        stopped(RESUMED, 2, folder / "divided stopped", world)
+            run = trained(case, group, out=folder / f"divided {case}")
+            if group.sharded:
+                assert_holds_its_share(run, group)
+    trained(RESUMED, group, out=folder / "stopped alone too", resume=True)
+    if group.size == 2:
+        trained(RESUMED, group, out=folder.parent / "3" / "divided stopped", resume=True)
+    if group.several:
+        stopped(RESUMED, 2, folder / "divided stopped", group)
 
 
-def assert_holds_its_share(run: Run, world: World) -> None:
+def assert_holds_its_share(run: Run, group: ProcessGroup) -> None:
     for table, n in ((run.model.user, run.model.n_users), (run.model.item, run.model.n_items)):
-        mine = world.share(n)
+        mine = group.share(n)
         assert table.shape[1] == mine.stop - mine.start < n
     for best in run.best.values():
         assert "user" not in best.state or best.state["user"].shape[1] == run.model.user.shape[1]
@@ -211,23 +213,23 @@ def by_command(out: Path, *words: object) -> None:
 
 
 def run_commands(folder: Path) -> None:
-    """With divided tables; and, in single precision, a run for others of two processes to be held against."""
+    """With sharded tables; and, in single precision, a run for others of two processes to be held against."""
     prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
     data().save(prepared)
     words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
-    by_command(folder / "by command", prepared, "--preset", "reference", "--divide-tables", *words)
+    by_command(folder / "by command", prepared, "--preset", "reference", "--shard-tables", *words)
     torch.set_default_dtype(torch.float32)
     by_command(folder / "undisturbed", small_data(prepared / "small"), *LONG, "--device", "cpu")
     torch.set_default_dtype(torch.float64)
 
 
-def train_all(world: World, folder: Path) -> None:
-    for case in cases(world.size):
-        write(trained(case, world), folder, case, world)
-    stopped(RESUMED, 2, folder / "stopped here", world)
-    write(trained(RESUMED, world, out=folder / "stopped alone", resume=True), folder, "resumed", world)
-    if world.several:
-        (folder / f"refused.{world.rank}").write_text(refused(world, seed=world.rank))
+def train_all(group: ProcessGroup, folder: Path) -> None:
+    for case in cases(group.size):
+        write(trained(case, group), folder, case, group)
+    stopped(RESUMED, 2, folder / "stopped here", group)
+    write(trained(RESUMED, group, out=folder / "stopped alone", resume=True), folder, "resumed", group)
+    if group.several:
+        (folder / f"refused.{group.rank}").write_text(refused(group, seed=group.rank))
 
 
 def work(folder: Path) -> None:
@@ -237,13 +239,13 @@ def work(folder: Path) -> None:
     while int(os.environ["RANK"]) < (size := int(os.environ["WORLD_SIZE"])):
         here = folder / str(size)
         here.mkdir(exist_ok=True)
-        with joined(60) as world:
-            train_all(world, here)
-            train_divided(replace(world, divides=True), here)
+        with joined(60) as group:
+            train_all(group, here)
+            train_divided(replace(group, divides=True), here)
         if size == 2:
             run_commands(here)
-            with joined(60) as world:
-                (here / f"full.{world.rank}").write_text(on_a_full_disk(world, here / "full disk"))
+            with joined(60) as group:
+                (here / f"full.{group.rank}").write_text(on_a_full_disk(group, here / "full disk"))
                 sys.stdout.flush()
                 os._exit(0)  # as after any error: nobody waits for the others
         os.environ["WORLD_SIZE"] = str(size - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from concf.experiments.paper import published
-from concf.experiments.paper.measured import CITEULIKE, PLACES, SILENT
+from concf.experiments.paper.measured import CITEULIKE, NON_VOTING, PLACES
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 
 Line = dict[str, Any]
@@ -51,7 +51,7 @@ def complements(ratio: float) -> dict[str, Any]:
     }
 
 
-def steadiness() -> dict[str, Any]:
+def consistency() -> dict[str, Any]:
     bins = {"correct": [0.6 - 0.05 * k for k in range(10)], "incorrect": [0.5 - 0.05 * k for k in range(10)]}
     rising = [0.1 + 0.02 * k for k in range(10)]  # the first four epochs are before the window is full
     curves = {"R": rising, "RC": [1.08 * value for value in rising]}
@@ -89,11 +89,11 @@ def everything() -> list[Line]:
 
 def only_citeulike(seed: int, shift: float) -> list[Line]:
     consensus = five(CITEULIKE, "ConCF", 1.1 * shift)[CONSENSUS]
-    lines = [line("consistency", {}, seed=seed, **steadiness())]
+    lines = [line("consistency", {}, seed=seed, **consistency())]
     for variant in ("PCL", "homogeneous"):
         printed = {row: four[2] + shift for (who, row), four in published.HOMOGENEOUS.items() if who == variant}
         lines.append(line(variant, printed, seed=seed))
-    noise = 0.02 * (seed - 1)  # a pupil is better or worse than its teacher by chance
+    noise = 0.02 * (seed - 1)  # a student head is better or worse than its teacher by chance
     taught = {row: value + shift + noise * (">" in row) for row, value in published.DISTILLATION.items()}
     taught = {row: min(value, 0.3700 + shift) if ">" in row else value for row, value in taught.items()}
     lines.append(line("distillation", taught, seed=seed))
@@ -108,7 +108,7 @@ def only_citeulike(seed: int, shift: float) -> list[Line]:
         if variant != "ConCF":
             figures = {"bpr": best + shift, R_CONSENSUS: r + shift, CONSENSUS: rc + shift}
             lines.append(line(variant, figures, seed=seed, parameters={"all": 1000, "embeddings": 900}))
-    for variant, effect in (("paper: lambdas", 0.01), ("released: window_[x]", -0.02), (SILENT, -0.01)):
+    for variant, effect in (("paper: lambdas", 0.01), ("released: window_[x]", -0.02), (NON_VOTING, -0.01)):
         figures = five(CITEULIKE, "ConCF", 1.1 * shift) | {CONSENSUS: consensus + effect}
         lines.append(line(variant, figures, seed=seed, changes=["balance.total=1"]))
     return lines

@@ -61,16 +61,16 @@ def run_folder(ids: str = "integers", seed: int = 0) -> Path:
         names = pl.Series([*ODD, *(f"n{number}" for number in range(40))])
         log = log.with_columns(pl.col("user_id", "item_id").map_batches(lambda each: names.gather(each)))
     data = prepare(log, protocol="random")
-    settings = choose_settings("reference", words=(*SMALL, "model.spread=0.5"))
-    run, places = Run(data, settings, seed, make_model(data, settings, seed=seed)), settings.consensus.places
+    settings = choose_settings("reference", words=(*SMALL, "model.initial_std=0.5"))
+    run, places = Run(data, settings, seed, make_model(data, settings, seed=seed)), settings.consensus.top_k
     heads, everyone = run.model.factors(), np.arange(data.interactions.n_users)
     rankings = [torch.from_numpy(rank(each, everyone, SHOWN, seen=data.train)) for each in heads.values()]
     newest = torch.stack(rankings)[:, :, :places]
-    steadiness = torch.rand(newest.shape, generator=torch.Generator().manual_seed(seed))
+    consistency = torch.rand(newest.shape, generator=torch.Generator().manual_seed(seed))
     agreed = consensus(newest, [], data.interactions.n_items, SHOWN, places=places)
     validation = {name: 0.1 + place / 100 for place, name in enumerate([*heads, R_CONSENSUS, CONSENSUS])}
     lists = dict(zip((CONSENSUS, R_CONSENSUS), agreed, strict=True))
-    run.notice(0, validation, lists, lambda: {"items": newest.clone(), "steadiness": steadiness})
+    run.notice(0, validation, lists, lambda: {"items": newest.clone(), "consistency": consistency})
     run.epoch, run.finished = 1, True
     room = Path(mkdtemp(prefix="concf-service-"))
     atexit.register(shutil.rmtree, room, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Bad input gets a message with place, value and mend, exit code 2, no traceback, and writes nothing."""
+"""Bad input gets a message with place, value and fix, exit code 2, no traceback, and writes nothing."""
 
 from __future__ import annotations
 

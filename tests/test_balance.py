@@ -29,14 +29,14 @@ def literal_scale(found: list[list[torch.Tensor]], norm: str, share: float) -> t
 @pytest.mark.parametrize("carried", [True, False])
 @pytest.mark.parametrize("norm", ["joint", "sides"])
 def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool, exponent: float) -> None:
-    """carried: whether the lesson is weighed with lambda, too, or with a number of its own."""
+    """carried: whether the consensus target is weighed with lambda, too, or with a number of its own."""
     torch.manual_seed(0)
     shared = [torch.randn(size, dtype=double, requires_grad=True) for size in (5, 7)]
-    own, lesson = torch.randn(2, 4, 5, 7, dtype=double)
+    own, consensus_target = torch.randn(2, 4, 5, 7, dtype=double)
     weights = torch.rand(4, dtype=double).add(0.2).requires_grad_()
     loud = weights if carried else torch.tensor([0.5, 2.0, 1.0, 0.7], dtype=double)
     initial = torch.rand(4, dtype=double) * 50
-    mine, taught = heads_losses(*shared, own), heads_losses(*shared, lesson)
+    mine, taught = heads_losses(*shared, own), heads_losses(*shared, consensus_target)
     totals = [w * m + 0.05 * o * t for w, m, o, t in zip(weights, mine, loud, taught, strict=True)]
     scales = literal_scale(gradients(totals, shared, graph=True), norm, 0.3)
     progress = torch.stack(mine).detach() / initial

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]
 Patch = pytest.MonkeyPatch
 WORDS = (
-    "objectives=bpr,cml,multinomial", "model.dimensions=8", "model.spread=0.5", "training.epochs=4",
+    "objectives=bpr,cml,multinomial", "model.dimensions=8", "model.initial_std=0.5", "training.epochs=4",
     "training.metric=recall@5", "consensus.every=1", "consensus.window=2", "consensus.shown=15",
 )  # fmt: skip
 SETS = ["--preset", "reference", *(word for each in WORDS for word in ("--set", each))]

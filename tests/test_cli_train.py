@@ -112,8 +112,10 @@ def test_settings_come_from_the_preset_then_the_file_then_the_words(concf: CLI, 
 
 
 def test_none_is_a_level_of_sharing_too() -> None:
-    chosen = choose_settings("reference", words=["model.sharing=none", "balance.on=false", "consensus.steadiness=none"])
-    assert (chosen.model.sharing, chosen.consensus.steadiness) == ("none", None)
+    chosen = choose_settings(
+        "reference", words=["model.sharing=none", "balance.on=false", "consensus.consistency_temperature=none"]
+    )
+    assert (chosen.model.sharing, chosen.consensus.consistency_temperature) == ("none", None)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +207,7 @@ def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_pa
     assert concf("train", data, "--out", out, *SETS, "--tensorboard")[0] == 0
     shown = scalars(out / "tensorboard")
     records = [json.loads(line) for line in (out / HISTORY).read_text().splitlines()]
-    for kind in ("loss", "lesson", "gradient", "weight", "validation"):
+    for kind in ("loss", "consensus_loss", "gradient", "weight", "validation"):
         for name in records[0][kind]:
             expected = {record["epoch"]: record[kind][name] for record in records if kind in record}
             assert shown[f"{kind}/{name}"] == pytest.approx(expected, rel=1e-6), (kind, name)

@@ -1,4 +1,4 @@
-"""Commands as a hurried user types them: nobody's file is overwritten, nothing is silent nonsense, no traceback."""
+"""Commands as a hurried user types them: nobody's file is overwritten, nothing is non-voting nonsense, no traceback."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_reproduction_of_nothing_has_nothing_to_draw(tmp_path: Path, concf: CL
     assert "concf: 1 cell could not be measured; the others are kept. " in err
 
 
-@pytest.mark.parametrize("words", [("--restarts", 2), ("--divide-tables",)])
+@pytest.mark.parametrize("words", [("--restarts", 2), ("--shard-tables",)])
 def test_what_is_for_several_processes_is_not_ignored_by_one(
     words: tuple[object, ...], data: Path, tmp_path: Path, concf: CLI
 ) -> None:

@@ -19,7 +19,7 @@ from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.compare import compare, comparison_rows
 from concf.experiments.contenders import Trained
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.neighbours import ItemKNN
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import Candidate
@@ -148,7 +148,7 @@ def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
     alone = compare(data, MODELS, seeds=seeds, log=logs[0])
     by_workers = compare(data, MODELS, seeds=seeds, log=logs[1], engine="processes", workers=2)
     assert without_seconds(by_workers.as_dict()) == without_seconds(alone.as_dict())
-    keys = [{json.dumps(cell["key"], sort_keys=True) for cell in Book(log).cells.values()} for log in logs]
+    keys = [{json.dumps(cell["key"], sort_keys=True) for cell in ResultsLog(log).cells.values()} for log in logs]
     assert keys[0] == keys[1]
     monkeypatch.setattr("concf.experiments.measure.spread", here)
     asked.clear()

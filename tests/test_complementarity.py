@@ -1,4 +1,4 @@
-"""Complementarity and steadiness against Python sets and loops, and the laws of Eq. 6, 7 and 11."""
+"""Complementarity and consistency against Python sets and loops, and the laws of Eq. 6, 7 and 11."""
 
 from __future__ import annotations
 

@@ -20,16 +20,16 @@ Votes = list[list[list[int]]]  # [heads][times] one user's list of items
 
 
 def keys(
-    votes: Votes, places: int, kept: int, temperature: float, steadiness: float | None
+    votes: Votes, places: int, kept: int, temperature: float, consistency: float | None
 ) -> dict[int, tuple[int, int]]:
     """item -> (minus its importance by Eq. 10-12, its best rank): what a user's consensus is sorted by."""
     found: dict[int, tuple[int, int]] = {}
     for head in votes:
         for place, item in enumerate(head[-1][:places]):
             earned = round(exp(-place / temperature) * STEPS)
-            if steadiness is not None:
+            if consistency is not None:
                 ranks = [listed[:kept].index(item) if item in listed[:kept] else kept for listed in head]
-                earned += round(exp(-pstdev(ranks) / steadiness) * STEPS)
+                earned += round(exp(-pstdev(ranks) / consistency) * STEPS)
             total, best = found.get(item, (0, place))
             found[item] = (total - earned, min(best, place))
     return found
@@ -41,13 +41,13 @@ def literal(*asked) -> list[int]:
 
 
 def fast(
-    votes: list[Votes], length: int, places: int, kept: int, temperature: float, steadiness: float | None
+    votes: list[Votes], length: int, places: int, kept: int, temperature: float, consistency: float | None
 ) -> tuple[list[list[int]], list[list[int]]]:
     """Both consensuses of all users at once. votes: [users][heads][times] lists."""
     n_items = 1 + max(item for user in votes for head in user for listed in head for item in listed)
     lists = torch.tensor(votes, dtype=torch.int32)[..., :kept].permute(2, 1, 0, 3)  # [times, heads, users, M]
     found = consensus(
-        lists[-1], list(lists), n_items, length, places=places, temperature=temperature, steadiness=steadiness
+        lists[-1], list(lists), n_items, length, places=places, temperature=temperature, consistency=consistency
     )
     return found[0].tolist(), found[1].tolist()
 
@@ -68,11 +68,11 @@ def padded(items: list[int], length: int) -> list[int]:
 
 
 @given(rankings(), st.sampled_from([None, 1.0, 10.0, 100.0]), st.sampled_from([1.0, 10.0]), st.integers(1, 40))
-def test_consensus_is_the_paper_s(drawn, steadiness: float | None, temperature: float, length: int) -> None:
+def test_consensus_is_the_paper_s(drawn, consistency: float | None, temperature: float, length: int) -> None:
     votes, places, kept = drawn
-    both, by_rank = fast(votes, length, places, kept, temperature, steadiness)
+    both, by_rank = fast(votes, length, places, kept, temperature, consistency)
     for user, found, alone in zip(votes, both, by_rank, strict=True):
-        assert found == padded(literal(user, places, kept, temperature, steadiness), length)
+        assert found == padded(literal(user, places, kept, temperature, consistency), length)
         assert alone == padded(literal(user, places, kept, temperature, None), length)
 
 
@@ -82,7 +82,7 @@ def test_with_all_places_it_is_equation_12_to_the_letter() -> None:
     heads, users, items, times = 5, 7, 11, 4
     ranks = torch.rand(times, heads, users, items).argsort(3)  # [.., item] the rank of an item
     lists = ranks.argsort(3).to(torch.int32)
-    both, by_rank = consensus(lists[-1], list(lists), items, items, places=items, temperature=10.0, steadiness=10.0)
+    both, by_rank = consensus(lists[-1], list(lists), items, items, places=items, temperature=10.0, consistency=10.0)
     r = torch.exp(-ranks[-1].double() / 10)
     c = torch.exp(-ranks.double().var(0, correction=0).sqrt() / 10)
     for found, importance in ((both, (r + c).mean(0)), (by_rank, r.mean(0))):
@@ -163,7 +163,7 @@ def test_ties_go_to_the_better_best_rank_then_to_the_lower_item() -> None:
 
 def test_without_a_window_steadiness_says_nothing() -> None:
     newest = torch.tensor([[[4, 2, 0]], [[2, 0, 4]]], dtype=torch.int32)
-    both, by_rank = consensus(newest, [], 5, 3, places=3, steadiness=1.0)
+    both, by_rank = consensus(newest, [], 5, 3, places=3, consistency=1.0)
     assert both.tolist() == by_rank.tolist() == [[2, 4, 0]]
 
 
@@ -171,7 +171,7 @@ def test_short_lists_and_empty_places_vote_for_nothing() -> None:
     newest = torch.tensor([[[4, NOTHING, NOTHING]], [[2, 4, NOTHING]]], dtype=torch.int32)
     before = torch.tensor([[[2, 4, NOTHING]], [[2, NOTHING, NOTHING]]], dtype=torch.int32)
     for window in ([], [newest], [before, newest]):
-        both, by_rank = consensus(newest, window, 6, 4, places=3, steadiness=10.0)
+        both, by_rank = consensus(newest, window, 6, 4, places=3, consistency=10.0)
         assert both.tolist() == by_rank.tolist() == [[4, 2, NOTHING, NOTHING]]
 
 

@@ -1,4 +1,4 @@
-"""What divided tables are made of, without other processes; test_processes.py trains with them."""
+"""What sharded tables are made of, without other processes; test_processes.py trains with them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.ranking_blocks import rank_blocks
 from concf.model.model import drawn_rows
 from concf.model.scorers import Factors
-from concf.runtime.process_group import World
+from concf.runtime.process_group import ProcessGroup
 from concf.training.config.presets import choose_settings
-from concf.training.embeddings.sharded import refuse_undividable
+from concf.training.embeddings.sharded import refuse_unshardable
 from concf.training.trainer import Trainer
 
 
@@ -28,7 +28,7 @@ def test_rows_are_drawn_as_of_the_whole_table(monkeypatch, groups: int, n: int, 
     try:
         torch.manual_seed(3)
         whole, after = torch.randn(groups, n, dimensions), torch.rand(1)
-        for rows in (World(rank, size).share(n) for size in (2, 3) for rank in range(size)):
+        for rows in (ProcessGroup(rank, size).share(n) for size in (2, 3) for rank in range(size)):
             torch.manual_seed(3)
             assert torch.equal(drawn_rows(groups, n, dimensions, rows), whole[:, rows])
             assert torch.equal(torch.rand(1), after)  # what is drawn next is the same too
@@ -57,7 +57,7 @@ def test_a_cosine_softmax_is_divided_only_where_it_is_sampled(samples: int | Non
         "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": samples}}
     )
     with pytest.raises(ConfigError, match=r"'cosine-softmax' looks at all items .*softmax_samples below 9"):
-        refuse_undividable(World(0, 2, divides=True), chosen, Trainer(data, chosen).branches)
+        refuse_unshardable(ProcessGroup(0, 2, divides=True), chosen, Trainer(data, chosen).head_losses)
 
 
 def test_what_stands_for_all_items_is_divided() -> None:
@@ -65,4 +65,4 @@ def test_what_stands_for_all_items_is_divided() -> None:
     chosen = choose_settings(
         "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": 8}}
     )
-    refuse_undividable(World(0, 2, divides=True), chosen, Trainer(data, chosen).branches)
+    refuse_unshardable(ProcessGroup(0, 2, divides=True), chosen, Trainer(data, chosen).head_losses)

@@ -222,6 +222,6 @@ def test_the_search_works_from_a_folder(site: Path) -> None:
         chrome.get((site / "index.html").as_uri())
         box = chrome.find_element("css selector", "input.md-search__input")
         chrome.execute_script("arguments[0].focus()", box)
-        box.send_keys("consensus.steadiness")
+        box.send_keys("consensus.consistency_temperature")
         found = WebDriverWait(chrome, 30).until(lambda it: it.find_elements("css selector", ".md-search-result__link"))
         assert any("settings.html" in str(link.get_attribute("href")) for link in found)

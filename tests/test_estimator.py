@@ -233,7 +233,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_votes(tmp_path: Path) -> Non
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
     for found in (gone_on, load_run(tmp_path / "stopped", data)):
         votes = found.best["consensus"].votes
-        assert votes.keys() == {"items", "steadiness", "voices"}
+        assert votes.keys() == {"items", "consistency", "voter_weights"}
         for part, tensor in whole.best["consensus"].votes.items():
             assert votes[part].dtype == tensor.dtype
             assert votes[part].numpy().tobytes() == tensor.numpy().tobytes()

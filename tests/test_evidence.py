@@ -1,4 +1,4 @@
-"""What a head says to a judge: the literal figures, and laws."""
+"""What a head says to a re-ranker: the literal figures, and laws."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from literal_evidence import evidence
 from scipy.sparse import csr_array
 
 from concf.consensus import features as module
-from concf.consensus.features import Histories, Witness
+from concf.consensus.features import HeadFeatures, Histories
 from concf.model.scorers import Factors
 
 USERS, ITEMS, SIZE = 9, 11, 4
@@ -36,7 +36,7 @@ def log() -> csr_array:
 
 def heard(head: Factors, train: csr_array, users: slice = slice(0, USERS)) -> torch.Tensor:
     """[users, items, 8] of all pairs."""
-    witness = Witness(head, Histories(train, users, CPU))
+    witness = HeadFeatures(head, Histories(train, users, CPU))
     mine = torch.arange(users.stop - users.start)
     return witness(mine, torch.arange(ITEMS).expand(len(mine), -1))
 
@@ -61,11 +61,11 @@ def test_the_unit_of_scores_does_not_matter(head: Factors) -> None:
 
 
 def test_who_scores_an_item_as_its_users_do_is_one_of_them(head: Factors) -> None:
-    """Items with one user: that user's kinship is 1, unless the user scores it as everybody does."""
+    """Items with one user: that user's relative score is 1, unless the user scores it as everybody does."""
     train = csr_array(np.eye(USERS, ITEMS, dtype=np.float32))
-    kinship, kin = heard(head, train)[..., 1].diagonal(), heard(head, train)[..., 6].diagonal().exp()
+    relative_score, kin = heard(head, train)[..., 1].diagonal(), heard(head, train)[..., 6].diagonal().exp()
     assert (kin > module.SMALL + 1e-9).any()
-    assert torch.allclose(kinship[kin > module.SMALL + 1e-9], torch.tensor(1.0).double())
+    assert torch.allclose(relative_score[kin > module.SMALL + 1e-9], torch.tensor(1.0).double())
 
 
 def test_a_long_history_is_looked_at_evenly(head: Factors, monkeypatch: pytest.MonkeyPatch) -> None:

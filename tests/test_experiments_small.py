@@ -164,7 +164,7 @@ def test_steadiness_is_that_of_the_newest_rankings_of_each_head(lines: dict[str,
     heads = [
         steadiness_by_rank(
             rankings[-1][place], [ranking[place] for ranking in rankings], data.test, data.valid, data.evaluated,
-            temperature=chosen.consensus.steadiness,
+            temperature=chosen.consensus.consistency_temperature,
         )
         for place in range(5)
     ]  # fmt: skip

@@ -29,8 +29,8 @@ from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-SILENT = "cml"
-LIVELY = (*SMALL, "model.spread=0.5", "consensus.kept=30")
+NON_VOTING = "cml"
+LIVELY = (*SMALL, "model.initial_std=0.5", "consensus.kept=30")
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
 HOSTILE = '<img src=x onerror="alert(1)">'
 
@@ -74,9 +74,9 @@ def loaded(asked: Asked) -> Asked:
 
 @pytest.fixture(scope="module")
 def numbered() -> Asked:
-    """Integers that are no positions, one head silent, times."""
+    """Integers that are no positions, one head non-voting, times."""
     log = LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3, timestamp="timestamp")
-    run = trained(log, f'consensus.silent=["{SILENT}"]')
+    run = trained(log, f'consensus.non_voting=["{NON_VOTING}"]')
     return loaded(Asked({"numbered": run}, {500: HOSTILE, 497: "Café Número Uno", 494: "A second cafe"}))
 
 
@@ -182,14 +182,14 @@ def test_the_votes_are_those_that_explain_gives(either: Asked, held_out: bool) -
             assert item["score"] == pytest.approx(np.mean([each["vote"] for each in item["votes"]]), abs=1e-5)
     assert voted
     assert without
-    assert SILENT in either.model.run.settings.consensus.silent or "named" in either.models
+    assert NON_VOTING in either.model.run.settings.consensus.non_voting or "named" in either.models
 
 
 @pytest.mark.parametrize("k", [3, 12])  # fewer and more than the places that vote
 def test_a_history_is_folded_in_and_voted_on_by_rank(either: Asked, k: int) -> None:
     model, chosen = either.model, either.model.run.settings.consensus
     items = model.item_ids.values.tolist()
-    assert 3 < chosen.places < 12
+    assert 3 < chosen.top_k < 12
     for history in ([items[3]], items[4:9], [], [items[0], items[0], items[2]]):
         view = either.view("/explore", history=history, k=k)
         assert view["user"] is None
@@ -204,7 +204,7 @@ def test_a_history_is_folded_in_and_voted_on_by_rank(either: Asked, k: int) -> N
             assert [each["head"] for each in mine] == list(orders)
             for each in mine:
                 rank = orders[each["head"]].index(item)
-                earned = exp(-rank / chosen.temperature) if rank < max(chosen.places, k) else 0.0
+                earned = exp(-rank / chosen.temperature) if rank < max(chosen.top_k, k) else 0.0
                 assert (each["rank"], each["C"]) == (rank + 1, 0.0)
                 assert each["R"] == each["vote"] == pytest.approx(earned, abs=1e-6)
         for item in view["consensus"]["items"]:
@@ -282,11 +282,11 @@ def test_facts(numbered: Asked) -> None:
     assert Facts(**said).model_dump() == said
     assert (said["users"], said["items"], said["interactions"]) == (data.n_users, data.n_items, len(data))
     assert said["heads"] == list(run.model.names)
-    assert said["voters"] == [name for name in said["heads"] if name != SILENT]
+    assert said["voters"] == [name for name in said["heads"] if name != NON_VOTING]
     assert said["validation"] == {name: run.best[name].validation for name in run.rows()}
     assert said["limits"] == {"k": 200, "history": 10_000}
     assert (said["user_ids"], said["titles"], said["has_consensus"]) == ("integers", True, True)
-    assert (said["steadiness"], said["temperature"], said["places"]) == (100.0, 10.0, 8)
+    assert (said["consistency"], said["temperature"], said["places"]) == (100.0, 10.0, 8)
 
 
 def test_titles_go_with_items_as_they_are(numbered: Asked) -> None:

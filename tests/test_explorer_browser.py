@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _train(log: pl.DataFrame, out: Path, *words: str) -> None:
     data = prepare(log, protocol="random", out=out.with_suffix(".data"))
-    chosen = choose_settings("reference", words=(*SMALL, "model.spread=0.5", *words))
+    chosen = choose_settings("reference", words=(*SMALL, "model.initial_std=0.5", *words))
     train(data, chosen, out=out, data_folder=out.with_suffix(".data"))
 
 

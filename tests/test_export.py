@@ -41,7 +41,7 @@ CLI = Callable[..., tuple[int, str, str]]
 Patch = pytest.MonkeyPatch
 PAGE = Path(__file__).parents[1] / "docs" / "export.md"
 ROUNDING = 1e-5
-LIVELY = (*SMALL, "model.dimensions=32", "model.spread=0.5")  # scores that differ after an epoch already
+LIVELY = (*SMALL, "model.dimensions=32", "model.initial_std=0.5")  # scores that differ after an epoch already
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 Vectors = NDArray[np.float64]
 STEPS = 2**40
-SILENT = "cml"
+NON_VOTING = "cml"
 
 
 def histories(users: int, items: int, share: float, seed: int) -> csr_array:
@@ -92,7 +92,7 @@ def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None
         assert found == pytest.approx(expected, abs=1e-6)
 
 
-class World:
+class ProcessGroup:
     """A run on integer ids that are no positions, with the voters' vectors at every ranking."""
 
     def __init__(self) -> None:
@@ -106,14 +106,14 @@ class World:
                 for name, each in trainer.model.factors().items()
             }
 
-        words = (*SMALL, "model.spread=0.5", f'consensus.silent=["{SILENT}"]')
+        words = (*SMALL, "model.initial_std=0.5", f'consensus.non_voting=["{NON_VOTING}"]')
         self.run = train(
             prepare(self.log, protocol="random"), choose_settings("reference", words=words), watch_rankings=take_down
         )
         self.items: list[int] = self.run.data.interactions.item_ids.values.tolist()
         self.heads = list(self.run.model.names)
         agreed = vectors[self.run.best["consensus"].epoch]
-        self.voters = {name: agreed[name] for name in self.heads if name != SILENT}
+        self.voters = {name: agreed[name] for name in self.heads if name != NON_VOTING}
 
     def used(self, user: int) -> set[int]:
         return set(self.log.filter(pl.col("user") == user)["item"].to_list())
@@ -137,7 +137,7 @@ class World:
             scores = self.scores(factors, history)
             return {item: scores[item] for item in sorted(may, key=lambda item: (-scores[item], item))[:k]}
         chosen = self.run.settings.consensus
-        places = len(may) if allow is not None else max(chosen.places or 0, k)
+        places = len(may) if allow is not None else max(chosen.top_k or 0, k)
         total: dict[int, int] = {}
         best: dict[int, int] = {}
         for factors in self.voters.values():
@@ -151,9 +151,9 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
+def group() -> ProcessGroup:
     torch.set_num_threads(1)
-    return World()
+    return ProcessGroup()
 
 
 def assert_same(rows: list[dict[str, Any]], expected: dict[int, float]) -> None:
@@ -165,18 +165,18 @@ def assert_same(rows: list[dict[str, Any]], expected: dict[int, float]) -> None:
 NEW = [500, 470, 413, 452]
 
 
-def test_a_new_user_by_every_head_and_by_what_they_agree_on(world: World) -> None:
-    model = Recommender(world.run, "arrow")
-    used, allow, deny = set(NEW), world.items[4:16], world.items[:9]
-    for by in [*world.heads, "consensus", "R-consensus"]:
+def test_a_new_user_by_every_head_and_by_what_they_agree_on(group: ProcessGroup) -> None:
+    model = Recommender(group.run, "arrow")
+    used, allow, deny = set(NEW), group.items[4:16], group.items[:9]
+    for by in [*group.heads, "consensus", "R-consensus"]:
         for k in (3, 11):
             rows = model.recommend(k=k, history=NEW, by=by).to_pylist()
-            assert_same(rows, world.expected(used, k, by, used))
+            assert_same(rows, group.expected(used, k, by, used))
             assert {row["user_id"] for row in rows} == {None}
         again = model.recommend(k=8, history=NEW, by=by, filter_viewed=False)
-        assert_same(again.to_pylist(), world.expected(used, 8, by, set()))
+        assert_same(again.to_pylist(), group.expected(used, 8, by, set()))
         few = model.recommend(k=8, history=NEW, by=by, items=allow, exclude=deny)
-        assert_same(few.to_pylist(), world.expected(used, 8, by, used | set(deny), allow))
+        assert_same(few.to_pylist(), group.expected(used, 8, by, used | set(deny), allow))
     assert model.recommend(k=5, history=NEW) == model.recommend(k=5, history=[*NEW, *NEW], by="consensus")
     assert any(item in used for item in model.recommend(k=30, history=NEW, filter_viewed=False)["item_id"].to_pylist())
     ids, scores = model.recommend(k=40, history=NEW, by="bpr", frame="arrays")
@@ -184,24 +184,24 @@ def test_a_new_user_by_every_head_and_by_what_they_agree_on(world: World) -> Non
     assert ids[26:].tolist() == [-1] * 14
 
 
-def test_an_empty_history_is_that_of_the_average_user(world: World) -> None:
-    model = Recommender(world.run, "arrow")
-    for by in world.heads:
-        factors = world.run.recommender(by)
+def test_an_empty_history_is_that_of_the_average_user(group: ProcessGroup) -> None:
+    model = Recommender(group.run, "arrow")
+    for by in group.heads:
+        factors = group.run.recommender(by)
         assert isinstance(factors, Factors)
         mean = factors.user.double().mean(0) @ factors.item.double().T + (0 if factors.bias is None else factors.bias)
         order = sorted(range(30), key=lambda place, mean=mean: (-float(mean[place]), place))
         rows = model.recommend(k=30, history=[], by=by).to_pylist()
-        assert_same(rows, {world.items[place]: float(mean[place]) for place in order})
-    assert_same(model.recommend(k=8, history=[]).to_pylist(), world.expected(set(), 8, "consensus", set()))
+        assert_same(rows, {group.items[place]: float(mean[place]) for place in order})
+    assert_same(model.recommend(k=8, history=[]).to_pylist(), group.expected(set(), 8, "consensus", set()))
 
 
 def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    group: ProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Recommender(world.run, "arrow")
-    assert (len(world.used(7)), len(world.used(-100)) > 3) == (0, True)
-    several = {7: NEW, -100: [500, 470], 8: [], 5: [431], -93: [], 9: world.items}
+    model = Recommender(group.run, "arrow")
+    assert (len(group.used(7)), len(group.used(-100)) > 3) == (0, True)
+    several = {7: NEW, -100: [500, 470], 8: [], 5: [431], -93: [], 9: group.items}
     deny = {7: [455, 458], -100: [443]}
     for by in ("bpr", "multinomial", "consensus"):
         found = model.recommend(history=several, k=6, by=by, exclude=deny)
@@ -209,9 +209,9 @@ def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
             user: model.recommend(user, history=items, k=6, by=by, exclude=deny) for user, items in several.items()
         }
         for user, items in several.items():
-            used = {*items, *world.used(user)}
+            used = {*items, *group.used(user)}
             rows = [row for row in found.to_pylist() if row["user_id"] == user]
-            assert_same(rows, world.expected(used, 6, by, used | set(deny.get(user, ()))))
+            assert_same(rows, group.expected(used, 6, by, used | set(deny.get(user, ()))))
             assert_same(alone[user].to_pylist(), {row["item_id"]: row["score"] for row in rows})
         monkeypatch.setattr(ranking, "CELLS", 1)
         blocks = model.recommend(history=several, k=6, by=by, exclude=deny)
@@ -228,8 +228,8 @@ def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
     assert words["user_id"].to_pylist() == ["a", "a", "b", "b"]
 
 
-def test_one_item_is_a_history_and_what_is_wrong_is_said(world: World) -> None:
-    model = Recommender(world.run, "arrow")
+def test_one_item_is_a_history_and_what_is_wrong_is_said(group: ProcessGroup) -> None:
+    model = Recommender(group.run, "arrow")
     assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
     with pytest.raises(DataError, match="history: no item is called 501 in the log"):

@@ -1,4 +1,4 @@
-"""The judge: its weights explain the validation part best, and what they make of the lists."""
+"""The re-ranker: its weights explain the validation part best, and what they make of the lists."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from test_strong import data, run  # noqa: F401
 from test_train import SEED, in_double, listed, tiny  # noqa: F401
 from test_train import small as tiny_settings
 
-from concf.consensus.features import FIGURES, Witness
-from concf.consensus.reranker import CURVE, HEAD, PLAIN, VOTER, Verdict, figures, standing
+from concf.consensus.features import FIGURES, HeadFeatures
+from concf.consensus.reranker import CURVE, HEAD, PLAIN, VOTER, Reranked, figures, standing
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.inference.recommender import Recommender
@@ -24,7 +24,12 @@ from concf.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 JUDGED = tiny_settings(
-    consensus={"guests": ("rp3beta(beta=0.1)", "itemknn"), "judged": True, "trust": 0.5, "steadiness": None}
+    consensus={
+        "fixed_voters": ("rp3beta(beta=0.1)", "itemknn"),
+        "reranked": True,
+        "voter_temperature": 0.5,
+        "consistency": None,
+    }
 )
 
 
@@ -35,34 +40,34 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
     for epoch in range(2):
         trainer.epoch(epoch)
     lists = trainer.agree()
-    guests = [listed(each) for each in trainer.agreement.guests]
-    literal = LiteralConCF(trainer.model, JUDGED, split.train, guests, split.valid)
+    fixed_voters = [listed(each) for each in trainer.agreement.fixed_voters]
+    literal = LiteralConCF(trainer.model, JUDGED, split.train, fixed_voters, split.valid)
     literal.agree(0)
     return trainer, literal, lists
 
 
 def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
-    assert torch.allclose(trainer.agreement.judge.weights, literal.judge, rtol=0, atol=1e-8)
-    curve = literal.judge[-CURVE - 5 * HEAD : -5 * HEAD]
+    assert torch.allclose(trainer.agreement.reranker.weights, literal.reranker, rtol=0, atol=1e-8)
+    curve = literal.reranker[-CURVE - 5 * HEAD : -5 * HEAD]
     assert curve.abs().min() > 1e-3  # where it begins they are 0
-    assert literal.judge[-5 * HEAD :].abs().median() > 1e-3
+    assert literal.reranker[-5 * HEAD :].abs().median() > 1e-3
     assert listed(lists["consensus"]) != listed(lists["R-consensus"])
-    for judged, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
-        assert sorted(judged) == sorted(plain)
+    for reranked, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
+        assert sorted(reranked) == sorted(plain)
 
 
 def test_who_is_validated_was_not_learned_from(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
-    assert trainer.agreement._crossed is not None
-    crossed, plain = listed(trainer.agreement._crossed), listed(lists["R-consensus"])
+    assert trainer.agreement._cross_fitted is not None
+    cross_fitted, plain = listed(trainer.agreement._cross_fitted), listed(lists["R-consensus"])
     validated = trainer.agreement.validation.users.tolist()
     for fold in (0, 1):
         learners = [u for u in validated if u % 2 != fold]
-        expected = literal.judged(plain, 0, learners)
+        expected = literal.reranked(plain, 0, learners)
         for user in (u for u in validated if u % 2 == fold):
-            assert crossed[user] == expected[user]
-    assert trainer.validate(lists)["consensus"] == trainer.agreement.validation(trainer.agreement._crossed)
+            assert cross_fitted[user] == expected[user]
+    assert trainer.validate(lists)["consensus"] == trainer.agreement.validation(trainer.agreement._cross_fitted)
 
 
 def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) -> None:  # noqa: F811
@@ -70,18 +75,20 @@ def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) ->
     trainer.agreement.validation.valid = torch.empty(0, dtype=torch.int64)
     plain = lists["R-consensus"]
     verdict = judged_again(trainer, plain)
-    weights = trainer.agreement.judge.weights
-    loud = torch.tensor(trainer.agreement.voices)
+    weights = trainer.agreement.reranker.weights
+    loud = torch.tensor(trainer.agreement.voter_weights)
     assert torch.allclose(weights[PLAIN : VOTER * len(loud) : VOTER], loud / loud.mean())
     assert torch.count_nonzero(weights) == len(loud)
     assert torch.equal(verdict.lists, plain)
-    assert torch.equal(verdict.crossed, plain)
+    assert torch.equal(verdict.cross_fitted, plain)
 
 
-def judged_again(trainer: Trainer, plain: torch.Tensor) -> Verdict:
+def judged_again(trainer: Trainer, plain: torch.Tensor) -> Reranked:
     agreement, factors = trainer.agreement, trainer.model.factors()
     voters = [trainer.queue[-1][voter] for voter in agreement._voters()]
-    return agreement.judge(plain, voters, agreement.voices, [factors[name] for name in agreement._witnesses()])
+    return agreement.reranker(
+        plain, voters, agreement.voter_weights, [factors[name] for name in agreement._witnesses()]
+    )
 
 
 def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noqa: F811
@@ -100,16 +107,16 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
     monkeypatch.setattr("concf.consensus.reranker.LEARNERS", 7)
     trainer = Trainer(data, JUDGED, SEED)
     trainer.epoch(0)
-    judge, plain = trainer.agreement.judge, trainer.agree()["R-consensus"]
+    reranker, plain = trainer.agreement.reranker, trainer.agree()["R-consensus"]
     validated = trainer.agreement.validation.users
-    assert 0 < int(judge.learners.sum()) <= 7 < len(validated)
+    assert 0 < int(reranker.learners.sum()) <= 7 < len(validated)
     few = judged_again(trainer, plain)
-    others = validated[~judge.learners]
-    assert torch.equal(few.lists[others], few.crossed[others])  # nobody learned from them
-    kept = judge.learners.clone()
-    judge.learners = torch.ones_like(kept)
+    others = validated[~reranker.learners]
+    assert torch.equal(few.lists[others], few.cross_fitted[others])  # nobody learned from them
+    kept = reranker.learners.clone()
+    reranker.learners = torch.ones_like(kept)
     everyone = judged_again(trainer, plain)
-    judge.learners = kept
+    reranker.learners = kept
     assert not torch.equal(few.lists, everyone.lists)
     assert torch.equal(judged_again(trainer, plain).lists, few.lists)
 
@@ -117,25 +124,25 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("concf.consensus.reranker.LEARNERS", -(-len(data.validated) // stride))
-    judge = Trainer(data, JUDGED, SEED).agreement.judge
-    halves = torch.bincount(judge.folds[judge.learners], minlength=2)
+    reranker = Trainer(data, JUDGED, SEED).agreement.reranker
+    halves = torch.bincount(reranker.folds[reranker.learners], minlength=2)
     assert halves.sum() == -(-len(data.validated) // stride)
     assert halves.min() > 0.3 * halves.sum()
 
 
 def test_what_never_changes_has_no_weight_in_single_precision_either(data: Split, monkeypatch) -> None:  # noqa: F811
-    whole = Witness.__call__
+    whole = HeadFeatures.__call__
 
-    def the_same_of_all(self: Witness, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+    def the_same_of_all(self: HeadFeatures, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
         said = whole(self, users, items)
         said[..., -1] = -200.0
         return said
 
-    monkeypatch.setattr(Witness, "__call__", the_same_of_all)
+    monkeypatch.setattr(HeadFeatures, "__call__", the_same_of_all)
     trainer = Trainer(data, JUDGED, SEED)
     trainer.epoch(0)
     trainer.agree()
-    of_heads = trainer.agreement.judge.weights[-5 * HEAD :].view(5, HEAD)
+    of_heads = trainer.agreement.reranker.weights[-5 * HEAD :].view(5, HEAD)
     assert of_heads.abs().max() > 1e-3
     assert of_heads[:, FIGURES - 1].abs().max() < 1e-6
 
@@ -164,7 +171,7 @@ def test_lists_are_in_the_order_of_the_judge_and_explained_by_it(run: Run) -> No
         items, scores = model.recommend(user, k=6)
         assert all(above >= below for above, below in pairwise(scores.tolist()))
         for item, score in zip(items.tolist(), scores.tolist(), strict=True):
-            assert model.explain(user, item)["judged"] == pytest.approx(score, rel=1e-5)
+            assert model.explain(user, item)["reranked"] == pytest.approx(score, rel=1e-5)
     many_items, many_scores = model.recommend(model.user_ids.values[:5], k=6)
     for place, user in enumerate(model.user_ids.values[:5].tolist()):
         items, scores = model.recommend(user, k=6)
@@ -172,7 +179,7 @@ def test_lists_are_in_the_order_of_the_judge_and_explained_by_it(run: Run) -> No
         assert scores == pytest.approx(many_scores[place], rel=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"steadiness": 10.0}, {"by": "softmax", "steadiness": None}])
+@pytest.mark.parametrize("change", [{"consistency": 10.0}, {"by": "softmax", "consistency": None}])
 def test_a_judge_does_not_weigh_steadiness(change: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="judged weighs ranks, not steadiness"):
+    with pytest.raises(ConfigError, match="re-ranked weighs ranks, not consistency"):
         choose_settings("strong", {"consensus": change})

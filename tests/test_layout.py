@@ -89,7 +89,7 @@ def test_short_names_stay_and_long_ones_fit(names: list[str], width: int) -> Non
 
 
 def test_numbers_within_names_are_not_torn_apart() -> None:
-    names = ["weighted-squares@0.03#pupil", "weighted-squares@0.04#pupil", "weighted-squares@0.02"]
+    names = ["weighted-squares@0.03#student", "weighted-squares@0.04#student", "weighted-squares@0.02"]
     for width in range(14, 28):
         cut = shortened(names, width)
         assert len(set(cut)) == 3
@@ -111,7 +111,7 @@ def test_what_fits_is_no_wider_than_the_window(values: list[float], name: str, w
 
 
 def test_of_a_note_the_last_part_gives_way_first_and_no_digit_is_cut() -> None:
-    note = "R@50 consensus .4321, weighted-squares@0.03#pupil .4300"
+    note = "R@50 consensus .4321, weighted-squares@0.03#student .4300"
     assert words("training", note, 100) == f"training  {note}"
     assert words("training", note, 40) == "training  R@50 consensus .4321"
     assert words("training", note, 20) == "training"
@@ -129,7 +129,7 @@ concf.runtime.progress.PATIENCE = 0.0
 with concf.runtime.progress.working("training", 70) as advance:
     for step in range(5):
         time.sleep(0.3)
-        advance(1, "R@50 consensus .4321, weighted-squares@0.03#pupil .4300")
+        advance(1, "R@50 consensus .4321, weighted-squares@0.03#student .4300")
     time.sleep(0.5)  # until it is drawn
 """
 

@@ -81,9 +81,9 @@ def test_accuracy_agrees_with_the_literal_formula(name, drawn):
 
 @pytest.mark.parametrize("name", list(ACCURACY))
 def test_accuracy_agrees_with_trec_eval(name):
-    """48 lists that `ir_measures` 0.4.3 judged through trec_eval, which has no wheel for Linux on ARM64."""
-    judged = json.loads((Path(__file__).parent / "trec_eval.json").read_text(encoding="utf-8"))
-    for case in judged:
+    """48 lists that `ir_measures` 0.4.3 re-ranked through trec_eval, which has no wheel for Linux on ARM64."""
+    reranked = json.loads((Path(__file__).parent / "trec_eval.json").read_text(encoding="utf-8"))
+    for case in reranked:
         row = case["list"] + [-1] * (case["width"] - len(case["list"]))
         found = accuracy(name, np.array([row], np.int32), [set(case["held_out"])])
         assert found == pytest.approx([case[name]], abs=1e-6), case
@@ -163,12 +163,12 @@ def test_novelty_and_average_popularity_are_means_over_the_items_that_are_listed
     lists, n_users = some_lists(seed), 40
     popularity = np.random.default_rng(seed).integers(0, n_users + 1, ITEMS).astype(np.float64)  # some are 0
     popularity[seed] = 0.0
-    surprise, fame = [], []
+    z_score, fame = [], []
     for row in lists.tolist():
         listed = [item for item in row if item >= 0]
-        surprise.append(sum(-log2(max(popularity[i], 1) / n_users) for i in listed) / len(listed) if listed else 0.0)
+        z_score.append(sum(-log2(max(popularity[i], 1) / n_users) for i in listed) / len(listed) if listed else 0.0)
         fame.append(sum(popularity[i] for i in listed) / len(listed) if listed else 0.0)
-    np.testing.assert_allclose(novelty(lists, popularity, n_users), surprise, atol=1e-12)
+    np.testing.assert_allclose(novelty(lists, popularity, n_users), z_score, atol=1e-12)
     np.testing.assert_allclose(average_popularity(lists, popularity, n_users), fame, atol=1e-12)
 
 

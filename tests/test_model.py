@@ -207,17 +207,19 @@ def test_minus_a_distance_is_a_root_that_is_flat_at_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "score", "lesson"),
+    ("chosen", "score", "consensus_loss"),
     [
         (LossSettings(), -4.0, -40.0),
-        (LossSettings(distance_lesson=3.0), -4.0, -12.0),
-        (LossSettings(distance="plain", distance_lesson=1.0), -2.0, -2.0),
-        (LossSettings(distance="plain", distance_lesson=10.0), -2.0, -20.0),
+        (LossSettings(distance_scale=3.0), -4.0, -12.0),
+        (LossSettings(distance="plain", distance_scale=1.0), -2.0, -2.0),
+        (LossSettings(distance="plain", distance_scale=10.0), -2.0, -20.0),
     ],
 )
-def test_a_distance_is_trained_and_taught_as_it_was_chosen(chosen: LossSettings, score: float, lesson: float) -> None:
+def test_a_distance_is_trained_and_taught_as_it_was_chosen(
+    chosen: LossSettings, score: float, consensus_target: float
+) -> None:
     made, squared = choose(("cml",), chosen)["cml"], torch.tensor([-4.0])
-    assert (made.score(squared).item(), made.lesson(squared).item()) == (score, lesson)
+    assert (made.score(squared).item(), made.consensus_score(squared).item()) == (score, consensus_target)
 
 
 def test_the_table_names_the_five_of_the_paper_and_three_more() -> None:

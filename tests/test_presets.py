@@ -29,21 +29,25 @@ EVERYONE: tuple[str, ...] = ()
 COLUMN_WISE = ("multinomial-users",)
 ROWS: dict[str, tuple[Any, Any, Any]] = {
     "consensus.temperature": (10, 10, 10),
-    "consensus.steadiness": (10, 100, 100),
+    "consensus.consistency_temperature": (10, 100, 100),
     "consensus.every": (20, 10, 10),
     "consensus.window": (5, 5, 5),
     "consensus.weight": (0.01, 0.005, 0.005),
     "training.epochs": (500, 200, 200),
     "training.patience": (20, None, 20),
-    "consensus.places": (100, 100, 100),
+    "consensus.top_k": (100, 100, 100),
     "consensus.kept": (500, 500, 500),
     "consensus.length": (50, 50, 50),
     "consensus.tail": (50, 50, 50),
     "consensus.window_moves": (True, False, True),
     "consensus.newest_votes": (True, False, True),
-    "consensus.first_lesson": (5 * 20, 5 * 10 + 1, 4 * 10 + 1),  # the Q-th ranking is made after epoch (Q - 1) p
-    "consensus.silent": (COLUMN_WISE, EVERYONE, EVERYONE),
-    "consensus.untaught": (COLUMN_WISE, COLUMN_WISE, COLUMN_WISE),
+    "consensus.first_consensus_epoch": (
+        5 * 20,
+        5 * 10 + 1,
+        4 * 10 + 1,
+    ),  # the Q-th ranking is made after epoch (Q - 1) p
+    "consensus.non_voting": (COLUMN_WISE, EVERYONE, EVERYONE),
+    "consensus.undistilled": (COLUMN_WISE, COLUMN_WISE, COLUMN_WISE),
     "objectives": (FIVE, FIVE, FIVE),
     "balance.on": (True, True, True),
     "balance.update": ("batch", "batch", "batch"),
@@ -59,11 +63,11 @@ ROWS: dict[str, tuple[Any, Any, Any]] = {
     "consensus.weight_range": (None, (0.5, 2), (0.5, 2)),
     "losses.distance": ("plain", "squared", "squared"),
     "losses.margin": (1, 1, 1),
-    "losses.distance_lesson": (1, 10, 10),
+    "losses.distance_scale": (1, 10, 10),
     "losses.error_scale": (0.5, 1, 1),
     "consensus.clip": (None, 40, None),
     "consensus.clipped": (("bpr", "multinomial"),) * 3,
-    "model.spread": (None, 0.01, 0.01),
+    "model.initial_std": (None, 0.01, 0.01),
     "model.dropout": (0, 0.1, 0.1),
     "training.weight_decay": (0, 1e-5, 1e-5),
     "model.dimensions": (64, 64, 64),
@@ -89,7 +93,7 @@ def tiny() -> Split:
 
 QUICK: dict[str, Any] = {
     "model": {"dimensions": 8},
-    "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 2},
+    "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 2},
     "training": {"epochs": 4, "batch": 32, "metric": "recall@3"},
 }
 
@@ -104,7 +108,7 @@ def test_every_setting_that_two_presets_do_not_share_has_its_row() -> None:
     for part in ("losses", "model", "consensus", "balance", "training"):
         for name in chosen[0][part]:
             values = [each[part][name] for each in chosen]
-            if values != values[:1] * 3 and name != "begins":  # which is read as `first_lesson`
+            if values != values[:1] * 3 and name != "begins":  # which is read as `first_consensus_epoch`
                 assert f"{part}.{name}" in ROWS
 
 
@@ -183,8 +187,8 @@ def test_a_single_head_watches_itself_whatever_was_said() -> None:
         ('objectives=["bpr", "bpr"]', "objectives"),
         ("model.sharing=none", "balance.on = false"),
         ("training.watch=hinge", "training.watch = 'hinge'"),
-        (f"consensus.silent={list(FIVE)}", "consensus.silent"),
-        (f"consensus.untaught={list(FIVE)}", "consensus.untaught"),
+        (f"consensus.non_voting={list(FIVE)}", "consensus.non_voting"),
+        (f"consensus.undistilled={list(FIVE)}", "consensus.undistilled"),
         ("rate=1", "rate"),
         ("consensus.weight", "'consensus.weight': expected name=value"),
         ("=3", "'=3': expected name=value"),
@@ -253,7 +257,7 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_passed_as_values() -> None
     assert run.rows() == ["bpr", "hinge", "R-consensus", "consensus"]
     assert isinstance(run.model.encoder, Turned)
     assert len(run.keep("hinge").encoder.matrix) == 1
-    assert all(record["lesson"]["hinge"] > 0 for record in run.history[2:])
+    assert all(record["consensus_loss"]["hinge"] > 0 for record in run.history[2:])
 
 
 def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module() -> None:

@@ -27,10 +27,10 @@ from small_run import LONG, QUIET, assert_same_end, checkpoint, history, small_d
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.runtime.process_group import World
+from concf.runtime.process_group import ProcessGroup
 from concf.training.batches import Sampler
 from concf.training.checkpoint import HISTORY, load_run
-from concf.training.embeddings.all_reduce import refuse_many
+from concf.training.embeddings.all_reduce import refuse_unsplittable
 from concf.training.embeddings.row_index import distinct
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -92,7 +92,7 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
         for case in cases(processes):
             assert_trained_alike(here, case, processes, case)
             last = json.loads((here / f"{case}.json").read_text())[-1]
-            assert any(last["lesson"].values()) == settings(case).teaches, case
+            assert any(last["consensus_loss"].values()) == settings(case).teaches, case
             if case in WHOLE:
                 assert WHOLE[case] in (here / f"divided {case}.1").read_text()
             else:
@@ -124,7 +124,7 @@ def leave_unfinished(folder: Path, *processes: int) -> None:
 
 
 def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
-    """The one that divided tables were written to piece by piece: the optimiser's state too."""
+    """The one that sharded tables were written to piece by piece: the optimiser's state too."""
     once(name, out=expected)
     (state, found), (wanted_state, wanted) = checkpoint(folder), checkpoint(expected)
     assert found.keys() == wanted.keys()
@@ -154,20 +154,20 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
 
 def test_what_cannot_be_divided_is_refused() -> None:
     data, chosen = process_worker.data(), settings("mlp")
-    refuse_many(World(0, 11), data, chosen)
+    refuse_unsplittable(ProcessGroup(0, 11), data, chosen)
     with pytest.raises(ConfigError, match="12 processes for 11 users"):
-        refuse_many(World(0, 12), data, chosen)
+        refuse_unsplittable(ProcessGroup(0, 12), data, chosen)
     alone = chosen.model_copy(update={"training": chosen.training.model_copy(update={"selection": "one"})})
-    refuse_many(World(), data, alone)
+    refuse_unsplittable(ProcessGroup(), data, alone)
     with pytest.raises(ConfigError, match="run it in one process"):
-        refuse_many(World(0, 2), data, alone)
+        refuse_unsplittable(ProcessGroup(0, 2), data, alone)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
 def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -> None:
     data = prepare(Simulation(users=20, items=15, events=200).draw(0), protocol="random")
     whole = next(Sampler(data.train).epoch(0, 0).split(32))
-    parts = [whole.part(World(rank, size).share(len(whole))) for rank in range(size)]
+    parts = [whole.part(ProcessGroup(rank, size).share(len(whole))) for rank in range(size)]
     for n, of, among in ((20, "user", "among_users"), (15, "items", "among_items")):
         counted = np.zeros(n)
         for part in parts:

@@ -33,7 +33,7 @@ from concf.errors import ConfigError, DataError
 from concf.experiments.compare import compare
 from concf.experiments.paper.plan import Cell
 from concf.experiments.paper.running import run_cells
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
@@ -45,9 +45,9 @@ from concf.runtime.executors import (
     LOOPBACK,
     DeadWorkersError,
     _cluster,
+    execute,
     one_after_the_other,
     ray_module,
-    spread,
 )
 from concf.training.checkpoint import RunFolder
 from concf.training.config.presets import choose_settings
@@ -71,7 +71,7 @@ def room(ray, *more):
 plain, spread._room, spread.PATIENCE = spread._room, room, 600  # a busy machine is slow, and says so
 cli.main()
 """
-STRANGER = "from concf.runtime.executors import *; next(spread(abs, [1], RAY))"
+STRANGER = "from concf.runtime.executors import *; next(execute(abs, [1], RAY))"
 OF_EACH_RUN = {"seconds": 0, "provenance": {}}  # of a measured cell; all else is the same, whoever measures it
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
@@ -89,7 +89,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the engine, this process does the work: for what no engine changes."""
-    monkeypatch.setattr(bulk, "spread", lambda work, jobs, *_: one_after_the_other(work, jobs))
+    monkeypatch.setattr(bulk, "execute", lambda work, jobs, *_: one_after_the_other(work, jobs))
 
 
 @pytest.fixture(scope="module")
@@ -118,9 +118,7 @@ def commands(run: Path, head: Cluster, tmp_path_factory: pytest.TempPathFactory)
         started = {
             "own": start(TELLING, *words, "own", RAY_TMPDIR=room),
             "joined": start(TELLING, *words, "joined", RAY_ADDRESS=head.address, **head.environment),
-            "stranger": start(
-                "from concf.runtime.executors import *; next(spread(abs, [1], RAY))", RAY_ADDRESS=head.address
-            ),
+            "stranger": start(STRANGER, RAY_ADDRESS=head.address),
         }
         yield folder, started
         for command in started.values():  # done long ago, unless its test was not asked for
@@ -214,7 +212,7 @@ def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize("engine", ["processes", "ray"])
 def test_a_worker_keeps_its_function_and_tells_of_a_bad_job(tmp_path: Path, ray: Any, engine: str) -> None:
-    done = dict(spread(Sums(tmp_path), [1, -1, 2, 3], engine, workers=1))
+    done = dict(execute(Sums(tmp_path), [1, -1, 2, 3], engine, workers=1))
     assert isinstance(done[-1].exception(), DataError)
     assert str(done.pop(-1).exception()) == "a bad job"
     assert [done[job].result() for job in (1, 2, 3)] == [1, 3, 6]
@@ -224,7 +222,7 @@ def test_a_job_that_kills_every_worker_ends_and_leaves_the_others(
     tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("concf.runtime.executors.RETRIES", 1)
-    done = dict(spread(Sums(tmp_path), [-2, 5, 6], "ray", workers=1))
+    done = dict(execute(Sums(tmp_path), [-2, 5, 6], "ray", workers=1))
     assert isinstance(done.pop(-2).exception(), DeadWorkersError)
     assert (tmp_path / "deaths").read_text() == "xx"
     assert [future.result() for future in done.values()] == [5, 11]
@@ -256,7 +254,7 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
                 (work.out / job[0].name).unlink()
             yield job, done
 
-    monkeypatch.setattr(bulk, "spread", elsewhere)
+    monkeypatch.setattr(bulk, "execute", elsewhere)
     with pytest.raises(DataError, match="on storage that all workers share"):
         write_lists(run, tmp_path / "recs", engine="ray", parts=SEVENS)
     assert names_in(tmp_path) == []
@@ -266,7 +264,7 @@ def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: An
     changes = (*SMALL, "training.epochs=3")
     cells = [Cell(name, "demo", "released", 0) for name in ("PCL", "statistics")]
     small_data(tmp_path / cells[0].folder)
-    books = {engine: Book(tmp_path / engine) for engine in ("processes", "ray")}
+    books = {engine: ResultsLog(tmp_path / engine) for engine in ("processes", "ray")}
     for engine, book in books.items():
         assert run_cells(cells, book, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
     for cell, figures in zip(cells, ("rows", "statistics"), strict=True):
@@ -339,7 +337,7 @@ def test_ports_of_others_and_other_ports_of_ray_are_told_apart(ray: Any, monkeyp
         node = next(each["NodeManagerPort"] for each in ray.nodes())
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{node}")
     with pytest.raises(ConfigError, match="what answers there is no head of Ray"):
-        next(spread(abs, [1], "ray"))
+        next(execute(abs, [1], "ray"))
 
     def answer() -> None:
         with other.accept()[0] as caller:
@@ -350,30 +348,30 @@ def test_ports_of_others_and_other_ports_of_ray_are_told_apart(ray: Any, monkeyp
         answers.start()
         monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{other.getsockname()[1]}")
         with pytest.raises(ConfigError, match="what listens there is not Ray"):
-            next(spread(abs, [1], "ray"))
+            next(execute(abs, [1], "ray"))
         answers.join()
 
 
 def test_a_cluster_is_found_where_it_is_the_machines_own(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert [done.result() for _, done in spread(abs, [-1], "ray", workers=1)] == [1]
+    assert [done.result() for _, done in execute(abs, [-1], "ray", workers=1)] == [1]
 
 
 def test_another_version_of_ray_or_of_concf_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("ray._private.utils.compute_version_info", lambda: ("0.9", "3.6.1", "a"))
         with pytest.raises(ConfigError, match=r"Version mismatch.* Ray: 0\.9 Python: 3\.6\.1"):
-            next(spread(abs, [1], "ray"))
+            next(execute(abs, [1], "ray"))
     monkeypatch.setattr("concf.runtime.executors.VERSION", "99")
     with pytest.raises(ConfigError, match=r"a worker of the Ray cluster has concf .*, and this is 99"):
-        next(spread(abs, [1], "ray", workers=1))
+        next(execute(abs, [1], "ray", workers=1))
 
 
 def test_a_function_the_workers_have_not_is_named(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def double(job):\n    return 2 * job\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"could not start\. Has every machine of it this version of concf"):
-        next(spread(import_module("only_here").double, [1], "ray", workers=1))
+        next(execute(import_module("only_here").double, [1], "ray", workers=1))
 
 
 def test_a_full_cluster_is_waited_for_and_that_is_said(
@@ -382,12 +380,12 @@ def test_a_full_cluster_is_waited_for_and_that_is_said(
     monkeypatch.setattr("concf.runtime.executors.PATIENCE", 0.5)
     say = spreading._say_waiting
     with _cluster(None):
-        others = spread(abs, list(range(9)), "ray")
+        others = execute(abs, list(range(9)), "ray")
         next(others)
         wait_for(lambda: ray.available_resources().get("CPU", 0) < 1, "no free core")
         caplog.clear()
         monkeypatch.setattr("concf.runtime.executors._say_waiting", lambda ray: (say(ray), others.close()))
-        assert [done.result() for _, done in spread(abs, [-4], "ray", workers=1)] == [4]
+        assert [done.result() for _, done in execute(abs, [-4], "ray", workers=1)] == [4]
     assert "0 of its 3 cores are free): waiting for one" in caplog.text
 
 
@@ -402,7 +400,7 @@ def test_a_machine_lost_in_the_middle_loses_and_doubles_nothing(
         wait_for(lambda: len(ray.nodes()) == 2, "the second machine")
         murder = threading.Thread(target=kill)
         murder.start()
-        done = [(job, future.result()) for job, future in spread(Doomed(tmp_path), range(9), "ray")]
+        done = [(job, future.result()) for job, future in execute(Doomed(tmp_path), range(9), "ray")]
         murder.join()
     assert sorted(done) == [(job, 2 * job) for job in range(9)]
     assert int((tmp_path / "victim").read_text()) in range(9)

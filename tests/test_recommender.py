@@ -30,13 +30,13 @@ from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-SILENT = "cml"
+NON_VOTING = "cml"
 LIVELY = (
     *SMALL,
     "training.metric=ndcg@10",
-    "model.spread=0.5",
+    "model.initial_std=0.5",
     "consensus.kept=30",
-    f'consensus.silent=["{SILENT}"]',
+    f'consensus.non_voting=["{NON_VOTING}"]',
 )  # whole rankings
 CONSENSUSES = ("consensus", "R-consensus")
 STEPS = 2**40
@@ -60,7 +60,7 @@ class Trained:
         ids = self.run.data.interactions
         self.users, self.items = ids.user_ids.values.tolist(), ids.item_ids.values.tolist()
         self.heads = list(self.run.model.names)
-        self.voters = [name for name in self.heads if name not in self.run.settings.consensus.silent]
+        self.voters = [name for name in self.heads if name not in self.run.settings.consensus.non_voting]
 
     def votes(self, user: Any, item: Any, by: str = "consensus") -> dict[str, tuple[int, float, float]]:
         """Voter -> the rank of the item from 0, R and C (Eq. 10, 11); for those that name it in their first K."""
@@ -68,11 +68,11 @@ class Trained:
         found = {}
         for name in self.voters:
             head = self.heads.index(name)
-            mine = self.voted[epoch][head][place][: chosen.places]
+            mine = self.voted[epoch][head][place][: chosen.top_k]
             if item in mine:
                 past = [ranking[head][place] for ranking in self.window[epoch]]
                 ranks = [listed.index(item) if item in listed else chosen.kept for listed in past]
-                steady = exp(-pstdev(ranks) / chosen.steadiness) if by == "consensus" else 0.0
+                steady = exp(-pstdev(ranks) / chosen.consistency_temperature) if by == "consensus" else 0.0
                 found[name] = mine.index(item), exp(-mine.index(item) / chosen.temperature), steady
         return found
 
@@ -107,7 +107,7 @@ class Trained:
             return [(item, scores[item]) for item in sorted(may, key=lambda item: (-scores[item], item))][:k]
         if allow is None and filter_viewed:
             return [(item, self.importance(user, item, by)) for item in self.kept(user, by) if item in may][:k]
-        orders, first = [], len(may) if allow is not None else max(self.run.settings.consensus.places or len(may), k)
+        orders, first = [], len(may) if allow is not None else max(self.run.settings.consensus.top_k or len(may), k)
         for name in self.voters:
             factors = self.vectors[self.run.best["consensus"].epoch][name]
             scores = {item: self.score(factors, user, item) for item in may}
@@ -170,7 +170,7 @@ def named() -> Trained:
 def alone() -> Trained:
     torch.set_num_threads(1)
     log = LOG.select(user="user_id", item="item_id")
-    return trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr", "consensus.silent=[]")
+    return trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr", "consensus.non_voting=[]")
 
 
 @pytest.fixture(params=["numbered", "named"])
@@ -216,7 +216,7 @@ def test_allow_and_deny_lists_for_everyone_and_by_user(either: Trained) -> None:
     def some(share: float) -> list[Any]:
         return [item for item in either.items if rng.random() < share]
 
-    for by in ("bpr", SILENT, *CONSENSUSES):
+    for by in ("bpr", NON_VOTING, *CONSENSUSES):
         for kind in range(8):
             allow: Any = [None, some(0.4), {user: some(0.4) for user in either.users[5:]}][kind % 3]
             deny: Any = [some(0.2), {user: some(0.5) for user in either.users[:20]}, ()][kind // 3]
@@ -366,16 +366,16 @@ def test_one_head_alone(alone: Trained) -> None:
 
 def test_votes_are_the_rankings_and_their_steadiness(either: Trained) -> None:
     best, chosen = either.run.best["consensus"], either.run.settings.consensus
-    items, steadiness = best.votes["items"], best.votes["steadiness"]
-    assert items.shape == steadiness.shape == (len(either.heads), 40, chosen.places)
+    items, consistency = best.votes["items"], best.votes["consistency"]
+    assert items.shape == consistency.shape == (len(either.heads), 40, chosen.top_k)
     for head in range(len(either.heads)):
         for user in range(40):
-            mine = either.voted[best.epoch][head][user][: chosen.places]
+            mine = either.voted[best.epoch][head][user][: chosen.top_k]
             assert [either.items[place] for place in items[head, user].tolist() if place >= 0] == mine
             past = [ranking[head][user] for ranking in either.window[best.epoch]]
             ranks = [[listed.index(item) for listed in past] for item in mine]
-            expected = [exp(-pstdev(each) / chosen.steadiness) for each in ranks]
-            assert steadiness[head, user, : len(mine)].tolist() == pytest.approx(expected, abs=1e-6)
+            expected = [exp(-pstdev(each) / chosen.consistency_temperature) for each in ranks]
+            assert consistency[head, user, : len(mine)].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_an_explanation_adds_up(either: Trained) -> None:
@@ -387,7 +387,7 @@ def test_an_explanation_adds_up(either: Trained) -> None:
         for at, item in enumerate(either.items):
             found, votes = model.explain(user, item), either.votes(user, item)
             json.dumps(found, allow_nan=False, default=int)
-            assert [each["head"] for each in found["heads"]] == either.voters  # the silent one is not asked
+            assert [each["head"] for each in found["heads"]] == either.voters  # the non-voting one is not asked
             total = sum(each["vote"] for each in found["heads"])
             assert found["importance"] == pytest.approx(total / len(either.voters), abs=1e-12)
             assert found["importance"] == pytest.approx(either.importance(user, item), abs=1e-6)

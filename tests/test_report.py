@@ -46,7 +46,7 @@ def trained(folder: Path, *words: str, log: pl.DataFrame = LOG, preset: str = "r
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return trained(tmp_path_factory.mktemp("report"), 'consensus.silent=["cml"]', "training.metric=ndcg@5")
+    return trained(tmp_path_factory.mktemp("report"), 'consensus.non_voting=["cml"]', "training.metric=ndcg@5")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_figures_are_those_of_the_run(run: Run, found: dict[str, Any], shown: Pa
 
 
 def test_curves_are_the_history(run: Run, found: dict[str, Any], shown: Page) -> None:
-    for kind in ("validation", "agreement", "loss", "weight", "gradient", "lesson"):
+    for kind in ("validation", "agreement", "loss", "weight", "gradient", "consensus_loss"):
         records = [(each["epoch"], each[kind]) for each in run.history if any(each.get(kind, {}).values())]
         names = [name for name in run.rows() if any(values.get(name) for _, values in records)]
         assert list(found["curves"][kind]) == names
@@ -151,13 +151,13 @@ def test_examples_are_lists_and_votes_of_the_run(run: Run, found: dict[str, Any]
             assert [each["hit"] for each in items] == np.isin(lists[name][:10], own)[: len(items)].tolist()
         ranks = [lists["consensus"].tolist().index(item) + 1 if item in lists["consensus"] else None for item in own]
         assert [each["rank"] for each in told["held_out"]] == ranks
-        caption = "Consensus, with each head's rank and steadiness C; – for no vote"
+        caption = "Consensus, with each head's rank and consistency C; – for no vote"
         key = ("examples", caption + "+" * place)
         rows, voters = shown.tables[key], [name for name in run.model.names if name != "cml"]
         assert rows[0] == ["", "consensus", "importance", *voters]
         for number, (item, row) in enumerate(zip(told["lists"]["consensus"], rows[1:], strict=True)):
             why = model.explain(told["user"], item["item"])
-            assert told["votes"][number] == {part: why[part] for part in ("importance", "judged", "heads")}
+            assert told["votes"][number] == {part: why[part] for part in ("importance", "reranked", "heads")}
             votes = [f"{each['rank']} C {each['C']:.2f}" if each["vote"] else "–" for each in why["heads"]]
             assert row == [str(number + 1), f"{item['item']}{' ✓' * item['hit']}", f"{why['importance']:.3f}", *votes]
             if place == 0:
@@ -167,11 +167,11 @@ def test_examples_are_lists_and_votes_of_the_run(run: Run, found: dict[str, Any]
 def test_settings_are_told_by_what_differs_from_the_nearest_preset(found: dict[str, Any], shown: Page) -> None:
     assert found["settings"]["preset"] == "reference"
     changed = {each["name"]: (each["value"], each["preset"]) for each in found["settings"]["changes"]}
-    assert changed["consensus.silent"] == (["cml"], [])
+    assert changed["consensus.non_voting"] == (["cml"], [])
     assert changed["training.metric"] == ("ndcg@5", "auto")
-    assert set(changed) == {word.partition("=")[0] for word in (*SMALL, "consensus.silent=", "training.metric=")}
+    assert set(changed) == {word.partition("=")[0] for word in (*SMALL, "consensus.non_voting=", "training.metric=")}
     rows = shown.tables["about", "Settings that differ from the preset reference"]
-    assert ["consensus.silent", "cml", "none"] in rows
+    assert ["consensus.non_voting", "cml", "none"] in rows
     assert len(rows) == len(changed) + 1
 
 
@@ -271,9 +271,9 @@ def test_a_softmax_consensus_has_no_votes(concf: CLI, tmp_path: Path) -> None:
 
 def test_a_judged_consensus_shows_what_it_is_ordered_by(concf: CLI, tmp_path: Path) -> None:
     told, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
-    rows = shown.tables["examples", "Consensus, with each head's rank and steadiness C; – for no vote"]
-    assert rows[0][2] == "judged"
-    given = [each["judged"] for each in told["examples"][0]["votes"]]
+    rows = shown.tables["examples", "Consensus, with each head's rank and consistency C; – for no vote"]
+    assert rows[0][2] == "reranked"
+    given = [each["reranked"] for each in told["examples"][0]["votes"]]
     assert sorted(given, reverse=True) == given
     assert [row[2] for row in rows[1:]] == [f"{each:.3f}" for each in given]
 
@@ -317,7 +317,7 @@ def test_a_run_killed_half_way(concf: CLI, folder: Path, tmp_path: Path) -> None
 
 def test_a_single_epoch(concf: CLI, tmp_path: Path) -> None:
     told, shown = reported(concf, trained(tmp_path, "training.epochs=1", preset="paper"), "--examples", 0)
-    assert told["run"]["first_lesson"] is None
+    assert told["run"]["first_consensus_epoch"] is None
     assert told["examples"] == []
     assert told["settings"]["preset"] == "paper"
     assert {len(points) for points in told["curves"]["loss"].values()} == {1}

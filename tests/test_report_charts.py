@@ -113,9 +113,9 @@ def test_a_picture_is_named_and_described() -> None:
 
 
 def test_long_names_beside_a_chart_stay_different() -> None:
-    names = [f"weighted-squares@{penalty}" for penalty in ("0.02", "0.04", "0.03#pupil", "0.04#pupil")]
+    names = [f"weighted-squares@{penalty}" for penalty in ("0.02", "0.04", "0.03#student", "0.04#student")]
     read = Reader(intervals("k", "title", "about", [Row(name, "c0 d0", 0.2, 0.1, 0.3) for name in names]))
-    assert all(words in read.said for words in ("…uares@0.02", "…uares@0.04", "…0.03#pupil", "…0.04#pupil"))
+    assert all(words in read.said for words in ("…uares@0.02", "…uares@0.04", "…0.03#student", "…0.04#student"))
 
 
 def test_no_two_looks_are_alike() -> None:

@@ -19,7 +19,7 @@ from concf.errors import ConfigError, DataError
 from concf.experiments.paper.plan import EXPERIMENTS, Cell, cells_of
 from concf.experiments.paper.running import rounded, run_cells
 from concf.experiments.paper.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.training.config.presets import PRESETS, choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -72,9 +72,9 @@ def test_hyperparameters_go_around_the_reference() -> None:
                 continue
             assert f"Q={q},p={p}" in names
             chosen = choose_settings("reference", words=VARIANTS[f"Q={q},p={p}"])
-            taught = range(chosen.consensus.first_lesson, chosen.training.epochs)
+            taught = range(chosen.consensus.first_consensus_epoch, chosen.training.epochs)
             assert chosen.consensus.every == p
-            assert chosen.consensus.first_lesson == (5 if q == "all" else int(q)) * p - p + 1
+            assert chosen.consensus.first_consensus_epoch == (5 if q == "all" else int(q)) * p - p + 1
             assert (chosen.consensus.window > chosen.training.epochs) == (q == "all")
             assert len(taught) >= 100
 
@@ -166,7 +166,7 @@ def home(prepared: Path, tmp_path: Path) -> Path:
 
 
 def run(cells: list[Cell], book: Path, home: Path, *more: str, **options: Any) -> list[str]:
-    return run_cells(cells, Book(book), home, device="cpu", changes=[*SMALL, *more], **options)
+    return run_cells(cells, ResultsLog(book), home, device="cpu", changes=[*SMALL, *more], **options)
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
@@ -200,8 +200,8 @@ def test_lines_of_other_settings_stand_apart(prepared: Path, tmp_path: Path) -> 
         assert run(CELLS[2:3], tmp_path / "book", prepared, *more) == []
     plain, louder = lines_of(tmp_path / "book")
     assert (plain["cell"], plain["rows"] == louder["rows"]) == (louder["cell"], False)
-    assert Book(tmp_path / "book").find(CELLS[2].key()) is None
-    assert Book(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == plain["rows"]
+    assert ResultsLog(tmp_path / "book").find(CELLS[2].key()) is None
+    assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == plain["rows"]
 
 
 def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost
     run(CELLS[:3], book, prepared)
     whole, content = by_cell(book), book.read_bytes()
     book.write_bytes(content[:-lost])
-    readable = len(Book(book).cells)
+    readable = len(ResultsLog(book).cells)
     assert readable == (3 if lost == 1 else 2)  # without its line feed a line is whole
     run(CELLS[:3], book, prepared)
     found = {}
@@ -277,17 +277,17 @@ def test_a_file_that_is_no_book_is_left_alone(tmp_path: Path) -> None:
     for content in (b"a shopping list\n", b"\xff\xfe\x00", b'{"cell": 3}\n', b"[1, 2]\n3\n"):
         (tmp_path / "notes").write_bytes(content)
         with pytest.raises(DataError, match=r"notes: .*Choose another --results"):
-            Book(tmp_path / "notes", option="--results")
+            ResultsLog(tmp_path / "notes", option="--results")
         assert (tmp_path / "notes").read_bytes() == content
     (tmp_path / "empty").write_bytes(b"")
-    assert Book(tmp_path / "empty").cells == {}
+    assert ResultsLog(tmp_path / "empty").cells == {}
 
 
 # The command
 
 
 def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path: Path) -> None:
-    book = Book(tmp_path / "book")
+    book = ResultsLog(tmp_path / "book")
     for cell in (Cell("statistics", "ciao", "paper", 0), Cell("SingleCF", "citeulike", "released", 0)):
         book.add(cell.key(), {"cell": {}})
     book.add(Cell("SingleCF", "citeulike", "released", 1).key(SMALL), {"cell": {}})  # stands apart
@@ -360,17 +360,17 @@ def test_data_that_is_not_there_is_prepared(concf: CLI, tmp_path: Path) -> None:
 
 
 def test_render_is_handed_the_lines(concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[Any] = []
+    broadcast: list[Any] = []
 
     def render(*arguments: Any) -> list[Path]:
-        handed.extend(arguments)
+        broadcast.extend(arguments)
         return [tmp_path / "docs" / "reproduction.md"]
 
     monkeypatch.setattr("concf.experiments.paper.page.render", render)
-    line = Book(tmp_path / "book").add(CELLS[0].key(), {"cell": {}, "provenance": {}})
+    line = ResultsLog(tmp_path / "book").add(CELLS[0].key(), {"cell": {}, "provenance": {}})
     code, out, err = concf("reproduce", "--render", "--results", tmp_path / "book", "--docs", tmp_path / "docs")
     assert (code, out, err) == (0, f"{tmp_path / 'docs' / 'reproduction.md'}\n", "")
-    assert handed == [[line], tmp_path / "docs", tmp_path]
+    assert broadcast == [[line], tmp_path / "docs", tmp_path]
 
 
 def test_lines_have_six_digits() -> None:

@@ -232,7 +232,7 @@ def test_runs_that_end_at_the_cap_are_counted():
 
 
 def test_homogeneous_has_concf_with_as_many_voters():
-    assert cell(table("homogeneous", "homogeneous-50"), "splits", "ConCF, CF-E' silent", "consensus") == "3"
+    assert cell(table("homogeneous", "homogeneous-50"), "splits", "ConCF, CF-E' non-voting", "consensus") == "3"
 
 
 def axes(experiment: str, lines: list[Line] = LINES) -> Any:

@@ -20,7 +20,7 @@ from concf.experiments.paper.verdicts import (
     UNKNOWN,
     YES,
     Grade,
-    Verdict,
+    Reranked,
     above,
     below,
     graded,
@@ -28,7 +28,7 @@ from concf.experiments.paper.verdicts import (
 )
 
 
-def told(claim: str, lines: list[Line]) -> Verdict:
+def told(claim: str, lines: list[Line]) -> Reranked:
     return next(each for each in CLAIMS if each.id == claim).verdict(Measured(lines))
 
 
@@ -38,7 +38,7 @@ def verdicts(lines: list[Line]) -> dict[str, str]:
 
 def test_the_papers_own_figures_make_its_claims_hold():
     found = verdicts(LINES)
-    # the pupils T1 > SingleCF and T2 > ConCF consensus are above their teachers there, too
+    # the student heads T1 > SingleCF and T2 > ConCF consensus are above their teachers there, too
     assert {name: word for name, word in found.items() if word != HOLDS} == {"kd-teacher": IN_PART}
 
 
@@ -217,8 +217,8 @@ def test_epochs_before_the_window_is_full_do_not_count():
 
 
 def test_a_pupil_above_its_teacher_is_partly_or_surely_against_the_claim():
-    def taught(*pupil: float) -> list[Line]:
-        return [line("distillation", {"T1": 0.3, "T1 > SingleCF": v}, seed=k) for k, v in enumerate(pupil)]
+    def taught(*student: float) -> list[Line]:
+        return [line("distillation", {"T1": 0.3, "T1 > SingleCF": v}, seed=k) for k, v in enumerate(student)]
 
     assert verdicts(taught(0.29, 0.28, 0.31))["kd-teacher"] == HOLDS
     assert verdicts(taught(0.29, 0.32, 0.31))["kd-teacher"] == IN_PART

@@ -140,12 +140,12 @@ def log() -> pl.DataFrame:
 
 
 def small(objectives: str = "multinomial,multinomial-users,cosine-softmax@0.3,bpr", **losses: Any) -> ConCFSettings:
-    """`reference` on a tiny log; the first lesson in epoch 2."""
+    """`reference` on a tiny log; the first epoch with consensus loss in epoch 2."""
     changes = {
         "objectives": objectives,
         "losses": losses,
         "model": {"dimensions": 16, "spread": 0.3, "dropout": 0.2},
-        "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
+        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "training": {"epochs": 4, "batch": 16, "metric": "recall@3", "patience": None},
     }
     return choose_settings("reference", changes)

@@ -89,10 +89,10 @@ def test_the_highest_are_those_of_a_sort(data: st.DataObject) -> None:
 
 
 def test_a_silent_head_and_a_run_without_votes_score_as_the_library_says(model: Recommender) -> None:
-    for silent, votes in ((("cml",), True), ((), False)):
+    for non_voting, votes in ((("cml",), True), ((), False)):
         run = copy.copy(model.run)
         run.settings = run.settings.model_copy(
-            update={"consensus": run.settings.consensus.model_copy(update={"silent": silent})}
+            update={"consensus": run.settings.consensus.model_copy(update={"non_voting": non_voting})}
         )
         run.best = {name: copy.copy(best) for name, best in run.best.items()}
         for best in run.best.values():
@@ -275,7 +275,7 @@ def test_guests_and_a_judge_are_explained_too(tmp_path: Path) -> None:
         for item in model.item_ids.values.tolist()[::5]:
             told = client.get(f"/explain/3/{item}").json()
             assert told == model.explain(3, item) | {"title": None}
-            assert (told["judged"] is None) == (told["rank"] is None)
+            assert (told["reranked"] is None) == (told["rank"] is None)
             assert told["heads"][-1]["score"] is None
         assert client.get("/explore/3").status_code == 200
 

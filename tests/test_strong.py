@@ -1,4 +1,4 @@
-"""The preset `strong`: guests that vote, voices by validation, pupils, and what is shipped of them."""
+"""The preset `strong`: fixed voters, voter weights by validation, students, and what is shipped of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from small_run import assert_same_end, small_data
 
-from concf.consensus.fixed_voters import guest
+from concf.consensus.fixed_voters import fixed_voter
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
@@ -20,7 +20,7 @@ from concf.inference.recommender import Recommender
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.objectives import LossSettings, choose
 from concf.model.scorers import ListFunction
-from concf.training.config.presets import PUPILS, VOTERS, choose_settings, preset
+from concf.training.config.presets import STUDENTS, VOTERS, choose_settings, preset
 from concf.training.config.settings import ConCFSettings, TrainingSettings
 from concf.training.run import Run
 from concf.training.train import train
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 SMALL: dict[str, Any] = {
     "model": {"dimensions": 8},
-    "consensus": {"every": 2, "warm_up": 2, "places": 8, "kept": 12, "length": 4, "tail": 4, "shown": 12},
+    "consensus": {"every": 2, "warm_up": 2, "top_k": 8, "kept": 12, "length": 4, "tail": 4, "shown": 12},
     "training": {"epochs": 10, "metric": "recall@5", "learning_rate": 0.02},
 }
 
@@ -49,11 +49,11 @@ def run(data: Split) -> Run:
 
 
 def test_only_pupils_are_taught_and_one_of_them_is_what_a_good_run_ships(run: Run) -> None:
-    taught = [record["lesson"] for record in run.history if any(record["lesson"].values())]
-    assert len(taught) == 10 - run.settings.consensus.first_lesson
-    for lesson in taught:
-        assert all(lesson[name] > 0 for name in PUPILS)
-        assert not any(lesson[name] for name in VOTERS)
+    taught = [record["consensus_loss"] for record in run.history if any(record["consensus_loss"].values())]
+    assert len(taught) == 10 - run.settings.consensus.first_consensus_epoch
+    for consensus_target in taught:
+        assert all(consensus_target[name] > 0 for name in STUDENTS)
+        assert not any(consensus_target[name] for name in VOTERS)
 
 
 def test_it_learns_beyond_popularity_and_its_guests_alone(data: Split) -> None:
@@ -61,9 +61,9 @@ def test_it_learns_beyond_popularity_and_its_guests_alone(data: Split) -> None:
     figures = {
         name: found.means()["recall@5"] for name, found in learned.evaluate(at=(5,), metrics=("recall",)).items()
     }
-    guests = evaluate(RP3beta(alpha=0.5, beta=0.2).fit(data.train), data, at=(5,), metrics=("recall",)).means()
-    assert figures["consensus"] > 0.9 * guests["recall@5"]
-    assert max(figures[name] for name in PUPILS) > 0.6 * figures["consensus"]
+    fixed_voters = evaluate(RP3beta(alpha=0.5, beta=0.2).fit(data.train), data, at=(5,), metrics=("recall",)).means()
+    assert figures["consensus"] > 0.9 * fixed_voters["recall@5"]
+    assert max(figures[name] for name in STUDENTS) > 0.6 * figures["consensus"]
 
 
 class Killed(Exception):
@@ -84,16 +84,16 @@ def test_a_killed_run_goes_on_to_the_same_end(data: Split, tmp_path: Path, last:
 
 
 def test_the_votes_of_heads_and_guests_make_up_the_importance(data: Split) -> None:
-    run = train(data, small(consensus={"judged": False}), seed=3)
+    run = train(data, small(consensus={"reranked": False}), seed=3)
     model = Recommender(run, frame="arrays")
-    heads = [*VOTERS, *PUPILS, *run.settings.consensus.guests]
+    heads = [*VOTERS, *STUDENTS, *run.settings.consensus.fixed_voters]
     for user in model.user_ids.values[::7].tolist():
         items, scores = model.recommend(user, k=6)
         for item, score in zip(items.tolist(), scores.tolist(), strict=True):
             told = model.explain(user, item)
             assert [each["head"] for each in told["heads"]] == heads
             assert told["importance"] == pytest.approx(score, rel=1e-6)
-            assert told["judged"] is None
+            assert told["reranked"] is None
             assert sum(each["vote"] for each in told["heads"]) / len(heads) == pytest.approx(score, rel=1e-6)
             assert all(each["C"] == 0 for each in told["heads"])
 
@@ -105,13 +105,13 @@ def fixed(lists: torch.Tensor) -> ListFunction:
 def test_a_voice_is_as_loud_as_its_validation_says(run: Run, data: Split) -> None:
     best = run.best["consensus"]
     record = next(each for each in run.history if each["epoch"] == best.epoch)["validation"]
-    lists = [guest(name).ranking(data.train, 12, 3) for name in run.settings.consensus.guests]
-    found = [record[name] for name in (*VOTERS, *PUPILS)]
+    lists = [fixed_voter(name).ranking(data.train, 12, 3) for name in run.settings.consensus.fixed_voters]
+    found = [record[name] for name in (*VOTERS, *STUDENTS)]
     found += [
         evaluate(fixed(each), data, on="valid", at=(5,), metrics=("recall",)).means()["recall@5"] for each in lists
     ]
-    expected = np.exp(-(1 - np.array(found) / max(found)) / run.settings.consensus.trust)
-    assert best.votes["voices"].numpy() == pytest.approx(expected, rel=1e-9)
+    expected = np.exp(-(1 - np.array(found) / max(found)) / run.settings.consensus.voter_temperature)
+    assert best.votes["voter_weights"].numpy() == pytest.approx(expected, rel=1e-9)
 
 
 def test_folded_in_users_are_heard_with_the_voices_of_the_run(run: Run) -> None:
@@ -124,7 +124,7 @@ def test_folded_in_users_are_heard_with_the_voices_of_the_run(run: Run) -> None:
 
 def test_a_guest_ranks_as_its_baseline_does(data: Split) -> None:
     expected = rank(RP3beta(alpha=0.5, beta=-0.2).fit(data.train), np.arange(40), 9, seen=data.train)
-    assert guest("rp3beta(alpha=0.5, beta=-0.2)").ranking(data.train, 9, 0).tolist() == expected.tolist()
+    assert fixed_voter("rp3beta(alpha=0.5, beta=-0.2)").ranking(data.train, 9, 0).tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_a_guest_ranks_as_its_baseline_does(data: Split) -> None:
     [
         ("nobody", "unknown model 'nobody'"),
         ("rp3beta(", "expected a baseline, such as rp3beta"),
-        ("rp3beta(beta=much)", "guest 'rp3beta"),
-        ("rp3beta(gamma=1)", "guest 'rp3beta"),
+        ("rp3beta(beta=much)", "fixed voter 'rp3beta"),
+        ("rp3beta(gamma=1)", "fixed voter 'rp3beta"),
     ],
 )
 def test_a_guest_that_cannot_come_is_refused(data: Split, name: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        train(data, small(consensus={"guests": (name,)}))
+        train(data, small(consensus={"fixed_voters": (name,)}))
 
 
 @pytest.mark.parametrize(
@@ -182,5 +182,5 @@ def test_the_preset_is_what_the_document_says() -> None:
     chosen = preset("strong")
     assert chosen.model.encoder == "mf"
     assert chosen.model.sharing == "none"
-    assert chosen.consensus.untaught == VOTERS
-    assert chosen.consensus.steadiness is None
+    assert chosen.consensus.undistilled == VOTERS
+    assert chosen.consensus.consistency_temperature is None

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 train = partial(train_anywhere, device="cpu")
 
-PUPILS = [name for name in FIVE if name != "multinomial-users"]
+STUDENTS = [name for name in FIVE if name != "multinomial-users"]
 
 
 @pytest.fixture
@@ -47,12 +47,14 @@ def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
 def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None:
     data, lists = tiny(), any_lists(tiny(), 9)
     seen = []
-    run = train(data, small(), teacher=lists.numpy(), watch_rankings=lambda *_: seen.append(_[1].lesson.clone()))
+    run = train(
+        data, small(), teacher=lists.numpy(), watch_rankings=lambda *_: seen.append(_[1].consensus_target.clone())
+    )
     assert len(seen) == 3
-    assert all(torch.equal(lesson, lists) for lesson in seen)
+    assert all(torch.equal(consensus_target, lists) for consensus_target in seen)
     for record in run.history:
-        assert all(record["lesson"][name] > 0 for name in PUPILS)
-        assert record["lesson"]["multinomial-users"] == 0
+        assert all(record["consensus_loss"][name] > 0 for name in STUDENTS)
+        assert record["consensus_loss"]["multinomial-users"] == 0
     assert run.rows() == [*FIVE, "R-consensus", "consensus"]  # they agree all the same
 
 
@@ -61,10 +63,10 @@ def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharin
     data, lists = tiny(), any_lists(tiny(), 9)
     chosen = small(model={"sharing": sharing}, balance={"on": sharing != "none"}, training={"batch": 16})
     taught, by_hand = Trainer(data, chosen, SEED, teacher=lists), Trainer(data, chosen, SEED)
-    by_hand.lesson.copy_(lists)
+    by_hand.consensus_target.copy_(lists)
     by_hand.agreement.n_rankings = 1
-    records = [each.epoch(chosen.consensus.first_lesson) for each in (taught, by_hand)]
-    for name in ("loss", "lesson", "gradient", "weight"):
+    records = [each.epoch(chosen.consensus.first_consensus_epoch) for each in (taught, by_hand)]
+    for name in ("loss", "consensus_loss", "gradient", "weight"):
         assert records[0][name] == pytest.approx(records[1][name], rel=1e-12)
     for name, parameter in taught.model.named_parameters():
         assert torch.allclose(parameter, by_hand.model.get_parameter(name), rtol=0, atol=1e-12), name
@@ -75,7 +77,7 @@ def test_a_teacher_is_not_heard_where_the_lesson_has_no_weight() -> None:
     assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).agreement.teaches(5)
 
 
-@pytest.mark.parametrize("head", PUPILS)
+@pytest.mark.parametrize("head", STUDENTS)
 def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
     data, lists = tiny(), any_lists(tiny(), 12, seed=4)
     common = {}
@@ -86,8 +88,8 @@ def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
         places = zip(ranked, lists[:, :3].tolist(), strict=True)
         common[weight] = sum(len(set(mine) & set(theirs)) for mine, theirs in places)
         if weight:
-            lessons = [record["lesson"][head] for record in run.history]
-            assert lessons[-1] < 0.7 * lessons[0]
+            consensus_targets = [record["consensus_loss"][head] for record in run.history]
+            assert consensus_targets[-1] < 0.7 * consensus_targets[0]
     assert common[20.0] > common[0.0]
     assert common[20.0] >= 16  # of 24
 
@@ -95,13 +97,13 @@ def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
 def test_lists_shorter_than_the_lesson_leave_empty_places_and_longer_ones_are_cut() -> None:
     data, chosen = tiny(), small(consensus={"length": 3, "tail": 2})
     long = any_lists(data, 8)
-    assert torch.equal(Trainer(data, chosen, teacher=long).lesson, long[:, :5])
+    assert torch.equal(Trainer(data, chosen, teacher=long).consensus_target, long[:, :5])
     short = Trainer(data, chosen, teacher=long[:, :2])
-    assert torch.equal(short.lesson[:, :2], long[:, :2])
-    assert (short.lesson[:, 2:] == -1).all()
-    assert all(short.epoch(0)["lesson"][name] > 0 for name in PUPILS)
+    assert torch.equal(short.consensus_target[:, :2], long[:, :2])
+    assert (short.consensus_target[:, 2:] == -1).all()
+    assert all(short.epoch(0)["consensus_loss"][name] > 0 for name in STUDENTS)
     empty = Trainer(data, chosen, teacher=torch.full((8, 4), -1))
-    assert set(empty.epoch(0)["lesson"].values()) == {0.0}
+    assert set(empty.epoch(0)["consensus_loss"].values()) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -194,7 +196,7 @@ def test_lessons_begin_after_the_warm_up_and_rankings_are_kept_as_before(warm_up
     sizes: list[int] = []
     chosen = small(consensus={"window": 3, "warm_up": warm_up}, training={"epochs": 7})
     run = train(tiny(), chosen, watch_rankings=lambda epoch, trainer, lists: sizes.append(len(trainer.queue)))
-    begun = [record["epoch"] for record in run.history if any(record["lesson"].values())]
+    begun = [record["epoch"] for record in run.history if any(record["consensus_loss"].values())]
     assert begun == list(range(first, 7))
     assert sizes == [1, 2, 3, 3, 3, 3, 3]
 

@@ -17,7 +17,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.measure import Figures
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.inference.recommender import Recommender
 from concf.model.baselines.neighbours import ItemKNN
 from concf.training.config.presets import PRESETS, choose_settings
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 SMALL: dict[str, Any] = {
     "model": {"dimensions": 8},
-    "consensus": {"every": 2, "warm_up": 2, "places": 12, "kept": 16, "length": 4, "tail": 4, "shown": 10},
+    "consensus": {"every": 2, "warm_up": 2, "top_k": 12, "kept": 16, "length": 4, "tail": 4, "shown": 10},
     "training": {"epochs": 7, "learning_rate": 0.02, "steps": None, "batch": 256, "patience": 3},
 }
 VARIANTS = {name: (name, SMALL) for name in PRESETS} | {
@@ -146,7 +146,7 @@ def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
 def test_a_log_of_figures_that_were_masked_by_the_test_part_is_measured_again(tmp_path) -> None:
     """Older versions validated with test items left out: figures of both kinds cannot be compared."""
     figures, model = Figures("recall@5", (5,), ("recall",), keep_users=False), ItemKNN(neighbours=7)
-    book = Book(tmp_path / "log.jsonl")
+    book = ResultsLog(tmp_path / "log.jsonl")
     old = {"model": "itemknn", "settings": model.model_dump(), "split": data().hash, "on": "valid"}
     book.add(old, {"mean": {"recall@5": 0.9}, "fit_seconds": 1.0})
     assert figures.found("itemknn", model, data(), "valid", book) is None
@@ -166,7 +166,7 @@ def test_test_figures_leave_out_what_was_validated_by_and_validation_figures_not
         assert not (listed & seen).any()
 
 
-ROOM = {"consensus": {"places": 40, "kept": 40, "every": 1, "shown": 20}, "training": {"epochs": 1}}
+ROOM = {"consensus": {"top_k": 40, "kept": 40, "every": 1, "shown": 20}, "training": {"epochs": 1}}
 
 
 @pytest.mark.parametrize("preset", PRESETS)

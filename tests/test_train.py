@@ -19,7 +19,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.model.baselines.popularity import Popularity
 from concf.model.objectives import FIVE
-from concf.runtime.seeds import stream
+from concf.runtime.seeds import derive_seed
 from concf.training.batches import DRAWS, Sampler
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
@@ -46,7 +46,7 @@ def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embed
     """A preset on the tiny data: p, Q, K, M and the lists scaled down; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": encoder, "sharing": sharing, "dropout": 0.0, "layers": 2},
-        "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
+        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "balance": {"on": sharing != "none"},
         "training": {"epochs": 3, "batch": 16, "weight_decay": 1e-3, "metric": "recall@3"},
     }
@@ -80,12 +80,12 @@ def follow(chosen: ConCFSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
-    guests = [listed(each) for each in trainer.agreement.guests]
-    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, guests, data.valid)
-    lessons, kept = [], chosen.consensus.kept or 12
+    fixed_voters = [listed(each) for each in trainer.agreement.fixed_voters]
+    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, fixed_voters, data.valid)
+    consensus_targets, kept = [], chosen.consensus.kept or 12
     for epoch in range(chosen.training.epochs):
         record = trainer.epoch(epoch)
-        lessons += [epoch] if any(record["lesson"].values()) else []
+        consensus_targets += [epoch] if any(record["consensus_loss"].values()) else []
         by_user = chosen.training.order == "users"
         batches = Sampler(data.train).epoch(SEED, epoch, by_user).split(chosen.training.batch)
         triples = [
@@ -100,10 +100,10 @@ def follow(chosen: ConCFSettings) -> list[int]:
                 ranked = [items[:kept] for items in literal.rankings[epoch][head]]
                 assert listed(trainer.queue[-1][head]) == ranked == listed(found[name][:, :kept])
             assert all(listed(found[name]) == expected[name] for name in expected)
-            assert listed(trainer.lesson) == literal.lesson
+            assert listed(trainer.consensus_target) == literal.consensus_target
     for name, parameter in literal.model.named_parameters():
         assert torch.allclose(dict(trainer.model.named_parameters())[name], parameter, rtol=0, atol=1e-9), name
-    return lessons
+    return consensus_targets
 
 
 @pytest.mark.parametrize("sharing", ["full", "layer", "embedding", "none"])
@@ -126,23 +126,26 @@ ALONE: dict[str, dict[str, Any]] = {
     "items count for less": {"balance": {"item_share": 0.1}},
     "one norm": {"balance": {"norm": "joint"}},
     "no balance": {"balance": {"on": False}},
-    "the lesson carries the weight": {"consensus": {"weight_range": None, "weight": 0.3}},
+    "the consensus target carries the weight": {"consensus": {"weight_range": None, "weight": 0.3}},
     "a narrow range of weights": {"consensus": {"weight_range": (0.99, 1.002), "weight": 0.3}},
     "low clips": {"consensus": {"clip": 0.2, "clipped": ("bpr", "cml", "multinomial")}},
-    "everyone is taught": {"consensus": {"untaught": ()}},
-    "two are taught": {"consensus": {"untaught": ("bpr", "cml", "multinomial", "multinomial-users")}},
-    "three are silent": {"consensus": {"silent": ("bpr", "multinomial", "multinomial-users")}},
-    "sharp temperatures": {"consensus": {"temperature": 1.0, "steadiness": 0.3}},
-    "no steadiness": {"consensus": {"steadiness": None}},
-    "everything is ranked and taught": {"consensus": {"places": None, "kept": None, "tail": None}},
+    "everyone is taught": {"consensus": {"undistilled": ()}},
+    "two are taught": {"consensus": {"undistilled": ("bpr", "cml", "multinomial", "multinomial-users")}},
+    "three are non-voting": {"consensus": {"non_voting": ("bpr", "multinomial", "multinomial-users")}},
+    "sharp temperatures": {"consensus": {"temperature": 1.0, "consistency_temperature": 0.3}},
+    "no consistency": {"consensus": {"consistency_temperature": None}},
+    "everything is ranked and taught": {"consensus": {"top_k": None, "kept": None, "tail": None}},
     "all of the list is taught": {"consensus": {"length": 20, "tail": 0}},
-    "no lesson": {"consensus": {"weight": 0.0}},
+    "none": {"consensus": {"weight": 0.0}},
     "a longer window": {"consensus": {"window": 3}, "training": {"epochs": 4}},
-    "a frozen window": {"consensus": {"window_moves": False, "steadiness": 1.0}, "training": {"epochs": 5}},
-    "a late vote": {"consensus": {"newest_votes": False, "steadiness": 1.0}},
+    "a frozen window": {
+        "consensus": {"window_moves": False, "consistency_temperature": 1.0},
+        "training": {"epochs": 5},
+    },
+    "a late vote": {"consensus": {"newest_votes": False, "consistency_temperature": 1.0}},
     "every other epoch": {"consensus": {"every": 2}, "training": {"epochs": 4}},
-    "plain distances": {"losses": {"distance": "plain", "distance_lesson": 3.0, "margin": 0.5}},
-    "other scales": {"losses": {"distance_lesson": 2.0, "error_scale": 3.0, "margin": 0.2}},
+    "plain distances": {"losses": {"distance": "plain", "distance_scale": 3.0, "margin": 0.5}},
+    "other scales": {"losses": {"distance_scale": 2.0, "error_scale": 3.0, "margin": 0.2}},
     "batches of five": {"training": {"batch": 5}},
     "all unobserved pairs": {
         "objectives": ("bpr", "squared-error-everywhere", "multinomial"),
@@ -151,7 +154,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "two heads": {"objectives": ("multinomial-users", "cml")},
     "weighted squares": {
         "objectives": ("weighted-squares@0.3", "bpr", "weighted-squares@0.05#2"),
-        "losses": {"unobserved": 0.2, "squares_lesson": 3.0},
+        "losses": {"unobserved": 0.2, "squares_scale": 3.0},
     },
     "cosines": {"objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "squared-error")},
     "batches by user": {"objectives": ("cosine-softmax@0.4", "multinomial", "cml"), "training": {"order": "users"}},
@@ -163,11 +166,23 @@ ALONE: dict[str, dict[str, Any]] = {
         "losses": {"softmax_samples": 5, "softmax_power": 1.0},
         "training": {"order": "users", "batch": 6},
     },
-    "guests vote": {"consensus": {"guests": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
-    "judged": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "judged": True, "trust": 0.5, "steadiness": None}},
-    "voices by validation": {"consensus": {"guests": ("rp3beta(beta=0.1)",), "trust": 0.5}},
-    "silent ones do not set the tone": {
-        "consensus": {"guests": ("rp3beta",), "silent": ("rp3beta", "bpr"), "trust": 0.2, "steadiness": None}
+    "fixed voters vote": {"consensus": {"fixed_voters": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
+    "reranked": {
+        "consensus": {
+            "fixed_voters": ("rp3beta(beta=0.1)",),
+            "rerank": True,
+            "voter_temperature": 0.5,
+            "consistency_temperature": None,
+        }
+    },
+    "voter weights by validation": {"consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "voter_temperature": 0.5}},
+    "non-voting ones do not set the tone": {
+        "consensus": {
+            "fixed_voters": ("rp3beta",),
+            "non_voting": ("rp3beta", "bpr"),
+            "voter_temperature": 0.2,
+            "consistency_temperature": None,
+        }
     },
 }
 
@@ -271,7 +286,7 @@ def test_an_epoch_is_drawn_from_seed_and_epoch_alone() -> None:
 
 def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list[list[int]]:
     """Users, items and negatives in one go of 64 bits each: the draws that results were published with."""
-    random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
+    random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 0)))
     user, item = (side.astype(np.int64) for side in part.toarray().nonzero())
     negative = random.integers(part.shape[1], size=len(user))
     again = np.arange(len(user))

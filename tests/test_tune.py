@@ -102,10 +102,12 @@ def test_the_first_trial_is_the_preset_so_that_the_best_is_no_worse(data: Split,
 
 
 def test_the_first_trial_is_the_preset_where_the_space_leaves_it_out_too(data: Split, tmp_path: Path) -> None:
-    space = {RATE: {"low": 0.02, "high": 0.03}, "consensus.steadiness": {"choices": ["none", 10.0]}}
-    words = [*QUICK, "consensus.steadiness=none"]
+    space = {RATE: {"low": 0.02, "high": 0.03}, "consensus.consistency_temperature": {"choices": ["none", 10.0]}}
+    words = [*QUICK, "consensus.consistency_temperature=none"]
     found = tune(data, tmp_path / "search", words=words, space=space, trials=2)
-    assert found.trials[0].changes == {"consensus.steadiness": "none"}  # the learning rate 0.01 cannot be drawn
+    assert found.trials[0].changes == {
+        "consensus.consistency_temperature": "none"
+    }  # the learning rate 0.01 cannot be drawn
     assert found.trials[1].changes.keys() == space.keys()
     run = train(data, choose_settings("reference", words=words))
     assert found.trials[0].validation == run.best["consensus"].validation
@@ -129,8 +131,10 @@ def test_a_bad_trial_is_stopped_early(data: Split, tmp_path: Path, monkeypatch: 
     found = tune(data, tmp_path / "search", words=words, space={RATE: {"choices": [0.03, 1e-9]}}, trials=6)
     bad = next(each for each in found.trials if each.changes == {RATE: 1e-9})
     assert (found.trials[0].state, bad.state) == ("finished", "stopped")
-    first_lesson = found.settings.consensus.first_lesson
-    assert bad.epochs == first_lesson + 1 + first_lesson % 2 == 5  # the first ranking with lessons, p = 2
+    first_consensus_epoch = found.settings.consensus.first_consensus_epoch
+    assert (
+        bad.epochs == first_consensus_epoch + 1 + first_consensus_epoch % 2 == 5
+    )  # the first ranking with consensus targets, p = 2
     assert len(epochs) == found.trials[0].epochs + bad.epochs
     assert found.best == found.trials[0]
 
@@ -223,7 +227,7 @@ def test_a_search_that_ended_at_any_moment_goes_on(
 
 
 def test_settings_that_refuse_and_losses_that_are_not_finite_end_their_trial_alone(data: Split, tmp_path: Path) -> None:
-    space = {RATE: {"choices": [0.01, 1e30]}, "consensus.places": {"choices": [8, 20]}}
+    space = {RATE: {"choices": [0.01, 1e30]}, "consensus.top_k": {"choices": [8, 20]}}
     found = tune(data, tmp_path / "search", words=QUICK, space=space, trials=12)
     by_state: dict[str, list[Trial]] = {}
     for each in found.trials:

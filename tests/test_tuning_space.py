@@ -15,7 +15,8 @@ from concf.training.config.presets import PRESETS, choose_settings
 
 RATE = "training.learning_rate"
 ODD = [
-    "consensus.steadiness=none", "consensus.clip=40", 'consensus.silent=["bpr"]', "consensus.untaught=[]",
+    "consensus.consistency_temperature=none", "consensus.clip=40",
+    'consensus.non_voting=["bpr"]', "consensus.undistilled=[]",
     "objectives=bpr,cml", "consensus.weight_range=[0.25, 4]", "balance.on=false", "training.weight_decay=1e-7",
     'model.encoder=a "b":\\c\x7fé𝄞',
 ]  # fmt: skip
@@ -38,8 +39,8 @@ def test_the_default_space_fits_the_settings() -> None:
     assert default_space(base, {RATE}).keys() == DEFAULT_SPACE.keys() - {RATE}
     alone = choose_settings(single="bpr", words=["model.encoder=mf"])
     assert list(default_space(alone, ())) == [RATE, "training.weight_decay", "model.dimensions"]
-    judged = default_space(choose_settings("strong"), ())
-    assert judged.keys() == DEFAULT_SPACE.keys() - {"consensus.steadiness", "model.dropout"}
+    reranked = default_space(choose_settings("strong"), ())
+    assert reranked.keys() == DEFAULT_SPACE.keys() - {"consensus.consistency_temperature", "model.dropout"}
 
 
 def value(settings: Any, name: str) -> Any:
@@ -53,10 +54,10 @@ def test_a_space_is_read_by_full_names_or_by_tables(tmp_path: Path) -> None:
     file.write_text(
         "model.dimensions = { low = 8, high = 32, step = 8 }\n"
         '"consensus.every" = { choices = [5, 10] }\n'
-        "[consensus.steadiness]\nchoices = ['none', 100.0]\n[training.learning_rate]\nlow = 1\nhigh = 2\n"
+        "[consensus.consistency_temperature]\nchoices = ['none', 100.0]\n[training.learning_rate]\nlow = 1\nhigh = 2\n"
     )
     space = read_space(file)
-    assert list(space) == ["model.dimensions", "consensus.every", "consensus.steadiness", RATE]
+    assert list(space) == ["model.dimensions", "consensus.every", "consensus.consistency_temperature", RATE]
     kinds = {name: each.distribution(name) for name, each in space.items()}
     assert kinds["model.dimensions"] == optuna.distributions.IntDistribution(8, 32, step=8)
     assert kinds[RATE] == optuna.distributions.FloatDistribution(1.0, 2.0)

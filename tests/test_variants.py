@@ -22,7 +22,7 @@ from concf.errors import ConfigError
 from concf.model.losses import ensemble_divergence
 from concf.model.model import Model, Selector
 from concf.model.objectives import FIVE
-from concf.runtime.seeds import stream
+from concf.runtime.seeds import derive_seed
 from concf.training.batches import Sampler
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
@@ -50,10 +50,10 @@ def tiny() -> Split:
 
 
 def small(**changes: Any) -> ConCFSettings:
-    """`reference` on the tiny data: one batch an epoch, the first lesson in epoch 2."""
+    """`reference` on the tiny data: one batch an epoch, the first epoch with consensus loss in epoch 2."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "spread": 0.3, "dropout": 0.0, "layers": 2},
-        "consensus": {"every": 1, "window": 2, "places": 6, "kept": 8, "length": 3, "tail": 6},
+        "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "training": {"epochs": 3, "batch": 1000, "metric": "recall@3"},
     }
     for part, values in changes.items():
@@ -140,13 +140,16 @@ def test_a_lesson_of_peers_is_their_distance_from_the_mean_of_all_logits(in_doub
     record = trainer.epoch(2)
     users = sorted(set(Sampler(data.train).epoch(SEED, 2).user.tolist()))
     logits = torch.stack(logits_of(twin, data.train))[:, users]
-    lesson, dense = written_out(logits, torch.ones(len(users))), torch.from_numpy(data.train.toarray() > 0)[users]
-    assert list(record["lesson"].values()) == pytest.approx(lesson.tolist(), rel=1e-9)
-    assert min(record["lesson"].values()) > 1e-3
+    consensus_target, dense = (
+        written_out(logits, torch.ones(len(users))),
+        torch.from_numpy(data.train.toarray() > 0)[users],
+    )
+    assert list(record["consensus_loss"].values()) == pytest.approx(consensus_target.tolist(), rel=1e-9)
+    assert min(record["consensus_loss"].values()) > 1e-3
     own = -(logits.log_softmax(2) * dense).sum((1, 2))
     assert list(record["loss"].values()) == pytest.approx(own.tolist(), rel=1e-9)
     names, parameters = zip(*twin.named_parameters(), strict=True)
-    gradients = torch.autograd.grad((own + 0.4 * lesson).sum(), parameters, materialize_grads=True)
+    gradients = torch.autograd.grad((own + 0.4 * consensus_target).sum(), parameters, materialize_grads=True)
     for name, gradient in zip(names, gradients, strict=True):
         assert torch.allclose(trainer.model.get_parameter(name).grad, gradient, rtol=0, atol=1e-9), name
 
@@ -157,16 +160,16 @@ def ranked_by(scores: Tensor, train: Any) -> list[list[int]]:
     return [sorted(items, key=lambda i, u=u: (-scores[u, i].item(), i)) for u, items in enumerate(unseen)]
 
 
-@pytest.mark.parametrize("silent", [(), PEERS[1:3]])
+@pytest.mark.parametrize("non_voting", [(), PEERS[1:3]])
 def test_the_consensus_of_peers_ranks_by_the_mean_of_the_voters_logits(
-    in_double: None, silent: tuple[str, ...]
+    in_double: None, non_voting: tuple[str, ...]
 ) -> None:
     data = tiny()
-    trainer = Trainer(data, small(objectives=PEERS, consensus={"by": "softmax", "silent": silent}), SEED)
+    trainer = Trainer(data, small(objectives=PEERS, consensus={"by": "softmax", "non_voting": non_voting}), SEED)
     lists = trainer.agree()
     assert list(lists) == [*PEERS, "consensus"]
     voting = [
-        each for name, each in zip(PEERS, logits_of(trainer.model, data.train), strict=True) if name not in silent
+        each for name, each in zip(PEERS, logits_of(trainer.model, data.train), strict=True) if name not in non_voting
     ]
     expected = ranked_by(sum(voting) / len(voting), data.train)
     assert [[item for item in row if item >= 0] for row in lists["consensus"].tolist()] == expected
@@ -178,8 +181,8 @@ def test_peers_come_nearer_to_each_other_and_there_is_no_r_consensus() -> None:
         chosen = small(objectives=PEERS, consensus={"by": "softmax", "weight": weight}, training={"epochs": 12})
         run = train(tiny(), chosen)
         assert run.rows() == [*PEERS, "consensus"]
-        assert [any(record["lesson"].values()) for record in run.history] == [False, False, *[True] * 10]
-        last[weight] = sum(run.history[-1]["lesson"].values())
+        assert [any(record["consensus_loss"].values()) for record in run.history] == [False, False, *[True] * 10]
+        last[weight] = sum(run.history[-1]["consensus_loss"].values())
     assert last[50.0] < 0.5 * last[1e-6]
 
 
@@ -267,8 +270,8 @@ def costs_of_pairs(model: Model, chosen: ConCFSettings, data: Split, epoch: int)
     """[B, heads] for every pair of the epoch."""
     drawn = Sampler(data.train).epoch(SEED, epoch)
     triples = list(zip(drawn.user.tolist(), drawn.positive.tolist(), drawn.negative.tolist(), strict=True))
-    branches = [literal_branch.Branch(model, name, data.train, chosen) for name in model.names]
-    return torch.stack([torch.stack([cost_of_pair(branch, *each) for branch in branches]) for each in triples])
+    head_losses = [literal_branch.Branch(model, name, data.train, chosen) for name in model.names]
+    return torch.stack([torch.stack([cost_of_pair(branch, *each) for branch in head_losses]) for each in triples])
 
 
 @pytest.mark.parametrize("encoder", ["mlp", "lightgcn"])
@@ -280,7 +283,7 @@ def test_a_pair_trains_the_head_that_is_drawn_for_it_alone(in_double: None, enco
     record = trainer.epoch(0)
     batch = Sampler(data.train).epoch(SEED, 0)
     drawn = twin.selector(twin.user.detach()[0, batch.user], twin.item.detach()[0, batch.positive],
-                          generator(stream(SEED, 0, 1)))  # fmt: skip
+                          generator(derive_seed(SEED, 0, 1)))  # fmt: skip
     each = costs_of_pairs(twin, chosen, data, 0)
     costs = drawn.detach() * each
     relative = (each / each.mean(0)).detach()  # the choice is moved by what a pair costs beside others, not by its size
@@ -395,6 +398,6 @@ def test_the_warm_up_stands_in_for_the_window_in_the_first_lesson_alone(warm_up:
         base = choose_settings("reference", {"consensus": {"every": every, "begins": begins}})
         given_both = choose_settings(base, {"consensus": {"window": window, "warm_up": warm_up}})
         as_window = choose_settings(base, {"consensus": {"window": warm_up}})
-        assert given_both.consensus.first_lesson == as_window.consensus.first_lesson
+        assert given_both.consensus.first_consensus_epoch == as_window.consensus.first_consensus_epoch
         back = given_both.consensus.model_copy(update={"window": warm_up, "warm_up": None})
         assert back == as_window.consensus

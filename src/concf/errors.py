@@ -16,7 +16,7 @@ class ConcfWarning(UserWarning):
 
 
 class ConcfError(Exception):
-    """A mistake that the user can mend; the command line prints the message alone and exits with 2."""
+    """A mistake that the user can fix; the command line prints the message alone and exits with 2."""
 
 
 class DataError(ConcfError):

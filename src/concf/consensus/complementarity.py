@@ -110,14 +110,14 @@ def steadiness_by_rank(
     It is the paper's mean over users, then over the ranks of the bin, where every rank has as many cells of the kind;
     where they differ, as the correct ones do, a rank weighs as much as it has cells.
     newest: [users, M] the ranking of one head without training items, -1 for an empty place
-    window: of [users, M], the rankings over which steadiness is measured, the newest among them
+    window: of [users, M], the rankings over which consistency is measured, the newest among them
     test, valid: [users, items]; validation items stand in the rankings and are of neither kind
     users: [e] those who are evaluated; the others do not count
     """
     if bins < 1 or places < bins or places % bins:
         raise ConfigError(f"{places} places cannot be cut into {bins} equal bins; choose a divisor of {places}")
     if not window:
-        raise ConfigError("steadiness is a spread over time and needs rankings; the window has none")
+        raise ConfigError("consistency is a spread over time and needs rankings; the window has none")
     n_items = test.shape[1]
     size = max(1, CELLS // max(n_items + 1, len(window) * window[0].shape[1]))
     total, count = np.zeros((2, bins)), np.zeros((2, bins))

@@ -38,27 +38,27 @@ def consensus(
     length: int,
     *,
     voters: Sequence[int] | None = None,
-    voices: Sequence[float] | None = None,
-    places: int = 100,
+    voter_weights: Sequence[float] | None = None,
+    top_k: int = 100,
     temperature: float = 10.0,
-    steadiness: float | None = 10.0,
+    consistency_temperature: float | None = 10.0,
 ) -> tuple[Tensor, Tensor]:
     """([users, length], [users, length]) the RC- and the R-consensus; -1 where there are too few items.
 
     Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
     best rank, then to the lower item.
-    newest: the ranking that votes; window: the rankings over which steadiness is measured, may be empty;
-    voters: the heads that vote, None: all; voices: how much the vote of each of them counts, None: 1;
-    places: K; temperature: T; steadiness: T_c, or None for R in both
+    newest: the ranking that votes; window: the rankings over which consistency is measured, may be empty;
+    voters: the heads that vote, None: all; voter weights: how much the vote of each of them counts, None: 1;
+    top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
     """
     n_users = newest.shape[1]
     size = block_of_users(newest.device, n_items)
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
-        asked = _of(newest[:, users, :places], voters)
-        lists = [_of(ranking[:, users], voters) for ranking in window] if steadiness is not None else []
-        agreed.append(_agree(asked, lists, voices, n_items, length, temperature, steadiness))
+        asked = _of(newest[:, users, :top_k], voters)
+        lists = [_of(ranking[:, users], voters) for ranking in window] if consistency_temperature is not None else []
+        agreed.append(_agree(asked, lists, voter_weights, n_items, length, temperature, consistency_temperature))
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
 
@@ -103,22 +103,24 @@ def ranks_over_time(asked: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
 
 
 def _agree(
-    asked: Tensor, window: Sequence[Tensor], voices: Sequence[float] | None, n_items: int, length: int,
-    temperature: float, steadiness: float | None,
+    asked: Tensor, window: Sequence[Tensor], voter_weights: Sequence[float] | None, n_items: int, length: int,
+    temperature: float, consistency_temperature: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The consensus of a block of users. asked: [heads, b, K]; window: of [heads, b, M]."""
     heads, users, places = asked.shape
     rank = torch.arange(places, device=asked.device)
-    voice = torch.ones(heads, 1) if voices is None else torch.tensor(voices)[:, None]
-    voice = voice.to(asked.device, torch.float64)
-    earned = _steps(voice * rank_importance(rank.double(), temperature)).expand(users, heads, places)
+    voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]
+    voter_weight = voter_weight.to(asked.device, torch.float64)
+    earned = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(users, heads, places)
     votes = [earned]
-    if window and steadiness is not None:
+    if window and consistency_temperature is not None:
         steady = [
-            consistency(ranks_over_time(asked[head], [ranking[head] for ranking in window], n_items), steadiness)
+            consistency(
+                ranks_over_time(asked[head], [ranking[head] for ranking in window], n_items), consistency_temperature
+            )
             for head in range(heads)
         ]
-        votes.insert(0, earned + _steps(voice * torch.stack(steady, 1)))
+        votes.insert(0, earned + _steps(voter_weight * torch.stack(steady, 1)))
     items = asked.transpose(0, 1).reshape(users, -1)  # [b, heads K]
     items = items.where(items != NOTHING, n_items)
     order = (rank * heads + torch.arange(heads, device=asked.device)[:, None]).to(torch.int32)

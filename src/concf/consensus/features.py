@@ -1,12 +1,12 @@
-"""What a head knows of a user and an item that its rank does not tell: the figures that a judge hears of it.
+"""What a head knows of a user and an item that its rank does not tell: the figures that a re-ranker hears of it.
 
 A head learns to order the items of a user; whether a score is high *for that item* it never says. With s the score in
 units of the spread of all the head's scores, m_i and d_i the mean and the spread of an item's scores over all users,
 and o_i their mean over those who used it:
 
-    surprise  (s - m_i) / d_i              how far the user stands out from everybody
-    kinship   (s - m_i) / (o_i - m_i)      0: like everybody, 1: like those who used it
-    likeness  ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the items that the user used,
+    z-score  (s - m_i) / d_i              how far the user stands out from everybody
+    relative score   (s - m_i) / (o_i - m_i)      0: like everybody, 1: like those who used it
+    similarity  ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the items that the user used,
               c the cosine of their vectors with the item's
 
 Beside them the score itself, and what the item is like whoever asks: ln d_i, ln(o_i - m_i), m_i.
@@ -25,9 +25,9 @@ from torch import Tensor
 
 from concf.model.scorers import Factors
 
-ABOUT_BOTH = 4  # surprise, kinship, likeness: of the user and the item
-ABOUT_ITEM = 3
-FIGURES = ABOUT_BOTH + 1 + ABOUT_ITEM
+PAIR_FEATURES = 4  # z-score, relative score, similarity: of the user and the item
+ITEM_FEATURES = 3
+FIGURES = PAIR_FEATURES + 1 + ITEM_FEATURES
 LONGEST = 512  # items of a user that are looked at, evenly spaced: a bound on the work
 SAMPLE = 4096  # items that stand for all of them
 ITEMS = 4096  # that are held against them at a time
@@ -35,8 +35,8 @@ CPU_USERS, GPU_USERS = 64, 1024  # that go through together
 PAIRS = 1 << 16  # of the log, whose scores are held at a time
 SMALL = 0.05  # o_i - m_i is no less: few users say little
 FLAT = 1e-3  # d_i is no less
-LEAST_LIKENESS = 1e-9  # to all items
-SURPRISE, KINSHIP = (-20.0, 20.0), (-2.0, 3.0)  # beyond is as good as there
+LEAST_SIMILARITY = 1e-9  # to all items
+Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # beyond is as good as there
 
 
 class Histories:
@@ -69,7 +69,7 @@ class Histories:
         return (self.items[at] if len(self.items) else torch.zeros_like(at)), there
 
 
-class Witness:
+class HeadFeatures:
     """A head's vectors, and what is usual for every item."""
 
     def __init__(self, factors: Factors, log: Histories) -> None:
@@ -79,9 +79,9 @@ class Witness:
         away = user - user.mean(0)
         square = ((item @ (away.T @ away / len(user))) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
-        self.mean, self.spread = mean / self.unit, (square.sqrt() / self.unit).clamp(min=FLAT)
+        self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=FLAT)
         self.kin = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=SMALL)
-        self.about = torch.stack([self.spread.log(), self.kin.log(), self.mean], -1)  # [items, 3]
+        self.about = torch.stack([self.std.log(), self.kin.log(), self.mean], -1)  # [items, 3]
         self.length = item.norm(dim=1)
         self.direction = item / self.length.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
         self.usual = self._usual()
@@ -107,7 +107,7 @@ class Witness:
             cosine = self.direction[begin : begin + ITEMS] @ self.direction[others].T
             own = torch.arange(begin, begin + len(cosine), device=others.device)[:, None] == others
             blocks.append(_powers(cosine.masked_fill_(own, 0)) / len(others))
-        return torch.cat(blocks).clamp(min=LEAST_LIKENESS)
+        return torch.cat(blocks).clamp(min=LEAST_SIMILARITY)
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""
@@ -120,9 +120,14 @@ class Witness:
         used, there = self.log.of(users)
         cosine = directions @ self.direction[used].transpose(1, 2)  # [b, L, H]
         alike = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
-        likeness = (alike / self.usual[items] + 0.1).log()
-        surprise, kinship = (above / self.spread[items]).clamp(*SURPRISE), (above / self.kin[items]).clamp(*KINSHIP)
-        return torch.cat([torch.stack([surprise, kinship], -1), likeness, score[..., None], self.about[items]], -1)
+        similarity = (alike / self.usual[items] + 0.1).log()
+        z_score, relative_score = (
+            (above / self.std[items]).clamp(*Z_SCORE),
+            (above / self.kin[items]).clamp(*RELATIVE_SCORE),
+        )
+        return torch.cat(
+            [torch.stack([z_score, relative_score], -1), similarity, score[..., None], self.about[items]], -1
+        )
 
 
 def _powers(cosine: Tensor) -> Tensor:

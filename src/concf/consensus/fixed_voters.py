@@ -1,4 +1,4 @@
-"""Guests: other recommenders that vote in the consensus without learning from it."""
+"""Fixed voters: other recommenders that vote in the consensus without learning from it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from torch import Tensor
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.model.baselines.table import Baseline, candidate
+from concf.runtime.settings import named
 
 
 @dataclass(frozen=True)
-class Guest:
+class FixedVoter:
     """A baseline that is fitted once, on the training part alone, before the heads begin."""
 
     model: Baseline
@@ -30,17 +31,17 @@ class Guest:
         return torch.from_numpy(lists).to(torch.int32)
 
 
-def guest(name: str) -> Guest:
-    """`rp3beta`, or with settings of its own: `rp3beta(beta=0.2, alpha=0.5)`."""
-    found = re.fullmatch(r"([a-z0-9]+)(?:\((.*)\))?", name.strip())
+def fixed_voter(name: str) -> FixedVoter:
+    """`rp3beta`, or with settings and a name of its own: `rp3beta-a=rp3beta(beta=0.2, alpha=0.5)`."""
+    found = re.fullmatch(r"([a-z0-9]+)(?:\((.*)\))?", named(name)[1].strip())
     if found is None:
-        raise ConfigError(f"guest {name!r}: expected a baseline, such as rp3beta(beta=0.2)")
+        raise ConfigError(f"fixed voter {name!r}: expected a baseline, such as rp3beta(beta=0.2)")
     chosen = candidate(found[1])
     chosen.refuse_if_absent()
     try:
-        return Guest(chosen.make(**_settings(found[2] or "")))
+        return FixedVoter(chosen.make(**_settings(found[2] or "")))
     except (ValidationError, ValueError) as error:
-        raise ConfigError(f"guest {name!r}: {error}") from None
+        raise ConfigError(f"fixed voter {name!r}: {error}") from None
 
 
 def _settings(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The judge: what counts how much, learned from the validation part.
+"""The re-ranker: what counts how much, learned from the validation part.
 
 What the voters agree on is ranked anew by
 
@@ -9,7 +9,8 @@ with r the rank that voter v gives the item (one outside its first K places earn
 times T; x_h what head h says of the user and the item, and y_h its score and what it says of the item alone
 (`evidence.py`); p_i and q_u the logarithms of how many users used the item and of how many items the user used, both
 with mean 0 and spread 1. The weights are those under which a softmax of s over a user's list gives most to what that
-user holds out for validation. A penalty draws them to the plain consensus, where w_vT is the voter's voice and all else
+user holds out for validation. A penalty draws them to the plain consensus, where w_vT is the voter's voter weight and
+all else
 0: with few users there is little to learn. The problem is convex, and solved by Newton's steps from there, so that the
 weights depend on what is heard and on the validation part alone.
 """
@@ -25,49 +26,49 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.consensus import NOTHING, block_of_users, rank_importance, ranks_over_time
-from concf.consensus.features import ABOUT_BOTH, FIGURES, Histories, Witness
+from concf.consensus.features import FIGURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.evaluation.validation import Validation
 from concf.model.scorers import Factors
-from concf.runtime.process_group import ALONE, World
+from concf.runtime.process_group import ALONE, ProcessGroup
 
 SHARPNESS = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # where T is
 VOTER, CURVE = len(SHARPNESS), 5  # figures of a voter, and of popularity and activity alone ...
-HEAD = FIGURES + 2 * ABOUT_BOTH  # ... and of a head
+HEAD = FIGURES + 2 * PAIR_FEATURES  # ... and of a head
 PENALTY = 10.0  # of a weight's square, times the variance of what it is of; a user's cost has weight 1
 LEAST_VARIANCE = 1e-6  # of what never changes: it tells nothing, and has no weight
-TOP = 150  # places of a list that are judged; the rest stays as it is
+TOP = 150  # places of a list that are re-ranked; the rest stays as it is
 LEARNERS = 8192  # users that are learned from, at most
 STEPS = 50  # of Newton, at most
 USERS = 256  # that go through a step of Newton together ...
 OTHERS = 1024  # ... and of whom the figures are held at a time, of those that are not learned from
 
 
-class Verdict(NamedTuple):
-    """What a judge makes of lists.
+class Reranked(NamedTuple):
+    """What a re-ranker makes of lists.
 
-    lists: [users, L] in its order; scores: [users, L], descending; crossed: [users, L] lists to validate by: whoever is
-    validated is ranked by weights that were learned from the other half of the users
+    lists: [users, L] in its order; scores: [users, L], descending; cross-fitted: [users, L] lists to validate by:
+    whoever is validated is ranked by weights that were learned from the other half of the users
     """
 
     lists: Tensor
     scores: Tensor
-    crossed: Tensor
+    cross_fitted: Tensor
 
 
-class Hearing(NamedTuple):
+class Candidates(NamedTuple):
     """Who is asked about what.
 
-    lists: [users, L] the places that are judged; ranks: [voters, users, L] where each voter has them;
-    witnesses: the heads that are heard by their vectors too
+    lists: [users, L] the places that are re-ranked; ranks: [voters, users, L] where each voter has them;
+    head_features: the heads that are heard by their vectors too
     """
 
     lists: Tensor
     ranks: Tensor
-    witnesses: Sequence[Witness]
+    head_features: Sequence[HeadFeatures]
 
 
-class Case(NamedTuple):
+class TrainingSet(NamedTuple):
     """What is learned from.
 
     told: [users, L, F] the figures of their listed items; empty: [users, L] places without one;
@@ -83,17 +84,17 @@ class Case(NamedTuple):
     centre: Tensor
 
 
-class Judge:
+class Reranker:
     """Learns the weights anew at every consensus. places: K; temperature: T; users: whom this process ranks for."""
 
     def __init__(
         self, train: csr_array, validation: Validation, places: int, temperature: float, users: slice,
-        device: torch.device, world: World = ALONE,
+        device: torch.device, group: ProcessGroup = ALONE,
     ) -> None:  # fmt: skip
         self.popularity, activity = (each.to(device, torch.get_default_dtype()) for each in standing(train))
         self.activity = activity[users]
         self.log = Histories(train, users, device)
-        self.validation, self.places, self.temperature, self.world = validation, places, temperature, world
+        self.validation, self.places, self.temperature, self.group = validation, places, temperature, group
         everyone = validation.validated
         stride = max(1, -(-len(everyone) // LEARNERS))
         learners = everyone[::stride]
@@ -102,46 +103,46 @@ class Judge:
         self.weights = torch.zeros(0, dtype=torch.float64)
 
     def __call__(
-        self, lists: Tensor, voters: Sequence[Tensor], voices: Sequence[float], heads: Sequence[Factors]
-    ) -> Verdict:
-        """The lists in the judge's order.
+        self, lists: Tensor, voters: Sequence[Tensor], voter_weights: Sequence[float], heads: Sequence[Factors]
+    ) -> Reranked:
+        """The lists in the re-ranker's order.
 
-        lists: [users, L] int32; voters: the rankings [users, M] of each; voices: how loud each is;
+        lists: [users, L] int32; voters: the rankings [users, M] of each; voter weights: how loud each is;
         heads: those whose vectors are looked at too
         """
         asked = lists[:, :TOP]
-        hearing = Hearing(asked, self._ranks(asked, voters), [Witness(each, self.log) for each in heads])
+        candidates = Candidates(asked, self._ranks(asked, voters), [HeadFeatures(each, self.log) for each in heads])
         users, folds = self.validation.users[self.learners], self.folds[self.learners]
-        case = self._case(users, hearing, voices)
+        case = self._case(users, candidates, voter_weights)
         some = case.held.any(1)
         self.weights = self._learned(case, some, case.plain)
         by_half = [self._learned(case, some & (folds == fold), self.weights) for fold in (0, 1)]
-        scores = self._scores(users, hearing, case)
-        crossed = scores.clone()
+        scores = self._scores(users, candidates, case)
+        cross_fitted = scores.clone()
         for fold, weights in enumerate(reversed(by_half)):
             half = folds == fold
-            crossed[users[half]] = case.told[half] @ weights.to(case.told)
-        judged, scores = _ordered(lists, scores)
-        return Verdict(judged, scores, _ordered(lists, crossed)[0])
+            cross_fitted[users[half]] = case.told[half] @ weights.to(case.told)
+        reranked, scores = _ordered(lists, scores)
+        return Reranked(reranked, scores, _ordered(lists, cross_fitted)[0])
 
-    def _case(self, users: Tensor, hearing: Hearing, voices: Sequence[float]) -> Case:
-        told = self._told(users, hearing)
-        empty, held = hearing.lists[users] == NOTHING, self.validation.held(hearing.lists)[self.learners]
-        loud = torch.tensor(voices, dtype=torch.float64, device=told.device)
+    def _case(self, users: Tensor, candidates: Candidates, voter_weights: Sequence[float]) -> TrainingSet:
+        told = self._told(users, candidates)
+        empty, held = candidates.lists[users] == NOTHING, self.validation.held(candidates.lists)[self.learners]
+        loud = torch.tensor(voter_weights, dtype=torch.float64, device=told.device)
         plain = torch.zeros(told.shape[2], dtype=torch.float64, device=told.device)
-        plain[PLAIN : VOTER * len(voices) : VOTER] = loud / loud.mean()
+        plain[PLAIN : VOTER * len(voter_weights) : VOTER] = loud / loud.mean()
         centre, variance = self._moments(told, empty)
-        return Case(told.sub_(centre), empty, held, plain, PENALTY * variance.clamp(min=LEAST_VARIANCE), centre)
+        return TrainingSet(told.sub_(centre), empty, held, plain, PENALTY * variance.clamp(min=LEAST_VARIANCE), centre)
 
-    def _scores(self, learners: Tensor, hearing: Hearing, case: Case) -> Tensor:
+    def _scores(self, learners: Tensor, candidates: Candidates, case: TrainingSet) -> Tensor:
         """[users, L] by the weights: of those learned from, whose figures are there, and of all others."""
-        everyone, weights = torch.arange(len(hearing.lists), device=learners.device), self.weights.to(case.told)
-        scores = case.told.new_empty(hearing.lists.shape)
+        everyone, weights = torch.arange(len(candidates.lists), device=learners.device), self.weights.to(case.told)
+        scores = case.told.new_empty(candidates.lists.shape)
         scores[learners] = case.told @ weights
         others = everyone[~torch.isin(everyone, learners)]
         for begin in range(0, len(others), OTHERS):
             mine = others[begin : begin + OTHERS]
-            scores[mine] = (self._told(mine, hearing) - case.centre) @ weights
+            scores[mine] = (self._told(mine, candidates) - case.centre) @ weights
         return scores
 
     def _ranks(self, lists: Tensor, voters: Sequence[Tensor]) -> Tensor:
@@ -154,15 +155,15 @@ class Judge:
             blocks.append(ranks_over_time(lists[mine].long(), named, len(self.popularity)))
         return torch.cat(blocks, 1)
 
-    def _told(self, users: Tensor, hearing: Hearing) -> Tensor:
+    def _told(self, users: Tensor, candidates: Candidates) -> Tensor:
         """[b, L, F] the figures of what is listed for users [b]."""
-        n_figures = VOTER * len(hearing.ranks) + CURVE + HEAD * len(hearing.witnesses)
-        told = self.popularity.new_empty(len(users), hearing.lists.shape[1], n_figures)
+        n_figures = VOTER * len(candidates.ranks) + CURVE + HEAD * len(candidates.head_features)
+        told = self.popularity.new_empty(len(users), candidates.lists.shape[1], n_figures)
         for block in self.log.blocks(users):
             mine = users[block]
-            items = hearing.lists[mine].long().clamp(min=0)
-            said = [each(mine, items) for each in hearing.witnesses]
-            ranks, popularity, activity = hearing.ranks[:, mine], self.popularity[items], self.activity[mine]
+            items = candidates.lists[mine].long().clamp(min=0)
+            said = [each(mine, items) for each in candidates.head_features]
+            ranks, popularity, activity = candidates.ranks[:, mine], self.popularity[items], self.activity[mine]
             told[block] = figures(ranks, popularity, activity, said, self.places, self.temperature)
         return told
 
@@ -177,11 +178,11 @@ class Judge:
             mine = slice(begin, begin + USERS)
             figures = told[mine][~empty[mine]].double()
             total, square = total + figures.sum(0), square + figures.square().sum(0)
-        self.world.add([count, total, square])
+        self.group.all_reduce([count, total, square])
         mean = total / count.clamp(min=1)
         return mean.to(told.dtype), square / count.clamp(min=1) - mean.square()
 
-    def _learned(self, case: Case, rows: Tensor, begin: Tensor) -> Tensor:
+    def _learned(self, case: TrainingSet, rows: Tensor, begin: Tensor) -> Tensor:
         """[F] float64 the best weights. rows: [users] whom to learn from; begin: the first weights."""
         users = rows.nonzero()[:, 0]
         weights, (cost, step) = begin, self._explained(begin, case, users)
@@ -195,7 +196,7 @@ class Judge:
                 weights, (cost, step) = weights - step, further
         return weights
 
-    def _explained(self, weights: Tensor, case: Case, users: Tensor) -> tuple[float, Tensor]:
+    def _explained(self, weights: Tensor, case: TrainingSet, users: Tensor) -> tuple[float, Tensor]:
         """The cost of the weights, and Newton's step towards its minimum. users: [n] places of those learned from."""
         cost, slope = weights.new_zeros(1), torch.zeros_like(weights)
         curvature = torch.zeros(len(weights), len(weights), dtype=weights.dtype, device=weights.device)
@@ -209,7 +210,7 @@ class Judge:
             slope += torch.einsum("ul,ulf->f", share - wanted, told)
             mean = torch.einsum("ul,ulf->uf", share, told)
             curvature += (told * share[:, :, None]).flatten(0, 1).T @ told.flatten(0, 1) - mean.T @ mean
-        self.world.add([cost, slope, curvature])
+        self.group.all_reduce([cost, slope, curvature])
         away = weights - case.plain
         curvature.diagonal().add_(2 * case.drawn)
         step = torch.linalg.solve(curvature, slope + 2 * case.drawn * away)
@@ -219,13 +220,13 @@ class Judge:
 def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """([users, L], [users, L]) lists by the scores [users, TOP] of their first places, and the scores of all.
 
-    Ties as before, empty places at the end. What is not judged stays behind, each a step of 1 below the one above.
+    Ties as before, empty places at the end. What is not re-ranked stays behind, each a step of 1 below the one above.
     """
-    judged = scores.shape[1]
-    scores = scores.masked_fill(lists[:, :judged] == NOTHING, -torch.inf)
+    reranked = scores.shape[1]
+    scores = scores.masked_fill(lists[:, :reranked] == NOTHING, -torch.inf)
     scores, order = scores.sort(dim=1, descending=True, stable=True)
-    below = scores[:, -1:] - torch.arange(1, lists.shape[1] - judged + 1, device=lists.device)
-    return torch.cat([lists[:, :judged].gather(1, order), lists[:, judged:]], 1), torch.cat([scores, below], 1)
+    below = scores[:, -1:] - torch.arange(1, lists.shape[1] - reranked + 1, device=lists.device)
+    return torch.cat([lists[:, :reranked].gather(1, order), lists[:, reranked:]], 1), torch.cat([scores, below], 1)
 
 
 def standing(train: csr_array) -> tuple[Tensor, Tensor]:
@@ -249,5 +250,5 @@ def figures(
     votes = torch.stack(earned, -1).permute(1, 2, 0, 3).flatten(2)  # [b, L, 3 voters]
     p, q = popularity[..., None], activity[:, None, None].expand_as(popularity[..., None])
     curve = torch.cat([p, p**2, p**3, p * q, p**2 * q], -1)
-    heard = [torch.cat([each, each[..., :ABOUT_BOTH] * p, each[..., :ABOUT_BOTH] * q], -1) for each in said]
+    heard = [torch.cat([each, each[..., :PAIR_FEATURES] * p, each[..., :PAIR_FEATURES] * q], -1) for each in said]
     return torch.cat([votes, curve, *heard], -1)

@@ -84,7 +84,7 @@ def settings_of(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def for_training(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with what is best for training where they are silent.
+    """The options, with what is best for training where they are non-voting.
 
     `random`: a tenth of each user's items to stop by and another to test on, one item at least; and rare items left
     out, unless the protocol itself says what is.

@@ -152,8 +152,8 @@ def _note_loss(before: dict[str, int], after: dict[str, int], own: Filter | None
         return
     shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
     lower = [name for name in ("min_item", "min_user") if own is not None and getattr(own, name)]
-    mend = f". To keep more, lower {' or '.join(map(option, lower))}" if lower else ""
-    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}{mend}")
+    fix = f". To keep more, lower {' or '.join(map(option, lower))}" if lower else ""
+    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}{fix}")
 
 
 def _said(reading: Reading | None) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.validation_metric import parsed
-from concf.runtime.process_group import ALONE, World
-from concf.runtime.seeds import stream
+from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.runtime.seeds import derive_seed
 
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
 
@@ -24,19 +24,19 @@ class Validation:
 
     The test part is not looked at, not even to leave its items out of the lists.
     depth: places of a list that are looked at
-    world: of several processes each looks at the lists of its own users, and all know the figure of everyone's
+    group: of several processes each looks at the lists of its own users, and all know the figure of everyone's
     validated: the users whose lists are looked at; None: all who hold out items
     """
 
     def __init__(
-        self, data: Split, metric: str, device: torch.device, world: World = ALONE,
+        self, data: Split, metric: str, device: torch.device, group: ProcessGroup = ALONE,
         validated: NDArray[np.int64] | None = None,
     ) -> None:  # fmt: skip
         name, self.n = parsed(metric)
         self.metric = ACCURACY[name]
         self.n_users, self.n_items = data.train.shape
-        self.world, self.validated = world, data.validated if validated is None else validated
-        mine = world.share(self.n_users)
+        self.group, self.validated = group, data.validated if validated is None else validated
+        mine = group.share(self.n_users)
         users = self.validated[(self.validated >= mine.start) & (self.validated < mine.stop)]
         self.users = torch.from_numpy(users - mine.start).to(device)
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
@@ -66,24 +66,24 @@ class Validation:
 
     def _of_everyone(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
         """[e] of all validated users in their order, so that the mean does not depend on the number of processes."""
-        if not self.world.several:
+        if not self.group.several:
             return figures
-        share, device = self.world.share(self.n_users), self.users.device
+        share, device = self.group.share(self.n_users), self.users.device
         mine = torch.zeros(share.stop - share.start, dtype=torch.float64, device=device)
         mine[self.users] = torch.from_numpy(figures).to(device)
-        return np.asarray(self.world.gather(mine, self.n_users).cpu().numpy()[self.validated])
+        return np.asarray(self.group.gather(mine, self.n_users).cpu().numpy()[self.validated])
 
 
 def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int64]:
     """[n] of the users, ascending, drawn by the run's seed and the same in every epoch; None, or too many: all."""
     if n is None or n >= len(users):
         return users
-    random = np.random.Generator(np.random.Philox(stream(seed, 0, 3)))
+    random = np.random.Generator(np.random.Philox(derive_seed(seed, 0, 3)))
     return np.sort(random.choice(users, n, replace=False))
 
 
 def shared_places(
-    lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, world: World = ALONE
+    lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, group: ProcessGroup = ALONE
 ) -> dict[str, float]:
     """name -> the share of the first n items of `agreed` that its own first n hold too, of all users together.
 
@@ -99,7 +99,7 @@ def shared_places(
         named.scatter_(1, asked[0], True)
         named[:, n_items] = False  # empty places
         both += torch.stack([named.gather(1, each).sum() for each in asked[1:]])
-    world.add([both, there])
+    group.all_reduce([both, there])
     return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
 
 

@@ -17,7 +17,7 @@ from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
 from concf.experiments.contenders import contenders
 from concf.experiments.measure import Figures, measure_ahead
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Baseline, Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
 from concf.runtime.progress import working
@@ -46,7 +46,7 @@ class Entrant:
         """Over the splits."""
         return float(np.mean([test[metric] for test in self.tests]))
 
-    def spread(self, metric: str) -> float:
+    def std(self, metric: str) -> float:
         """Sample standard deviation over the splits; 0 for a single one."""
         values = [test[metric] for test in self.tests]
         return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
@@ -99,7 +99,7 @@ class Comparison:
                     "at_grid_edge": entrant.edges,
                     "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
-                    "spread": {metric: entrant.spread(metric) for metric in self.metrics},
+                    "std": {metric: entrant.std(metric) for metric in self.metrics},
                     "p_against_first": {metric: p[metric][place] for metric in self.metrics},
                     "fit_seconds": float(np.mean(entrant.fit_seconds)),
                     "splits": entrant.tests,
@@ -141,7 +141,7 @@ def compare(
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
-    book = Book(Path(log) if log else None)
+    book = ResultsLog(Path(log) if log else None)
     wanted = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
     if engine is not None:
         measure_ahead(entrants, splits, wanted, book, engine, workers)
@@ -176,7 +176,7 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _tuned(name: str, model: Candidate, split: Split, wanted: Figures, book: Book) -> tuple[Entrant, Baseline]:
+def _tuned(name: str, model: Candidate, split: Split, wanted: Figures, book: ResultsLog) -> tuple[Entrant, Baseline]:
     """The point of the grid with the best validation figure; the first of equals."""
     tried: list[tuple[float, Baseline]] = []
     points = list(model.settings())
@@ -195,7 +195,7 @@ def _tuned(name: str, model: Candidate, split: Split, wanted: Figures, book: Boo
     return Entrant(name, chosen, value, edges), best
 
 
-def _tested(name: str, settings: Baseline, split: Split, wanted: Figures, book: Book) -> dict[str, Any]:
+def _tested(name: str, settings: Baseline, split: Split, wanted: Figures, book: ResultsLog) -> dict[str, Any]:
     cell = wanted.found(name, settings, split, "test", book)
     return cell or wanted.add(name, settings, split, "test", wanted.measure(settings, split, "test"), book)
 
@@ -212,7 +212,7 @@ def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str],
     ]
     rows = []
     for model in report["models"]:
-        figures = [f"{model['mean'][m]:.4f} ± {model['spread'][m]:.4f}" for m in comparison.metrics]
+        figures = [f"{model['mean'][m]:.4f} ± {model['std'][m]:.4f}" for m in comparison.metrics]
         p = model["p_against_first"][comparison.tuned_on]
         rows.append(
             [model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}",

@@ -12,9 +12,9 @@ from typing import Any
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.contenders import Trained
-from concf.experiments.results_log import Book
+from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Baseline, Candidate
-from concf.runtime.executors import spread
+from concf.runtime.executors import execute
 from concf.runtime.progress import working
 
 A_GPU = 6  # runs that share a card well
@@ -29,7 +29,7 @@ class Figures:
     metrics: tuple[str, ...]
     keep_users: bool
 
-    def found(self, name: str, settings: Baseline, split: Split, on: str, book: Book) -> dict[str, Any] | None:
+    def found(self, name: str, settings: Baseline, split: Split, on: str, book: ResultsLog) -> dict[str, Any] | None:
         """The cell, if it was measured."""
         cell = book.find(self._key(name, settings, split, on))
         if cell is None or (on == "valid" and self.tune_on not in cell["mean"]):
@@ -37,7 +37,7 @@ class Figures:
         return None if on == "test" and self.keep_users and "per_user" not in cell else cell
 
     def add(
-        self, name: str, settings: Baseline, split: Split, on: str, cell: dict[str, Any], book: Book
+        self, name: str, settings: Baseline, split: Split, on: str, cell: dict[str, Any], book: ResultsLog
     ) -> dict[str, Any]:
         """Take down a cell; other validation figures of the same settings stay beside it."""
         key = self._key(name, settings, split, on)
@@ -98,7 +98,7 @@ class Measuring:
 
 
 def measure_ahead(
-    entrants: Mapping[str, Candidate], splits: Sequence[Split], wanted: Figures, book: Book, engine: str,
+    entrants: Mapping[str, Candidate], splits: Sequence[Split], wanted: Figures, book: ResultsLog, engine: str,
     workers: int | None = None,
 ) -> None:  # fmt: skip
     """Put every cell of a comparison into the book: first what depends on nothing, then the tests of what was chosen.
@@ -121,8 +121,8 @@ def measure_ahead(
 
 
 def _measure(
-    cells: list[tuple[str, Baseline, Split, str]], splits: Sequence[Split], wanted: Figures, book: Book, engine: str,
-    workers: int | None,
+    cells: list[tuple[str, Baseline, Split, str]], splits: Sequence[Split], wanted: Figures, book: ResultsLog,
+    engine: str, workers: int | None,
 ) -> None:  # fmt: skip
     jobs: dict[Any, list[tuple[str, Baseline, str]]] = {}
     for name, settings, split, on in cells:
@@ -133,7 +133,7 @@ def _measure(
     asked = [Job(seed, tuple(each)) for (seed, _), each in sorted(jobs.items(), key=lambda job: job[0][0])]
     gpus = 1 / A_GPU if any(isinstance(settings, Trained) for _, settings, _, _ in cells) else 0.0
     work = Measuring(replace(splits[0]), wanted)  # without the matrices that it has made by now
-    with working("measuring", len(asked)) as advance, closing(spread(work, asked, engine, workers, gpus)) as measured:
+    with working("measuring", len(asked)) as advance, closing(execute(work, asked, engine, workers, gpus)) as measured:
         for job, future in measured:
             for (name, settings, on), cell in zip(job.cells, future.result(), strict=True):
                 wanted.add(name, settings, by_seed[job.seed], on, cell, book)

@@ -10,7 +10,7 @@ from concf.errors import DataError
 from concf.runtime.provenance import provenance
 
 
-class Book:
+class ResultsLog:
     """A file of cells, each with the `key` that says what was measured; a line cut short by a kill is passed over.
 
     option: the option of the command line that names the file, for what is said when it cannot be used

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 DEFAULT_SPACE: dict[str, dict[str, Any]] = {
     "training.learning_rate": {"low": 1e-3, "high": 3e-2, "log": True},  # how far a step goes
     "training.weight_decay": {"low": 1e-7, "high": 1e-3, "log": True},  # how strongly parameters are drawn to 0
-    "consensus.weight": {"low": 1e-3, "high": 1e-1, "log": True},  # alpha: how loud the lesson is
+    "consensus.weight": {"low": 1e-3, "high": 1e-1, "log": True},  # alpha: how loud the consensus target is
     "consensus.temperature": {"low": 3.0, "high": 30.0, "log": True},  # T: how much the top counts
-    "consensus.steadiness": {"low": 10.0, "high": 1000.0, "log": True},  # T_c: how little a jump costs
+    "consensus.consistency_temperature": {"low": 10.0, "high": 1000.0, "log": True},  # T_c: how little a jump costs
     "consensus.every": {"choices": [5, 10, 20]},  # p: epochs between two rankings
     "model.dimensions": {"choices": [32, 64, 128]},  # of an embedding
     "model.dropout": {"low": 0.0, "high": 0.5},  # of the MLP
@@ -83,11 +83,11 @@ Space = dict[str, Range | Choices]
 def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict[str, Any]]:
     """The default without what is fixed, or does nothing: consensus for one head alone, dropout without the MLP.
 
-    A judge does not weigh steadiness.
+    A re-ranker does not weigh consistency.
     """
     idle = () if base.several else tuple(name for name in DEFAULT_SPACE if name.startswith("consensus."))
     idle = idle if base.model.encoder == "mlp" else (*idle, "model.dropout")
-    idle = (*idle, "consensus.steadiness") if base.consensus.judged else idle
+    idle = (*idle, "consensus.consistency_temperature") if base.consensus.rerank else idle
     return {name: each for name, each in DEFAULT_SPACE.items() if name not in fixed and name not in idle}
 
 

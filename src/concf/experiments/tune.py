@@ -25,7 +25,7 @@ from concf.experiments.study import BEST, OUTCOME, SearchFolder, tell, tried
 from concf.experiments.tune_rounds import step_round
 from concf.runtime.arguments import check_count, check_seed
 from concf.runtime.progress import working
-from concf.runtime.seeds import stream
+from concf.runtime.seeds import derive_seed
 from concf.training.config.presets import PRESETS, choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.train import train
@@ -180,9 +180,9 @@ def _best(search: Search, folder: SearchFolder) -> Tuning | None:
 def _target(settings: ConCFSettings, target: str | None) -> str:
     """Whose figure trials are compared by."""
     if not settings.several:
-        names = settings.objectives
+        names = tuple(settings.heads)
     else:
-        names = (CONSENSUS, *((R_CONSENSUS,) if settings.consensus.by == "ranks" else ()), *settings.objectives)
+        names = (CONSENSUS, *((R_CONSENSUS,) if settings.consensus.by == "ranks" else ()), *settings.heads)
     watched = settings.training.watch if settings.training.watch in names else names[0]
     target = target or watched
     if target not in names:
@@ -193,7 +193,7 @@ def _target(settings: ConCFSettings, target: str | None) -> str:
 class Watch:
     """Called with every epoch's record: keeps the best figure, and ends a trial that is worse than half of the others.
 
-    first: the epoch of the first lesson; none is ended before, as no run is out of patience before
+    first: the epoch of the first epoch with consensus loss; none is ended before, as no run is out of patience before
     """
 
     def __init__(self, trial: optuna.Trial, target: str, first: int) -> None:
@@ -249,7 +249,7 @@ class Search:
         from optuna.samplers import TPESampler
         from optuna.trial import TrialState
 
-        self.study.sampler = TPESampler(seed=stream(self.seed, number) % 2**32)
+        self.study.sampler = TPESampler(seed=derive_seed(self.seed, number) % 2**32)
         if number:
             return self.study.ask(self.space)
         if not self.study.get_trials(states=(TrialState.WAITING,)):  # else a killed process has left it there
@@ -264,7 +264,7 @@ class Search:
         try:
             settings = choose_settings(self.base, nested(trial.params))
             _target(settings, self.target)
-            watch.first = settings.consensus.first_lesson
+            watch.first = settings.consensus.first_consensus_epoch
             train(self.data, settings, seed=self.seed, device=self.device, watch=watch)
         except TrialPruned:
             state = "stopped"

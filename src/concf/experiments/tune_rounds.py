@@ -16,8 +16,8 @@ import torch
 from concf.data.split import Split
 from concf.experiments.search_space import Space
 from concf.experiments.study import OUTCOME, STATES, median_pruner, tried
-from concf.runtime.executors import one_after_the_other, spread
-from concf.runtime.seeds import stream
+from concf.runtime.executors import execute, one_after_the_other
+from concf.runtime.seeds import derive_seed
 from concf.training.config.settings import ConCFSettings
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _tried(
     if engine is None:
         trying = one_after_the_other(work, jobs)
     else:
-        trying = spread(work, jobs, engine, workers, 0.0 if str(search.device) == "cpu" else 1 / A_GPU)
+        trying = execute(work, jobs, engine, workers, 0.0 if str(search.device) == "cpu" else 1 / A_GPU)
     with closing(trying):
         return {job.number: future.result() for job, future in trying}
 
@@ -105,7 +105,7 @@ def _drawn(search: Search, number: int, before: list[FrozenTrial]) -> dict[str, 
     from optuna.samplers import TPESampler
 
     study = _past(before)
-    study.sampler = TPESampler(seed=stream(search.seed, number) % 2**32)
+    study.sampler = TPESampler(seed=derive_seed(search.seed, number) % 2**32)
     return dict(study.ask(search.space).params)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
 from concf.runtime.arguments import check_count
-from concf.runtime.executors import spread
+from concf.runtime.executors import execute
 from concf.runtime.files import new_file, new_folder
 
 PARTS = 64  # at least, where there are as many blocks of users: the last to be done should not be long alone
@@ -119,7 +119,7 @@ def write_lists(
     with new_folder(out, marker=MARKER, overwrite=True) as fresh:
         jobs = [(part, None if users is None else users[part.begin : part.end]) for part in parts]
         work = Lists(run, data, fresh, k, options)
-        with closing(spread(work, jobs, engine, workers)) as finished:  # no worker writes on when one has failed
+        with closing(execute(work, jobs, engine, workers)) as finished:  # no worker writes on when one has failed
             for (part, _), done in finished:
                 rows[part.name] = done.result()
                 advance(part.end - part.begin)

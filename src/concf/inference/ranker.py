@@ -19,7 +19,7 @@ from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import NOTHING, top_k
 from concf.inference.fold_in import RIDGE, Folding
-from concf.inference.votes import Ballots
+from concf.inference.votes import Votes
 from concf.model.scorers import Factors
 from concf.training.run import Run
 
@@ -71,14 +71,14 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """The heads that vote, at the epoch of the consensus' best."""
-        silent, best = self.run.settings.consensus.silent, self.run.best[CONSENSUS]
+        non_voting, best = self.run.settings.consensus.non_voting, self.run.best[CONSENSUS]
         if not best.state:
             raise DataError("this run kept no model for its consensus; train it again with this version")
         model = self.run.model
         now = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         try:
             model.load_state_dict(best.state)
-            found = {name: _own(factors) for name, factors in model.factors().items() if name not in silent}
+            found = {name: _own(factors) for name, factors in model.factors().items() if name not in non_voting}
         finally:
             model.load_state_dict(now)
         return found
@@ -112,8 +112,8 @@ class Ranker:
         hidden = (lists < 0) | torch.from_numpy(allowed.blocked).gather(1, lists.clamp(min=0))
         order = hidden.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
         items = lists.masked_fill(hidden, NOTHING).gather(1, order)
-        ballots = self.ballots(by)
-        worth = torch.zeros(items.shape) if ballots is None else ballots.worths(users, items, self.n_items)
+        votes = self.votes(by)
+        worth = torch.zeros(items.shape) if votes is None else votes.worths(users, items, self.n_items)
         return _filled(items, worth, k)
 
     def _kept(self, k: int, by: str) -> Tensor:
@@ -142,27 +142,27 @@ class Ranker:
         few = set(hidden.tolist())
         kept = self._kept(k, by).cpu().numpy()[user, : k + len(few)].tolist()
         items = np.array([item for item in kept if item >= 0 and item not in few][:k], np.int32)
-        ballots = self.ballots(by)
-        return items, np.zeros(len(items), np.float32) if ballots is None else ballots.worth(user, items)
+        votes = self.votes(by)
+        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
 
     @cached_property
-    def voices(self) -> list[float]:
-        """How much the vote of each of `voters` counts, 1 on average; guests are not among them."""
-        ballots = self.ballots(CONSENSUS)
-        if ballots is None:
+    def voter_weights(self) -> list[float]:
+        """How much the vote of each of `voters` counts, 1 on average; fixed voters are not among them."""
+        votes = self.votes(CONSENSUS)
+        if votes is None:
             return [1.0] * len(self.voters)
-        known = dict(zip(ballots.names, ballots.voices, strict=True))
-        voices = np.array([known[name] for name in self.voters])
-        return list((voices / voices.mean()).tolist())
+        known = dict(zip(votes.names, votes.voter_weights, strict=True))
+        voter_weights = np.array([known[name] for name in self.voters])
+        return list((voter_weights / voter_weights.mean()).tolist())
 
-    def ballots(self, by: str) -> Ballots | None:
+    def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None where the run kept none."""
         if by not in self._ballots:
-            self._ballots[by] = Ballots(self.run, by) if self.run.best[by].votes else None
+            self._ballots[by] = Votes(self.run, by) if self.run.best[by].votes else None
         return self._ballots[by]
 
     @cached_property
-    def _ballots(self) -> dict[str, Ballots | None]:
+    def _ballots(self) -> dict[str, Votes | None]:
         return {}
 
     def _voted_anew(self, users: Places, k: int, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
@@ -203,14 +203,14 @@ class Ranker:
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """R-consensus of heads ranking for user vectors [b, d]: of all candidates, or of their first K of all items.
 
-        Guests do not take part: what they would say of these is not kept.
+        Fixed voters do not take part: what they would say of these is not kept.
         """
         if not len(allowed.blocked):
             return _filled(torch.empty(0, 0, dtype=torch.int64), torch.empty(0, 0), k)
         columns = torch.arange(self.n_items) if allowed.candidates is None else torch.from_numpy(allowed.candidates)
         blocked = torch.from_numpy(allowed.blocked)[:, columns]
         chosen, rankings = self.run.settings.consensus, []
-        kept = len(columns) if allowed.candidates is not None else max(chosen.places or len(columns), k)
+        kept = len(columns) if allowed.candidates is not None else max(chosen.top_k or len(columns), k)
         for factors, vectors in voters:
             values, order = _scores(factors, vectors, columns).masked_fill_(blocked, -torch.inf).sort(
                 dim=1, descending=True, stable=True
@@ -218,13 +218,13 @@ class Ranker:
             rankings.append(columns[order].masked_fill(values == -torch.inf, NOTHING)[:, :kept])
         newest = torch.stack(rankings).to(torch.int32)
         _, items = consensus(
-            newest, [], self.n_items, min(k, len(columns)), voices=self.voices, places=newest.shape[2],
-            temperature=chosen.temperature, steadiness=None,
+            newest, [], self.n_items, min(k, len(columns)), voter_weights=self.voter_weights, top_k=newest.shape[2],
+            temperature=chosen.temperature, consistency_temperature=None,
         )  # fmt: skip
         table = torch.zeros(newest.shape[1], self.n_items + 1, dtype=torch.float64)
         earned = rank_importance(torch.arange(newest.shape[2]).double(), chosen.temperature).expand(newest.shape[1:])
-        for voice, ranking in zip(self.voices, newest.long(), strict=True):
-            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), voice * earned)
+        for voter_weight, ranking in zip(self.voter_weights, newest.long(), strict=True):
+            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), voter_weight * earned)
         return _filled(items.long(), table.gather(1, items.long().clamp(min=0)) / len(newest), k)
 
     def block(self) -> int:

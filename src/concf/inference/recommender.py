@@ -338,21 +338,21 @@ class Recommender:
     def explain(self, user: Id, item: Id) -> dict[str, Any]:
         """Why an item stands where it stands for a user, at the epoch of the consensus' best.
 
-        heads: of each head and guest that votes its rank of the item (from 1, training items left out; of a guest
-        only among its first K), R (Eq. 10), its steadiness C (Eq. 11), and its vote, their sum times its voice; 0
-        outside its first K places. importance: the mean of the votes (Eq. 12). judged: the score that a judge gives
-        it, which then makes the list's order (what stands below the places that are judged: 1 less each); None without
-        one, and where the list does not have the item.
+        heads: of each head and fixed voter that votes its rank of the item (from 1, training items left out; of a fixed
+        voter only among its first K), R (Eq. 10), its consistency C (Eq. 11), and its vote, their sum times its voter
+        weight; 0 outside its first K places. importance: the mean of the votes (Eq. 12). re-ranked: the score that a
+        re-ranker gives it, which then makes the list's order (what stands below the places that are re-ranked: 1 less
+        each); None without one, and where the list does not have the item.
         """
         best = self.run.best.get(CONSENSUS)
         if best is None:
             raise ConfigError("a run of one head has no consensus to explain")
-        ballots = self.ranker.ballots(CONSENSUS)
-        if ballots is None:
+        votes = self.ranker.votes(CONSENSUS)
+        if votes is None:
             raise DataError("this run kept no votes; train it again with this version to explain its consensus")
         (place,), (wanted,) = self._places(as_array(user)), ItemLookup(self.item_ids, "error").known(item, "item")
         seen = rows_of(self.run.data.train, np.array([place]))[0]
-        heads = ballots.cast(int(place), int(wanted))
+        heads = votes.cast(int(place), int(wanted))
         for each in heads:
             factors = self.ranker.voters.get(each["head"])
             own = None if factors is None else factors.scores(torch.tensor([place]))[0]
@@ -362,14 +362,14 @@ class Recommender:
                 ahead = (scores > scores[wanted]) | ((scores == scores[wanted]) & (torch.arange(len(scores)) < wanted))
                 each["rank"] = int(ahead.sum())
             each["rank"] = None if seen[wanted] or each["rank"] is None else each["rank"] + 1
-        worth = ballots.worth(int(place), np.array([wanted], np.int32))[0]
+        worth = votes.worth(int(place), np.array([wanted], np.int32))[0]
         listed = [] if best.lists is None else best.lists[int(place)].tolist()
         return {
             "user": user,
             "item": item,
             "rank": listed.index(wanted) + 1 if wanted in listed else None,
             "importance": sum(each["vote"] for each in heads) / len(heads),
-            "judged": None if ballots.judged is None or worth == -np.inf else float(worth),
+            "reranked": None if votes.reranked is None or worth == -np.inf else float(worth),
             "used_in_training": bool(seen[wanted]),
             "heads": heads,
         }

@@ -57,7 +57,7 @@ class Encoder(nn.Module):
         """Whether an encoding is the embedding itself."""
         return type(self).forward is Encoder.forward
 
-    def spread(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+    def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""
         return user, item
 
@@ -111,7 +111,7 @@ class LightGCN(Encoder):
         self.layers, self.n_users = layers, train.shape[0]
         self.graph = Sparse(_normalised_graph(train), torch.get_default_dtype())
 
-    def spread(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+    def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
         """([g, users, d], [g, items, d]) -> the same shapes."""
         groups, _, size = user.shape
         nodes = torch.cat([user, item], 1).transpose(0, 1).reshape(-1, groups * size)  # [users + items, g d]

@@ -16,7 +16,7 @@ from concf.model.heads import Head
 from concf.model.objectives import Objective
 from concf.model.scorers import Factors
 
-DRAWN = 1 << 20  # figures of divided tables that are drawn at a time
+DRAWN = 1 << 20  # figures of sharded tables that are drawn at a time
 
 
 class Selector(nn.Module):
@@ -65,9 +65,9 @@ class Model(nn.Module):
 
     objectives: by name, in the order of the branches; one of them alone is SingleCF
     sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
-    spread:     standard deviation of the embeddings at the start; None: PyTorch's default, 1
+    initial_std:     standard deviation of the embeddings at the start; None: PyTorch's default, 1
     selects:    whether a pair trains one head alone
-    held:       the rows of users and of items that are held here, of divided tables; None: all
+    held:       the rows of users and of items that are held here, of sharded tables; None: all
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Model(nn.Module):
         dimensions: int = 64,
         encoder: EncoderMaker | None = None,
         sharing: Sharing = "embedding",
-        spread: float | None = 0.01,
+        initial_std: float | None = 0.01,
         selects: bool = False,
         held: tuple[slice, slice] | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Model(nn.Module):
         self.n_items: int = train.shape[1]
         self.names = list(objectives)
         groups = len(self.names) if sharing == "none" else 1
-        deviation = 1.0 if spread is None else spread
+        deviation = 1.0 if initial_std is None else initial_std
         self.held = held
         users, items = held or (slice(0, self.n_users), slice(0, self.n_items))
         self.user = nn.Parameter(drawn_rows(groups, self.n_users, dimensions, users) * deviation)
@@ -107,7 +107,7 @@ class Model(nn.Module):
 
     def tables(self) -> tuple[Tensor, Tensor]:
         """([g, users, d], [g, items, d]) the embeddings after what neighbours tell each other."""
-        return self.encoder.spread(self.user, self.item)
+        return self.encoder.propagate(self.user, self.item)
 
     def encode(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
         """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch, or of a run of them.

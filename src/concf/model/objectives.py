@@ -23,7 +23,7 @@ from concf.model.heads import (
     ProductHead,
     UserTableHead,
 )  # fmt: skip
-from concf.runtime.settings import Settings
+from concf.runtime.settings import Settings, named
 
 Needs = Literal["pairs", "everything", "catalogue", "items", "users"]
 
@@ -44,29 +44,35 @@ class Objective:
             for each user or over all users for each item, by a `TableHead`
     head:   made from (size of an encoding, number of users, number of items)
     score:  what becomes of the head's inner product before the loss; it must keep the order
-    lesson: what becomes of the head's inner product before the consensus loss
+    consensus_score: what becomes of the head's inner product before the consensus loss
     """
 
     loss: Callable[..., Tensor]
     head: Callable[[int, int, int], Head]
     needs: Needs = "pairs"
     score: Callable[[Tensor], Tensor] = _unchanged
-    lesson: Callable[[Tensor], Tensor] = _unchanged
+    consensus_score: Callable[[Tensor], Tensor] = _unchanged
 
 
 class LossSettings(Settings):
     """Where the paper and its released code differ, or leave a choice."""
 
-    margin: float = Field(1.0, gt=0)  # of CF-B
-    distance: Literal["squared", "plain"] = "squared"  # CF-B trains on it
-    distance_lesson: float = Field(10.0, gt=0)  # CF-B's lesson is minus the distance, times this
-    error_scale: float = Field(1.0, gt=0)  # of CF-D; Eq. 4 has 1/2
-    unobserved: float = Field(0.05, gt=0)  # weight of an unobserved pair in CF-D over all pairs
-    penalty: float = Field(0.03, ge=0)  # of weighted-squares: how much a pair holds its vectors back
-    squares_lesson: float = Field(10.0, gt=0)  # weighted-squares' lesson is the score, times this
-    temperature: float = Field(0.15, gt=0)  # of cosine-softmax: the cosine is divided by it
-    softmax_samples: int | None = Field(None, ge=1)  # draws that stand for what a batch does not hold; none: all of it
-    softmax_power: float = Field(0.5, ge=0, le=1)  # what is popular is drawn more often: by (1 + degree) to this power
+    margin: float = Field(1.0, gt=0, description="of CF-B")
+    distance: Literal["squared", "plain"] = Field("squared", description="CF-B trains on it")
+    distance_scale: float = Field(
+        10.0, gt=0, description="CF-B's score in the consensus loss is minus the distance, times this"
+    )
+    error_scale: float = Field(1.0, gt=0, description="of CF-D; Eq. 4 has 1/2")
+    unobserved: float = Field(0.05, gt=0, description="weight of an unobserved pair in CF-D over all pairs")
+    penalty: float = Field(0.03, ge=0, description="of weighted-squares: how much a pair holds its vectors back")
+    squares_scale: float = Field(10.0, gt=0, description="weighted-squares' consensus target is the score, times this")
+    temperature: float = Field(0.15, gt=0, description="of cosine-softmax: the cosine is divided by it")
+    softmax_samples: int | None = Field(
+        None, ge=1, description="draws that stand for what a batch does not hold; none: all of it"
+    )
+    softmax_power: float = Field(
+        0.5, ge=0, le=1, description="what is popular is drawn more often: by (1 + degree) to this power"
+    )
 
 
 def minus_distance(scores: Tensor) -> Tensor:
@@ -75,10 +81,10 @@ def minus_distance(scores: Tensor) -> Tensor:
 
 
 def _cml(chosen: LossSettings) -> Objective:
-    loss, times = partial(losses.cml, margin=chosen.margin), chosen.distance_lesson
+    loss, times = partial(losses.cml, margin=chosen.margin), chosen.distance_scale
     if chosen.distance == "squared":
-        return Objective(loss, _metric, lesson=lambda scores: times * scores)
-    return Objective(loss, _metric, score=minus_distance, lesson=lambda scores: times * minus_distance(scores))
+        return Objective(loss, _metric, consensus_score=lambda scores: times * scores)
+    return Objective(loss, _metric, score=minus_distance, consensus_score=lambda scores: times * minus_distance(scores))
 
 
 def _dot(size: int, users: int, items: int) -> Head:  # noqa: ARG001
@@ -115,9 +121,9 @@ def _inner(size: int, users: int, items: int) -> Head:  # noqa: ARG001
 
 
 def _weighted_squares(chosen: LossSettings) -> Objective:
-    loss, times = partial(losses.squared_error_everywhere, unobserved=chosen.unobserved), chosen.squares_lesson
+    loss, times = partial(losses.squared_error_everywhere, unobserved=chosen.unobserved), chosen.squares_scale
     penalised = partial(loss, penalty=chosen.penalty)
-    return Objective(penalised, _inner, needs="everything", lesson=lambda scores: times * scores)
+    return Objective(penalised, _inner, needs="everything", consensus_score=lambda scores: times * scores)
 
 
 def _cosine_softmax(chosen: LossSettings) -> Objective:
@@ -145,15 +151,15 @@ FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinom
 def choose(
     names: tuple[str, ...], chosen: LossSettings | None = None, own: Mapping[str, Objective] | None = None
 ) -> dict[str, Objective]:
-    """The objectives of those names: the user's own, of the table, or `module:name` of an `Objective` to import.
+    """Head -> its objective: the user's own, of the table, or `module:name` of an `Objective` to import.
 
+    `als-a=weighted-squares@0.02`: a head with a name of its own; else it is called by its objective.
     `multinomial#1`, `multinomial#2`: the same objective several times, each with a start of its own.
     `cosine-softmax@0.1`, `weighted-squares@0.03`: with a temperature or a penalty of its own.
     """
     own, found = own or {}, {}
-    for name in names:
-        kind = kind_of(name)
-        found[name] = own.get(name) or own.get(kind) or _objective(name, chosen or LossSettings())
+    for head, name in map(named, names):
+        found[head] = own.get(head) or own.get(kind_of(name)) or _objective(name, chosen or LossSettings())
     return found
 
 

@@ -86,7 +86,8 @@ def _newest(data: Split, user: int) -> list[int]:
 
 
 def _votes(model: Recommender, user: int, items: list[int]) -> list[dict[str, Any]] | None:
-    """Of each item of a consensus: every voting head's rank, R, steadiness C and vote, their mean, and a judge's score.
+    """Of each item of a consensus: every voting head's rank, R, consistency C and vote, their mean, and a re-ranker's
+    score.
 
     None where no votes were kept.
     """
@@ -98,4 +99,4 @@ def _votes(model: Recommender, user: int, items: list[int]) -> list[dict[str, An
         told = [model.explain(who, identity) for identity in ids]
     except ConcfError:  # a run of an older version kept lists alone
         return None
-    return [{part: each[part] for part in ("importance", "judged", "heads")} for each in told]
+    return [{part: each[part] for part in ("importance", "reranked", "heads")} for each in told]

@@ -61,24 +61,24 @@ def _chips(items: Sequence[Mapping[str, Any]]) -> Safe:
 
 
 def _votes(listed: Sequence[Mapping[str, Any]], votes: Sequence[Mapping[str, Any]], place: int) -> Safe:
-    """The consensus: of each item, where every voting head has it and how steadily."""
+    """The consensus: of each item, where every voting head has it and how consistently."""
     heads = [each["head"] for each in votes[0]["heads"]]
     top = max(vote["vote"] for each in votes for vote in each["heads"]) or 1.0
-    order = "importance" if votes[0]["judged"] is None else "judged"  # what the list is ordered by
+    order = "importance" if votes[0]["reranked"] is None else "reranked"  # what the list is ordered by
     head = tag("tr", *(tag("th", name, scope="col") for name in ("", "consensus", order, *heads)))
     rows = [
         tag("tr", tag("td", number + 1), _cell(told), tag("td", f"{vote[order]:.3f}"),
             *(_vote(each, top) for each in vote["heads"]))
         for number, (told, vote) in enumerate(zip(listed, votes, strict=True))
     ]  # fmt: skip
-    named = tag("caption", "Consensus, with each head's rank and steadiness C; – for no vote")
+    named = tag("caption", "Consensus, with each head's rank and consistency C; – for no vote")
     return scrolling(
         tag("table", named, tag("thead", head), tag("tbody", *rows), class_="lists"), f"Votes, user {place + 1}"
     )
 
 
 def _vote(told: Mapping[str, Any], top: float) -> Safe:
-    """A rank and a steadiness; the line below is as long as the vote is great."""
+    """A rank and a consistency; the line below is as long as the vote is great."""
     if not told["vote"]:
         return tag("td", "–")
     rank = joined(told["rank"], tag("small", f"C {told['C']:.2f}"))

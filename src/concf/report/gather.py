@@ -18,7 +18,7 @@ AT = (20, 50)
 METRICS = ("recall", "ndcg")
 FIGURES = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 HEADLINE = f"{METRICS[0]}@{AT[-1]}"
-CURVES = ("validation", "agreement", "loss", "lesson", "weight", "gradient")  # of a record of history, by name
+CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # of a record of history, by name
 
 
 def gather(
@@ -58,16 +58,16 @@ def _about(run: Run, said: Mapping[str, Any], name: str) -> dict[str, Any]:
         "metric": run.metric,
         "validated_users": n_validated(run.data, run.settings),
         "heads": list(run.model.names),
-        "silent": [each for each in run.settings.consensus.silent if each in run.model.names],
+        "non_voting": [each for each in run.settings.consensus.non_voting if each in run.model.names],
         "best_head": run.best_head(),
         "shown": CONSENSUS if CONSENSUS in run.best else run.best_head(),
-        "first_lesson": _first_lesson(run),
+        "first_consensus_epoch": _first_consensus_epoch(run),
     }
 
 
-def _first_lesson(run: Run) -> int | None:
+def _first_consensus_epoch(run: Run) -> int | None:
     """The first epoch in which a head was taught."""
-    taught = (record["epoch"] for record in run.history if any(record.get("lesson", {}).values()))
+    taught = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
     return next(taught, None)
 
 
@@ -124,11 +124,11 @@ def _with_intervals(evaluation: Evaluation) -> dict[str, dict[str, float]]:
 
 
 def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:
-    """Name -> (epoch, value) of every epoch that has it; a lesson only where there is one."""
+    """Name -> (epoch, value) of every epoch that has it; a consensus target only where there is one."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for record in run.history:
         for name, value in record.get(kind, {}).items():
-            if kind != "lesson" or value:
+            if kind != "consensus_loss" or value:
                 curves.setdefault(name, []).append((record["epoch"], value))
     return {name: curves[name] for name in (*run.model.names, R_CONSENSUS, CONSENSUS) if name in curves}
 

@@ -153,7 +153,12 @@ COURSE = (  # curve, title, what it is, unit: shares, values beside the first, o
     ("validation", "Validation", "{metric} at every ranking. Marked: the best epoch, which is kept.", ""),
     ("agreement", "Agreement", "Share of the consensus' first {n} items that a head has in its own first {n}.", "%"),
     ("loss", "Loss", "Each head's own loss beside its first epoch's, for their units differ.", "/"),
-    ("lesson", "Consensus loss", "What the heads lose against the consensus, beside the first lesson's.", "/"),
+    (
+        "consensus_loss",
+        "Consensus loss",
+        "What the heads lose against the consensus, beside the first epoch with consensus loss's.",
+        "/",
+    ),
     ("weight", "Balancing weights", "λ of each head's loss at the end of the epoch.", ""),
     ("gradient", "Gradient scales", "Norm of each head's weighted gradient on the shared embeddings.", ""),
 )
@@ -179,8 +184,10 @@ def _curve_chart(found: Mapping[str, Any], kind: str, title: str, words: str, un
     ]
     metric = found["run"]["metric"]
     said = words.format(metric=metric_name(metric), n=metric.partition("@")[2])
-    first = found["run"]["first_lesson"]
-    since = (float(first), "first lesson") if first is not None and kind != "lesson" else None
+    first = found["run"]["first_consensus_epoch"]
+    since = (
+        (float(first), "first epoch with consensus loss") if first is not None and kind != "consensus_loss" else None
+    )
     about, up = f"{said} {_in_words(shown)}", _percent if unit == "%" else plain
     chart = lines(f"curve-{kind}", title, about, drawn, across="epoch", since=since, up=up)
     caption = tag("figcaption", tag("h3", title), tag("p", said))
@@ -287,7 +294,7 @@ def _about(found: Mapping[str, Any]) -> Safe:
     }  # fmt: skip
     of_run = {
         "seed": run["seed"], "device": run["device"], "heads": ", ".join(run["heads"]),
-        "do not vote": ", ".join(run["silent"]) or "none",
+        "do not vote": ", ".join(run["non_voting"]) or "none",
         "preset": settings["preset"] + (", changed" if settings["changes"] else ""),
         "concf": f"{made.get('concf', '?')}, commit {made.get('commit') or 'unknown'}",
         "versions": versions or "unknown",

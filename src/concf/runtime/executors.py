@@ -49,7 +49,7 @@ class DeadWorkersError(ConcfError):
     """A job was tried again and again, and its worker died each time."""
 
 
-def spread(
+def execute(
     function: Callable[[Job], Result], jobs: Sequence[Job], engine: str, workers: int | None = None, gpus: float = 0.0
 ) -> Done[Job, Result]:
     """Each job when it is done, in any order, with its result or its exception.

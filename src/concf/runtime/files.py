@@ -71,10 +71,10 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def refuse_no_file(path: Path, mend: str = "") -> None:
-    """Refuse what is not a file. mend: what to do about a folder."""
+def refuse_no_file(path: Path, fix: str = "") -> None:
+    """Refuse what is not a file. fix: what to do about a folder."""
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, not a file.{mend}")
+        raise DataError(f"{path}: is a folder, not a file.{fix}")
     if not path.is_file():
         raise DataError(f"{path}: {'not a plain file' if path.exists() else 'no such file'}")
 

@@ -1,6 +1,6 @@
 """Which part of the work this process does: the one place that knows of other processes.
 
-Every process holds the whole model, or its rows of the embedding tables (`divides`). Each takes its rows of every
+Every process holds the whole model, or its rows of the embedding tables (`shards`). Each takes its rows of every
 global batch, and its users of every ranking; what they find is added up, put together or handed over here, by PyTorch's
 own collectives (gloo on a CPU, NCCL on GPUs).
 """
@@ -31,11 +31,11 @@ TIMEOUT = 600.0  # seconds that a process waits for the others
 
 
 @dataclass(frozen=True)
-class World:
+class ProcessGroup:
     """Process `rank` of `size`, the `place`-th on its machine, which waits for the others no longer than `timeout`.
 
     launcher: the process that started it, if another did to end it with the others
-    divides: whether the embedding tables are divided among the processes too, where there are several
+    shards: whether the embedding tables are divided among the processes too, where there are several
     Every method but `share` and `refuse_orphan` must be called by all processes alike. What a process of several draws
     for dropout is its own; all other randomness depends on seed and epoch alone, and is the same in all of them.
     """
@@ -45,10 +45,10 @@ class World:
     place: int = 0
     timeout: float = TIMEOUT
     launcher: int | None = None
-    divides: bool = False
+    shards: bool = False
 
     @property
-    def writes(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files and speaks."""
         return self.rank == 0
 
@@ -58,16 +58,16 @@ class World:
         return self.size > 1
 
     @property
-    def divided(self) -> bool:
+    def sharded(self) -> bool:
         """Whether a process holds only its rows of the embedding tables."""
-        return self.divides and self.several
+        return self.shards and self.several
 
     def share(self, n: int, rank: int | None = None) -> slice:
         """The users, or rows of a global batch, of a process: n divided into `size` runs as equal as can be."""
         rank = self.rank if rank is None else rank
         return slice(n * rank // self.size, n * (rank + 1) // self.size)
 
-    def add(self, parts: Sequence[Tensor]) -> None:
+    def all_reduce(self, parts: Sequence[Tensor]) -> None:
         """Replace each by its sum over all processes, bit for bit the same in all of them; one message."""
         if not self.several:
             return
@@ -94,18 +94,18 @@ class World:
             dist.all_to_all_single(found, rows.contiguous(), received, sent)
         return found
 
-    def handed(self, part: Tensor, rank: int) -> Tensor:
+    def broadcast(self, part: Tensor, rank: int) -> Tensor:
         """What that process has; the other ones' part, of the same shape, is overwritten."""
         with self._talking():
             dist.broadcast(part, rank)
         return part
 
-    def passed_on(self, part: Tensor, rank: int) -> Tensor:
+    def send(self, part: Tensor, rank: int) -> Tensor:
         """The same for the process that writes alone; the others keep theirs."""
         with self._talking():
             if self.rank == rank != 0:
                 dist.send(part, 0)
-            elif self.writes and rank != 0:
+            elif self.is_main and rank != 0:
                 dist.recv(part, rank)
         return part
 
@@ -121,7 +121,7 @@ class World:
         parts = [each[: mine.stop - mine.start] for each, mine in zip(found, shares, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
 
-    def told(self, flag: bool) -> bool:
+    def broadcast_flag(self, flag: bool) -> bool:
         """What the process that writes says."""
         if not self.several:
             return flag
@@ -130,15 +130,15 @@ class World:
             dist.broadcast(said, 0)
         return bool(said)
 
-    def anyone(self, flag: bool) -> bool:
+    def any(self, flag: bool) -> bool:
         """Whether any process says so."""
         said = torch.tensor(int(flag))
-        self.add([said])
+        self.all_reduce([said])
         return bool(said)
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all processes have come here."""
-        self.told(True)
+        self.broadcast_flag(True)
 
     def refuse_difference(self, said: Mapping[str, str]) -> None:
         """Refuse a process whose values are not those of process 0."""
@@ -173,7 +173,7 @@ class World:
             ) from None
 
 
-ALONE = World()
+ALONE = ProcessGroup()
 
 
 def launched() -> bool:
@@ -187,7 +187,7 @@ def restarted() -> bool:
 
 
 @contextmanager
-def joined(timeout: float = TIMEOUT, divides: bool = False) -> Iterator[World]:
+def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGroup]:
     """The world that torchrun started this process in; without torchrun, `ALONE`."""
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
@@ -195,15 +195,15 @@ def joined(timeout: float = TIMEOUT, divides: bool = False) -> Iterator[World]:
     from torch.distributed.rendezvous import rendezvous
 
     rank, size, place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    world = World(rank, size, place, timeout, os.getppid(), divides)
-    with world._talking():
-        store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], world)
+    group = ProcessGroup(rank, size, place, timeout, os.getppid(), shards)
+    with group._talking():
+        store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], group)
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
-    yield world
+    yield group
     dist.destroy_process_group()  # after an error the process ends anyway, and must not wait for the others
 
 
-def _unused(store: Store, world: World) -> Store:
+def _unused(store: Store, group: ProcessGroup) -> Store:
     """A part of the store that no earlier attempt has used: torchrun keeps the store when it starts processes again.
 
     Each process says hello by a name that is new. The first one says which names it has heard and what the part is
@@ -211,13 +211,13 @@ def _unused(store: Store, world: World) -> Store:
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
-    name, deadline = uuid4().hex, time.monotonic() + world.timeout
-    store.set(f"concf/hello/{world.rank}", name)
+    name, deadline = uuid4().hex, time.monotonic() + group.timeout
+    store.set(f"concf/hello/{group.rank}", name)
     while time.monotonic() < deadline:
-        if world.rank == 0:
-            heard = [store.get(f"concf/hello/{rank}").decode() for rank in range(1, world.size)]
+        if group.rank == 0:
+            heard = [store.get(f"concf/hello/{rank}").decode() for rank in range(1, group.size)]
             store.set("concf/heard", " ".join([name, *heard]))
-            if store.add(f"concf/begins/{name}", 0) == world.size - 1:
+            if store.add(f"concf/begins/{name}", 0) == group.size - 1:
                 return PrefixStore(name, store)
         else:
             called, *heard = store.get("concf/heard").decode().split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ class Settings(BaseModel):
     """A record of settings; an unknown or nonsensical one is refused where it is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def named(entry: str) -> tuple[str, str]:
+    """The name and the specification of an entry: `als-a=weighted-squares@0.02`; without a name it is its own."""
+    found = re.fullmatch(r"\s*([\w-]+)\s*=\s*(.+?)\s*", entry)
+    return (found[1], found[2]) if found else (entry, entry)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

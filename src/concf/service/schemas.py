@@ -102,7 +102,7 @@ class SimilarItems(BaseModel):
 class HeadVote(BaseModel):
     """A head's word on an item. R (Eq. 10), C (Eq. 11): 0 without a vote
 
-    rank: from 1, null if it was learned from, or if a guest does not name it; score: null of a guest
+    rank: from 1, null if it was learned from, or if a fixed voter does not name it; score: null of a fixed voter
     """
 
     head: str
@@ -116,7 +116,7 @@ class HeadVote(BaseModel):
 class Explanation(BaseModel):
     """Why an item stands where it stands.
 
-    rank: in the consensus, null if not there; importance: Eq. 12; judged: what a judge makes of it, null
+    rank: in the consensus, null if not there; importance: Eq. 12; re-ranked: what a re-ranker makes of it, null
     without one, and where the list does not have it
     """
 
@@ -125,7 +125,7 @@ class Explanation(BaseModel):
     title: str | None
     rank: int | None
     importance: float
-    judged: float | None
+    reranked: float | None
     used_in_training: bool
     heads: list[HeadVote]
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.runtime.seeds import stream
+from concf.runtime.seeds import derive_seed
 
 Places = NDArray[np.signedinteger[Any]]
 
@@ -112,7 +112,7 @@ class Sampler:
 
         by_user: a user's pairs come one after the other, so that a batch has few users
         """
-        random = np.random.Generator(np.random.Philox(stream(seed, epoch, 0)))
+        random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 0)))
         negative = np.empty_like(self.user)
         for rows in _pieces(len(negative)):
             negative[rows] = random.integers(self.n_items, size=len(negative[rows]))

@@ -26,7 +26,7 @@ from concf.errors import ConfigError, DataError, note
 from concf.runtime.checksums import BLANK, FIELD, refuse_changed, seal
 from concf.runtime.files import is_partial, new_file
 from concf.runtime.locks import held
-from concf.runtime.process_group import ALONE, World
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
 from concf.training.checkpoint_tensors import (
     TO_GO_ON,
@@ -144,11 +144,11 @@ class RunFolder:
         Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
         """
         rankings = [] if run.finished or trainer is None else distinct([*trainer.queue, *trainer.agreement.window])
-        world = trainer.world if trainer else ALONE
+        group = trainer.group if trainer else ALONE
         tensors = numbered(rankings) | results(run) | (state_of(trainer) if trainer else {})
-        divided = divisions(tensors, run, world)
-        if not world.writes:
-            hand_over(tensors, divided, world)
+        divided = divisions(tensors, run, group)
+        if not group.is_main:
+            hand_over(tensors, divided, group)
             return
         state = _description(run) | {
             "epoch": run.epoch,
@@ -164,8 +164,8 @@ class RunFolder:
         said = {"concf": json.dumps(state), FIELD: BLANK}
         with new_file(self.path / CHECKPOINT) as fresh:
             try:
-                if world.several:
-                    write_pieces(fresh, tensors, divided, said, world)
+                if group.several:
+                    write_pieces(fresh, tensors, divided, said, group)
                 else:
                     here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
                     save_file(here, fresh, metadata=said)
@@ -185,7 +185,7 @@ class RunFolder:
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
         path, run.history = self.path / HISTORY, self._history(run.epoch)
-        if not trainer.world.writes:
+        if not trainer.group.is_main:
             return
         self._name_positions(run.data)
         kept = "".join(json.dumps(record) + "\n" for record in run.history)
@@ -204,7 +204,7 @@ class RunFolder:
 
     def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
         path = self.path / CHECKPOINT
-        state, tensors = self._read((), run, trainer.world) if trainer else self._read(TO_GO_ON)
+        state, tensors = self._read((), run, trainer.group) if trainer else self._read(TO_GO_ON)
         _refuse_another(state, run, path)
         device = run.model.user.device
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
@@ -246,7 +246,7 @@ class RunFolder:
         return Split.load(place)
 
     def _read(
-        self, without: tuple[str, ...] = (), run: Run | None = None, world: World = ALONE
+        self, without: tuple[str, ...] = (), run: Run | None = None, group: ProcessGroup = ALONE
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """What it says, and its tensors; of several processes this one's parts of those that the run divides."""
         path = self.path / CHECKPOINT
@@ -257,8 +257,8 @@ class RunFolder:
             with safe_open(path, framework="pt") as file:
                 state = _known(json.loads(file.metadata()["concf"]), path)
                 names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
-                divided = divisions(names, run, world) if run else {}
-                return state, {name: read_part(file, name, divided.get(name), world) for name in names}
+                divided = divisions(names, run, group) if run else {}
+                return state, {name: read_part(file, name, divided.get(name), group) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"

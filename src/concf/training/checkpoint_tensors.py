@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from concf.runtime.process_group import World
+from concf.runtime.process_group import ProcessGroup
 from concf.training.embeddings.sharded_file import Division
 from concf.training.run import Best, Run
 from concf.training.trainer import Trainer
 
 TO_GO_ON = ("trainer/", "ranking/")  # tensors that only a run that goes on needs
-KEPT = ("weights", "initial", "lesson")  # tensors of a trainer
+KEPT = ("weights", "initial", "consensus_target")  # tensors of a trainer
 RANKINGS = {r"ranking/\d+": (1, "user")}  # name: the dimension that processes divide, and what it counts
 TABLES = RANKINGS | {
     r"(model|best/.+/state)/user": (1, "user"),
@@ -23,14 +23,14 @@ TABLES = RANKINGS | {
     r"trainer/optimiser/0/exp_avg(_sq)?": (1, "user"),  # the model's first two parameters are its tables
     r"trainer/optimiser/1/exp_avg(_sq)?": (1, "item"),
     r"best/.+/lists": (0, "user"),
-    r"best/.+/votes/(items|steadiness)": (1, "user"),
+    r"best/.+/votes/(items|consistency)": (1, "user"),
 }
 
 
-def divisions(names: Iterable[str], run: Run, world: World) -> dict[str, Division]:
+def divisions(names: Iterable[str], run: Run, group: ProcessGroup) -> dict[str, Division]:
     """How those of the tensors that no process has whole are divided."""
     counts = {"user": run.model.n_users, "item": run.model.n_items}
-    known = TABLES if world.divided else RANKINGS if world.several else {}
+    known = TABLES if group.sharded else RANKINGS if group.several else {}
     found = {}
     for name in names:
         for pattern, (dim, what) in known.items():

@@ -15,7 +15,7 @@ from torch import Tensor
 from concf.training.batches import Batch
 
 WARM_UP = 3  # steps of a kind before it is captured; they are real steps
-STREAMS = 8  # of one set of lanes at most; PyTorch has 32, and hands them out again in turn
+STREAMS = 8  # of one set of streams at most; PyTorch has 32, and hands them out again in turn
 
 
 @dataclass
@@ -25,13 +25,13 @@ class _Graph:
     result: Tensor
 
 
-class Captured:
+class CudaGraph:
     """`step(batch, teaching)`; on a GPU one captured graph for each length of batch and each kind of step.
 
     noise: the generator that the step draws from; a replay goes on drawing from it.
     on: whether steps are captured at all
-    stream: where steps run, captured or not. It is none of the step's own lanes, as one of PyTorch's choice might be:
-    what a lane gives back would then be free at once to be written to, while another lane still reads it
+    stream: where steps run, captured or not. It is none of the step's own streams, as one of PyTorch's choice might be:
+    what a stream gives back would then be free at once to be written to, while another stream still reads it
     """
 
     def __init__(self, step: Callable[[Batch, bool], Tensor], noise: torch.Generator, on: bool = True) -> None:
@@ -82,11 +82,11 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-class Lanes:
+class Streams:
     """Work that does not depend on each other, side by side on a GPU: small operations leave most of it idle.
 
-    A gradient is computed in the lane of its loss. So lanes are joined again after the gradients, and until then what
-    they were handed from outside is kept: its memory must not be given to others while a lane may still read it.
+    A gradient is computed in the stream of its loss. So streams are joined again after the gradients, and until then
+    what they were handed from outside is kept: its memory must not be given to others while a stream may still read it.
     On a CPU one thing is done after the other.
     """
 
@@ -96,7 +96,7 @@ class Lanes:
         self.kept: list[Tensor] = []
 
     @contextmanager
-    def lane(self, place: int, *handed: Tensor) -> Iterator[None]:
+    def stream(self, place: int, *broadcast: Tensor) -> Iterator[None]:
         """What is begun in the block waits for what was begun before it outside. handed: what it reads from there."""
         if not self.streams:
             yield
@@ -104,13 +104,13 @@ class Lanes:
         place %= len(self.streams)
         stream = self.streams[place]
         self.used.add(place)
-        self.kept += handed
+        self.kept += broadcast
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             yield
 
     def join(self) -> None:
-        """What is begun from now on waits for all lanes that were used."""
+        """What is begun from now on waits for all streams that were used."""
         for place in sorted(self.used):
             torch.cuda.current_stream().wait_stream(self.streams[place])
 

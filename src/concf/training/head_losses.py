@@ -16,12 +16,12 @@ from concf.model.model import Model
 from concf.model.objectives import Objective
 from concf.model.rows import take_and_part, take_from, take_rows
 from concf.training.batches import Among, Batch
-from concf.training.cuda_graphs import Lanes
-from concf.training.embeddings.row_index import EVERYWHERE, Places, distinct, marked, most_users
+from concf.training.cuda_graphs import Streams
+from concf.training.embeddings.row_index import ALL_ROWS, Places, distinct, marked, most_users
 from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax
 
 
-class Branches:
+class HeadLosses:
     """The losses of all branches on embedding tables with a copy for each head.
 
     batch_by_user: pairs of a batch, where a user's pairs come one after the other; None: in any order
@@ -40,7 +40,7 @@ class Branches:
         if model.selector is not None and whole:
             raise ConfigError(f"training.selection = 'one': {whole[0]!r} is no sum over observed pairs; leave it out")
         device, kind = model.user.device, model.user.dtype
-        self.lanes, self.lesson_lanes = (Lanes(device, len(objectives)) for _ in range(2))
+        self.streams, self.consensus_streams = (Streams(device, len(objectives)) for _ in range(2))
         if {"items", "users"} & {objective.needs for objective in objectives.values()}:
             self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
             self.users_of = self.items_of.T
@@ -50,7 +50,7 @@ class Branches:
 
     def touched(self, batch: Batch) -> list[Tensor | None]:
         """The users and the items whose copies have a gradient by `own`; None: any of them may."""
-        if self.spreads():
+        if self.propagates():
             return [None, None]
         items = self.items_read(batch)
         return [marked(batch.user, self.model.n_users), None if items is None else marked(items, self.model.n_items)]
@@ -70,15 +70,15 @@ class Branches:
         sampled = self.sampled is not None and not self.sampled.in_full(ITEMS)
         return needs == "everything" or (needs == "catalogue" and not sampled)
 
-    def touched_by_lesson(self, batch: Batch, lesson: Tensor | None) -> list[Tensor | None]:
-        """The same by `taught` with that lesson, or by `peers` with none."""
-        if self.spreads():
+    def touched_by_consensus(self, batch: Batch, consensus_target: Tensor | None) -> list[Tensor | None]:
+        """The same by `consensus` with that consensus target, or by `peers` with none."""
+        if self.propagates():
             return [None, None]
-        listed = None if lesson is None else lesson[batch.user].flatten()
+        listed = None if consensus_target is None else consensus_target[batch.user].flatten()
         items = None if listed is None else marked(listed[listed >= 0], self.model.n_items)
         return [marked(batch.user, self.model.n_users), items]
 
-    def spreads(self) -> bool:
+    def propagates(self) -> bool:
         """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
         return type(self.model.encoder) not in (Encoder, MLP)
 
@@ -103,12 +103,12 @@ class Branches:
 
     def end(self) -> None:
         """Wait for all that was begun here, the gradients included."""
-        self.lanes.end()
-        self.lesson_lanes.end()
+        self.streams.end()
+        self.consensus_streams.end()
 
     def own(
         self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None,
-        places: Places = EVERYWHERE,
+        places: Places = ALL_ROWS,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout.
 
@@ -116,7 +116,7 @@ class Branches:
         """
         if not len(batch):
             return user[:, :0].sum((1, 2))
-        user, item = self.model.encoder.spread(user, item)
+        user, item = self.model.encoder.propagate(user, item)
         both = batch.items if self._draws() else batch.positive
         rows = places.of_users(batch.user), places.of_items(both)
         h_users, h_items, tables = self._both_sides(user, item, *rows, noise)
@@ -124,15 +124,15 @@ class Branches:
         chosen, costs = self._chosen(batch, noise), []
         for place, name in enumerate(self.objectives):
             h_all, columns = self._catalogue(name, tables, batch, noise, places)
-            handed = [
+            broadcast = [
                 each for each in (h_user[place], h_item[place], both, h_all, *(columns or ())) if each is not None
             ]
-            with self.lanes.lane(place, *handed, *chosen):
+            with self.streams.stream(place, *broadcast, *chosen):
                 if chosen:
                     costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
                 else:
                     costs.append(self._own(name, h_user[place], h_item[place], h_all, columns, batch, both))
-        self.lanes.join()
+        self.streams.join()
         return torch.stack(costs)
 
     def _own(
@@ -162,7 +162,7 @@ class Branches:
     ) -> tuple[Tensor | None, Columns | None]:
         """[n, size] the encodings of all items by one head that looks at them, or of the columns that stand for them.
 
-        tables: of each head [items, d]. Before the head's lane, since encoders' parameters are all heads'.
+        tables: of each head [items, d]. Before the head's stream, since encoders' parameters are all heads'.
         """
         needs = self.objectives[name].needs
         if needs not in ("everything", "catalogue"):
@@ -275,30 +275,33 @@ class Branches:
         loss: Tensor = self.objectives[name].loss(partition, observed, degree[places], weight)
         return loss
 
-    def taught(
-        self, user: Tensor, item: Tensor, batch: Batch, lesson: Tensor, length: int, names: list[str],
-        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, places: Places = EVERYWHERE,
+    def consensus(
+        self, user: Tensor, item: Tensor, batch: Batch, consensus_target: Tensor, length: int, names: list[str],
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, places: Places = ALL_ROWS,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
-        user, item: [h, users, d], [h, items, d] copies for the heads that `lesson_heads` says;
-        lesson: [users, L] the consensus of every user, -1 at an empty place, the first `length` places taught;
+        user, item: [h, users, d], [h, items, d] copies for the heads that `student_slices` says;
+        consensus_target: [users, L] the consensus of every user, -1 at an empty place, the first `length` places
+        taught;
         clip: head -> the greatest score either way; places: whose rows these are
         """
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
         users, weight, sides = self._sides(user, item, batch, names, noise, places)
-        lists = lesson[users]  # [b, L]
+        lists = consensus_target[users]  # [b, L]
         empty, lists = lists < 0, places.of_items(lists.clamp(min=0))
         vectors, offset, items, bias = sides
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
-        scores = torch.stack([self._lesson(name, each, clip or {}) for name, each in zip(names, raw, strict=True)])
+        scores = torch.stack(
+            [self._consensus_score(name, each, clip or {}) for name, each in zip(names, raw, strict=True)]
+        )
         return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
 
     def peers(
         self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None = None
     ) -> Tensor:
-        """[heads] how far each is from the softmax of all items' mean logits (PCL); arguments as for `taught`."""
+        """[heads] how far each is from the softmax of all items' mean logits (PCL); arguments as for `consensus`."""
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
         _, weight, (vectors, _, items, bias) = self._sides(user, item, batch, names, noise)
@@ -307,23 +310,23 @@ class Branches:
 
     def _sides(
         self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None,
-        places: Places = EVERYWHERE,
+        places: Places = ALL_ROWS,
     ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
-        user, item = self.model.encoder.spread(user, item)
-        users, weight = self.pupils(batch)
-        of_users, of_items = self.lesson_heads(names)
+        user, item = self.model.encoder.propagate(user, item)
+        users, weight = self.students(batch)
+        of_users, of_items = self.student_slices(names)
         h_user = self._encoded(take_rows(user, places.of_users(users)), noise, of_users)
         h_item = self._encoded(item, noise, of_items)
         sides = []
         for name in names:
             head = self.model.head(name)
-            with self.lesson_lanes.lane(self.model.names.index(name), h_user[name], h_item[name], users):
+            with self.consensus_streams.stream(self.model.names.index(name), h_user[name], h_item[name], users):
                 sides.append((*head.user(h_user[name], users), *head.item(h_item[name], places.items)))
-        self.lesson_lanes.join()
+        self.consensus_streams.join()
         return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
 
-    def pupils(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def students(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """([b], [b]) the distinct users of the batch, and their weights."""
         kind = self.model.user.dtype
         rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
@@ -333,7 +336,7 @@ class Branches:
         of_head = dict(zip(names, costs.unbind(), strict=True))
         return torch.stack([of_head.get(name, costs.new_zeros(())) for name in self.model.names])
 
-    def lesson_heads(self, names: list[str]) -> tuple[slice, slice]:
+    def student_slices(self, names: list[str]) -> tuple[slice, slice]:
         """The shortest runs of heads that hold all of `names` that look at encodings of users, and of items.
 
         An encoder that cannot be divided needs them all.
@@ -355,8 +358,8 @@ class Branches:
         of_head = dict(zip(self.model.names[heads], encoded, strict=True))
         return {name: of_head.get(name, encoded[0]) for name in self.model.names}
 
-    def _lesson(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
-        said = self.objectives[name].lesson(scores)
+    def _consensus_score(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
+        said = self.objectives[name].consensus_score(scores)
         return said.clamp(-clip[name], clip[name]) if name in clip else said
 
 

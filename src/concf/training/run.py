@@ -22,10 +22,11 @@ from concf.model.model import Model
 from concf.model.objectives import Objective, choose
 from concf.model.scorers import Factors, ListFunction
 from concf.runtime.arguments import check_cutoffs
-from concf.runtime.process_group import ALONE, World
+from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
 
-OF_IT_ALONE = ("steadiness", "judged")  # votes of the consensus that the R-consensus does without
+OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without
 
 
 @dataclass
@@ -88,6 +89,10 @@ class Run:
         """What validation figures are of, such as recall@50."""
         return fitting_metric(self.settings.training.metric, self.data)
 
+    def objective(self, name: str) -> str | None:
+        """What a head learns, as its settings say it; None of a consensus."""
+        return dict(map(named, self.settings.objectives)).get(name)
+
     def best_head(self) -> str:
         """The head with the best validation, the first of equals: the one to deploy."""
         return max(self.model.names, key=lambda name: self._of(name).validation)
@@ -122,9 +127,12 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """What `concf train --json` says: the validation figure of each, and the epoch that it is of."""
         rows = [
-            {"name": name, "validation": self.best[name].validation, "epoch": self.best[name].epoch}
+            {
+                "name": name, "objective": self.objective(name), "validation": self.best[name].validation,
+                "epoch": self.best[name].epoch,
+            }
             for name in self.rows()
-        ]
+        ]  # fmt: skip
         return {
             "split_hash": self.data.hash,
             "seed": self.seed,
@@ -167,19 +175,19 @@ def make_model(
     objectives: Mapping[str, Objective] | None = None,
     encoder: EncoderMaker | None = None,
     seed: int = 0,
-    world: World = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> Model:
     """The model before training, drawn on the CPU: the same on every device. objectives, encoder: your own, if any.
 
-    world: where it divides tables, this process's rows of them
+    group: where it divides tables, this process's rows of them
     """
     made, shape = settings.model, data.train.shape
-    held = (world.share(shape[0]), world.share(shape[1])) if world.divided else None
+    held = (group.share(shape[0]), group.share(shape[1])) if group.sharded else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(
             data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
-            encoder=encoder or made.make_encoder(), sharing=made.sharing, spread=made.spread,
+            encoder=encoder or made.make_encoder(), sharing=made.sharing, initial_std=made.initial_std,
             selects=settings.training.selection == "one" and settings.several,
             held=held,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from concf.model.heads import Columns
 from concf.model.objectives import LossSettings
-from concf.runtime.seeds import stream
+from concf.runtime.seeds import derive_seed
 
 ITEMS, USERS = 0, 1  # the sides that a softmax can run over
 NOTHING = -1e9  # log of a count of 0, but finite: a tile of logits that are all -inf has no greatest
@@ -44,7 +44,7 @@ class SampledSoftmax:
 
     def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
         """[2, n] items, then users, of the batch of that number: no state to keep."""
-        random = np.random.Generator(np.random.Philox(stream(seed, epoch, 2, batch)))
+        random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 2, batch)))
         drawn = [np.searchsorted(ends, random.random(self.n), side="right") for ends in self.ends]
         return torch.from_numpy(np.stack(drawn))
 

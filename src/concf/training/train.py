@@ -19,7 +19,7 @@ from concf.evaluation.validation_metric import refuse_blind
 from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
 from concf.runtime.arguments import check_seed
-from concf.runtime.process_group import ALONE, World, fingerprint
+from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import shows, working
 from concf.runtime.provenance import VERSION
 from concf.training.checkpoint import RunFolder
@@ -28,7 +28,7 @@ from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
 from concf.training.run import Run
 from concf.training.trainer import Trainer
-from concf.training.watchers import Teller, note_of
+from concf.training.watchers import ProgressLines, note_of
 
 WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
 
@@ -50,7 +50,7 @@ def train(
     watch: Callable[[dict[str, Any]], None] | None = None,
     watch_rankings: WatchRankings | None = None,
     data_folder: str | Path | None = None,
-    world: World = ALONE,
+    group: ProcessGroup = ALONE,
 ) -> Run:
     """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
 
@@ -70,7 +70,7 @@ def train(
     watch_rankings: called with every ranking: the epoch, the trainer (its `queue` holds the newest rankings) and the
                 lists [users, ...] of each head and consensus; of several processes each has its own users'
     data_folder: where `data` is, for those who load the run
-    world:      the processes that train together, see `world.joined`; all must be given the same, and `out` must be
+    group:      the processes that train together, see `group.joined`; all must be given the same, and `out` must be
                 one folder for all: the first of them writes there
     """
     seed = None if seed is None else check_seed(seed)
@@ -80,33 +80,33 @@ def train(
         if folder is None:
             raise ConfigError("to resume, say `out`: the folder of the run")
         before = folder.description() | {"settings": folder.settings()}
-    if world.divided and folder is None:
-        raise ConfigError("divided tables: say `out`, a folder for the run; no process has the whole of it")
+    if group.sharded and folder is None:
+        raise ConfigError("sharded tables: say `out`, a folder for the run; no process has the whole of it")
     if isinstance(settings, ConCFSettings) and preset is not None:
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
     base = before.get("settings") if preset is None else preset
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     trainer = Trainer(
-        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), world),
+        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group),
         objectives=objectives, encoder=encoder, teacher=None if teacher is None else torch.as_tensor(teacher),
-        world=world,
+        group=group,
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
-    if world.writes:
+    if group.is_main:
         refuse_blind(run.metric, data)
-    with folder.held() if folder is not None and world.writes else nullcontext():
+    with folder.held() if folder is not None and group.is_main else nullcontext():
         if folder is not None and resume:
             folder.resume(run, trainer)
-        elif folder is not None and world.writes:
+        elif folder is not None and group.is_main:
             place = None if data_folder is None else str(Path(data_folder).absolute())
             folder.begin(run, place, trainer.agreement.teacher)
         _refuse_other_processes(run, trainer)
         watchers = [] if watch is None else [watch]
-        if verbose and world.writes and not shows():
-            watchers.append(Teller(run.metric, chosen.training.epochs))
+        if verbose and group.is_main and not shows():
+            watchers.append(ProgressLines(run.metric, chosen.training.epochs))
         _all_epochs(run, trainer, folder, checkpoint_seconds, watchers, watch_rankings)
         trainer.end()
-        world.wait()  # the last checkpoint is there for all of them
+        group.barrier()  # the last checkpoint is there for all of them
     return run
 
 
@@ -115,16 +115,16 @@ def _all_epochs(
     watchers: Sequence[Callable[[dict[str, Any]], None]], watch_rankings: WatchRankings | None,
 ) -> None:  # fmt: skip
     """To the end, with a checkpoint every now and then."""
-    world, saved = trainer.world, time.monotonic()
+    group, saved = trainer.group, time.monotonic()
     with working("training", run.settings.training.epochs) as advance, kept_memory(run.model):
         advance(run.epoch)
         while not run.finished:
-            world.refuse_orphan()
+            group.refuse_orphan()
             record = _epoch(run, trainer, watch_rankings)
             if folder is not None:
-                if world.writes:
+                if group.is_main:
                     folder.record(record)
-                if run.finished or world.told(time.monotonic() - saved >= checkpoint_seconds):
+                if run.finished or group.broadcast_flag(time.monotonic() - saved >= checkpoint_seconds):
                     folder.save(run, trainer)
                     saved = time.monotonic()
             for watch in watchers:
@@ -134,7 +134,7 @@ def _all_epochs(
 
 def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
     """All must begin as one."""
-    trainer.world.refuse_difference(
+    trainer.group.refuse_difference(
         {
             "version of concf": VERSION,
             "data set": run.data.hash,
@@ -144,12 +144,12 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
             "teacher": str(trainer.agreement.teacher),
             "checkpoint": str(run.epoch),
             "model": fingerprint(trainer.alike),
-            "way to hold tables": str(trainer.world.divides),
+            "way to hold tables": str(trainer.group.shards),
         }
     )
 
 
-def _device(asked: str | torch.device | None, before: str | None, world: World) -> torch.device:
+def _device(asked: str | torch.device | None, before: str | None, group: ProcessGroup) -> torch.device:
     """The device that is asked for, or as before, if it is there. Of several processes each has a GPU of its own."""
     try:
         device = torch.device(asked or before or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -157,14 +157,14 @@ def _device(asked: str | torch.device | None, before: str | None, world: World) 
         raise ConfigError(f"device {asked!r}: choose cpu or cuda") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
-    if device.type == "cuda" and world.several:
-        device = torch.device("cuda", world.place)
+    if device.type == "cuda" and group.several:
+        device = torch.device("cuda", group.place)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
             f"Say {option('device', 'cpu')}, or install PyTorch for your GPU"
         )
-    if device.type == "cuda" and world.several:
+    if device.type == "cuda" and group.several:
         torch.cuda.set_device(device)
     return device
 
@@ -174,7 +174,7 @@ def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> 
     chosen = run.settings
     epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
     record = trainer.epoch(epoch)
-    _refuse_infinite(run, trainer.world)
+    _refuse_infinite(run, trainer.group)
     if epoch % chosen.consensus.every == 0 or last:
         begin = time.perf_counter()
         lists = trainer.agree()
@@ -190,12 +190,12 @@ def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> 
     return record
 
 
-def _refuse_infinite(run: Run, world: World) -> None:
+def _refuse_infinite(run: Run, group: ProcessGroup) -> None:
     """A step may have ruined what no later batch of the epoch has looked at."""
     names, parameters = zip(*run.model.named_parameters(), strict=True)
     broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters]).long()
-    if world.divided:
-        world.add([broken])
+    if group.sharded:
+        group.all_reduce([broken])
     if broken.any():
         name = names[int(broken.nonzero()[0])]
         raise DataError(
@@ -207,5 +207,7 @@ def _refuse_infinite(run: Run, world: World) -> None:
 def _patience_is_over(run: Run, epoch: int) -> bool:
     patience, watch = run.settings.training.patience, run.settings.training.watch
     watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
-    first = run.settings.consensus.first_lesson - 1  # of all runs alike, so that a single head has as much time
+    first = (
+        run.settings.consensus.first_consensus_epoch - 1
+    )  # of all runs alike, so that a single head has as much time
     return patience is not None and epoch - max(first, *(run.best[name].rose for name in watched)) >= patience

@@ -15,7 +15,7 @@ from concf.runtime.text_tables import short
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-FIGURES = ("loss", "lesson", "gradient", "weight", "validation")
+FIGURES = ("loss", "consensus_loss", "gradient", "weight", "validation")
 
 
 def note_of(record: dict[str, Any], metric: str) -> str:
@@ -25,7 +25,7 @@ def note_of(record: dict[str, Any], metric: str) -> str:
     return f"{short(metric)} {', '.join(words)}" if shown else ""
 
 
-class Teller:
+class ProgressLines:
     """A line of standard error for every ranking: the epoch, the consensus and the best head, the seconds so far."""
 
     def __init__(self, metric: str, epochs: int) -> None:

@@ -12,7 +12,7 @@ from concf.cli.output import Json, choice, names, print_table
 from concf.errors import ConcfError, ConfigError, DataError
 
 if TYPE_CHECKING:
-    from concf.experiments.results_log import Book
+    from concf.experiments.results_log import ResultsLog
 
 WHICH = "Which cells"
 RUNNING = "How to run"
@@ -49,11 +49,11 @@ def reproduce(
     A measured cell is a line of the results and is not measured again, so a killed run is simply started again.
     """
     from concf.experiments.paper.plan import cells_of
-    from concf.experiments.results_log import Book
+    from concf.experiments.results_log import ResultsLog
     from concf.runtime.executors import ENGINES
 
     choice("engine", engine, ENGINES)
-    book = Book(results, option="--results")
+    book = ResultsLog(results, option="--results")
     if show:
         _list(book, as_json=as_json)
         return
@@ -83,7 +83,7 @@ def reproduce(
         raise ConcfError(f"{cells_failed} could not be measured; the others are kept. {failures[0]}")
 
 
-def _list(book: Book, *, as_json: bool) -> None:
+def _list(book: ResultsLog, *, as_json: bool) -> None:
     from concf.experiments.paper.plan import EXPERIMENTS
 
     listed = []

@@ -20,7 +20,7 @@ from concf.runtime.text_tables import short
 
 if TYPE_CHECKING:
     from concf.data.split import Split
-    from concf.runtime.process_group import World
+    from concf.runtime.process_group import ProcessGroup
     from concf.training.checkpoint import RunFolder
     from concf.training.config.settings import ConCFSettings
     from concf.training.run import Run
@@ -45,7 +45,7 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they go on by themselves after one has failed.", rich_help_panel=RUNNING)] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Of several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
-    divide_tables: Annotated[bool, typer.Option("--divide-tables", help="Of several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
+    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Of several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -75,7 +75,7 @@ def train(
     if resume:
         refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
-    for name, said in (("--restarts", restarts), ("--divide-tables", divide_tables)):
+    for name, said in (("--restarts", restarts), ("--shard-tables", shard_tables)):
         if said and not (starts or launched()):
             raise ConfigError(f"{name} is for several processes, and there is one. Say --processes 2 or more too")
     choose = partial(_settings, home, preset, config, change or [], single)
@@ -90,16 +90,16 @@ def train(
                 home.refuse_occupied()
             launch(sys.argv[1:], processes, restarts)
             return
-        with joined(timeout, divide_tables) as world:
-            again = world.anyone(restarted())
-            resume = world.told(resume or (again and home.begun))  # the same command, after a failure
-            if again and world.writes:
+        with joined(timeout, shard_tables) as group:
+            again = group.any(restarted())
+            resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
+            if again and group.is_main:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
-            data, folder = _data(folder, home, seed, log, resume, world)
+            data, folder = _data(folder, home, seed, log, resume, group)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
-                verbose=True, watch=scalars, data_folder=folder, world=world,
+                verbose=True, watch=scalars, data_folder=folder, group=group,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         if launched():
@@ -111,7 +111,7 @@ def train(
         signals.close()
         if scalars is not None:
             scalars.close()
-    if world.writes:
+    if group.is_main:
         _report(run, out, as_json)
 
 
@@ -133,7 +133,7 @@ def _report(run: Run, out: Path, as_json: bool) -> None:
 
 
 def _data(
-    place: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, world: World
+    place: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, group: ProcessGroup
 ) -> tuple[Split, Path | None]:
     """The data set and where it is; that of a log is kept in the run's own folder."""
     from concf.data.prepare import divided_again, split_of
@@ -147,17 +147,17 @@ def _data(
     if place.is_dir():
         refuse_options(log, f"for a log, but {place} is a prepared data set. Leave it out, or give the log")
         data = Split.load(place)
-        if world.writes:
+        if group.is_main:
             data.note_if_few()
         return data, place
     if resume:  # the same log as before, or the run refuses it
         return divided_again(str(place), home.data().recipe), home.own_data
-    if world.writes:
+    if group.is_main:
         home.refuse_occupied()
         data = split_of(place, seed or 0, **log)
         _say_what_is_left(data)
         home.keep(data)
-    world.wait()
+    group.barrier()
     return Split.load(home.own_data), home.own_data
 
 

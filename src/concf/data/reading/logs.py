@@ -58,10 +58,10 @@ def _refuse_unlike(table: Table, first: Table) -> None:
     if here != there:
         more, less = (first, table) if there - here else (table, first)
         role = sorted(there ^ here)[0]
-        mend = f", or leave it out with {option(role, 'none')}" if role in ("count", "timestamp") else ""
+        fix = f", or leave it out with {option(role, 'none')}" if role in ("count", "timestamp") else ""
         raise DataError(
             f"{table.name}: other columns than {first.name}: {more.name} has a {role} and {less.name} has none. "
-            f"Make the files alike{mend}"
+            f"Make the files alike{fix}"
         )
     if table is not first and table.users_are_lines:
         raise ConfigError(

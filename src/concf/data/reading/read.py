@@ -35,7 +35,7 @@ class Fault:
     column: str
     when: pl.Expr
     what: str
-    mend: str
+    fix: str
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
@@ -168,8 +168,8 @@ def _faults(frame: pl.LazyFrame, time_format: str | None) -> list[Fault]:
         count = pl.col("count")
         bad_count = count.is_null() | ~count.is_finite() | (count < 0)
         leave_out = f"drop the row, or leave the column out with {option('count', 'none')}"
-        mend = f"Counts are numbers, 0 or more; {leave_out}"
-        faults.append(Fault("count", bad_count, "not a count", mend))
+        fix = f"Counts are numbers, 0 or more; {leave_out}"
+        faults.append(Fault("count", bad_count, "not a count", fix))
     if "rating" in schema:
         bad_rating = pl.col("rating").is_null() | pl.col("rating").is_nan()
         faults.append(Fault("rating", bad_rating, "not a rating", "Ratings are numbers; drop the row"))
@@ -178,8 +178,8 @@ def _faults(frame: pl.LazyFrame, time_format: str | None) -> list[Fault]:
         bad_time = time.is_null() | time.is_nan() if schema["timestamp"].is_float() else time.is_null()
         expected = f"of the form {time_format!r}" if time_format else "numbers or ISO 8601"
         leave_out = f"drop the row, or leave the column out with {option('timestamp', 'none')}"
-        mend = f"Times are {expected} ({option('time_format')} says another form); {leave_out}"
-        faults.append(Fault("timestamp", bad_time, "not a time", mend))
+        fix = f"Times are {expected} ({option('time_format')} says another form); {leave_out}"
+        faults.append(Fault("timestamp", bad_time, "not a time", fix))
     return faults
 
 
@@ -189,11 +189,11 @@ def _report(frame: pl.LazyFrame, table: Table, fault: Fault, reading: Reading) -
     source = table.frame.filter(pl.col("row") == row).drop("row").head(1).collect(engine="streaming")
     values = source.row(0, named=True)
     found = {name: str(value)[:60] if value is not None else None for name, value in values.items()}
-    what, mend = _closer(fault, values[fault.column], reading)
+    what, fix = _closer(fault, values[fault.column], reading)
     column = table.columns.get(fault.column, fault.column)
     text = table.first_line is not None and fault.column in ID_ROLES
     separator = f" Is the separator another one? Give it with {option('separator')}" if text else ""
-    return DataError(f"{table.where(row)}: column {column!r}: {what}, found {found}. {mend}{separator}")
+    return DataError(f"{table.where(row)}: column {column!r}: {what}, found {found}. {fix}{separator}")
 
 
 def _closer(fault: Fault, value: object, reading: Reading) -> tuple[str, str]:
@@ -204,4 +204,4 @@ def _closer(fault: Fault, value: object, reading: Reading) -> tuple[str, str]:
         return "ambiguous, the day or the month first", f"Say which, such as {forms}, or write ISO 8601"
     if fault.column in ID_ROLES and isinstance(value, int):  # an integer, but not one of 64 bits with a sign
         return f"the {fault.column} id is above 2^63 - 1", "Cast the column to strings"
-    return fault.what, fault.mend
+    return fault.what, fault.fix

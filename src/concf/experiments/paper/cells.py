@@ -34,7 +34,7 @@ from concf.training.run import Run
 from concf.training.train import train
 from concf.training.trainer import Trainer
 
-AT_EPOCH = 50  # where the paper looks at steadiness
+AT_EPOCH = 50  # where the paper looks at consistency
 OF_A_GROUP = ("users", "activity", "recall@50")  # what the paper tells of user groups
 CURVE_EVERY = 5  # epochs between two points of a curve
 
@@ -140,7 +140,7 @@ def _model_sizes(setup: _Setup) -> dict[str, Any]:
 
 
 def _steadiness(setup: _Setup) -> dict[str, Any]:
-    """How steadily right and wrong predictions are ranked, and what steadiness is worth in a consensus over time."""
+    """How consistently right and wrong predictions are ranked, and what consistency adds to a consensus over time."""
     curves: dict[str, Any] = {"epoch": [], "one": {"R": [], "RC": []}, "all": {"R": [], "RC": []}}
     bins: dict[str, Any] = {}
     chosen = setup.settings().consensus
@@ -155,7 +155,8 @@ def _steadiness(setup: _Setup) -> dict[str, Any]:
             heads = [
                 steadiness_by_rank(
                     trainer.queue[-1][place], [each[place] for each in trainer.queue], setup.data.test,
-                    setup.data.valid, setup.data.evaluated, temperature=chosen.steadiness or chosen.temperature,
+                    setup.data.valid, setup.data.evaluated,
+                    temperature=chosen.consistency_temperature or chosen.temperature,
                 )
                 for place in places
             ]  # fmt: skip
@@ -166,9 +167,10 @@ def _steadiness(setup: _Setup) -> dict[str, Any]:
             }
         if epoch % CURVE_EVERY == 0:
             one, _ = consensus(
-                trainer.queue[-1], trainer.agreement.window, trainer.model.n_items, trainer.lesson.shape[1] + 100,
-                voters=[0], places=chosen.places or trainer.model.n_items, temperature=chosen.temperature,
-                steadiness=chosen.steadiness,
+                trainer.queue[-1], trainer.agreement.window, trainer.model.n_items,
+                trainer.consensus_target.shape[1] + 100,
+                voters=[0], top_k=chosen.top_k or trainer.model.n_items, temperature=chosen.temperature,
+                consistency_temperature=chosen.consistency_temperature,
             )  # fmt: skip
             curves["epoch"].append(epoch)
             drawn = {"one": (lists[trainer.names[0]], one), "all": (lists[R_CONSENSUS], lists[CONSENSUS])}
@@ -199,9 +201,9 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
         "T1": _row(teachers, best, setup.evaluate(teachers.recommender(best))),
         "T2": _row(teachers, CONSENSUS, setup.evaluate(teachers.recommender(CONSENSUS))),
     }
-    for name, lesson in taught.items():
-        alone = setup.train(chosen.single("multinomial"), teacher=lesson)
-        together = setup.train(chosen, teacher=lesson)
+    for name, consensus_target in taught.items():
+        alone = setup.train(chosen.single("multinomial"), teacher=consensus_target)
+        together = setup.train(chosen, teacher=consensus_target)
         students = ((f"{name} > SingleCF", alone, "multinomial"),
                     (f"{name} > ConCF best head", together, together.best_head()),
                     (f"{name} > ConCF consensus", together, CONSENSUS))  # fmt: skip

@@ -6,8 +6,8 @@ from concf.experiments.paper import decisions, published
 from concf.experiments.paper.decisions import (
     CONSIDERABLE,
     NEAR,
-    PUPILS,
     STABLE,
+    STUDENTS,
     beats,
     below_concf,
     every,
@@ -15,7 +15,7 @@ from concf.experiments.paper.decisions import (
     in_schemes,
     stable,
 )
-from concf.experiments.paper.measured import SILENT
+from concf.experiments.paper.measured import NON_VOTING
 from concf.experiments.paper.published import BEST, CONSENSUS, R_CONSENSUS
 from concf.experiments.paper.verdicts import Claim
 
@@ -70,19 +70,19 @@ CLAIMS = tuple(Claim(*each) for each in (
     ("rc-over-training", "consistency", FIG4,
      "Throughout training the RC-consensus is above the R-consensus (by up to 16 % for all heads).",
      decisions.over_training),
-    ("rc-all-heads", "consistency", FIG4, "Steadiness helps a consensus of all heads more than one head alone.",
+    ("rc-all-heads", "consistency", FIG4, "Consistency helps a consensus of all heads more than one head alone.",
      decisions.all_rise_more),
     ("het-over-homogeneous", "homogeneous", HOMOGENEOUS, "Five objectives beat one objective five times.",
-     beats(*(((who, row), ("homogeneous", row)) for who in ("ConCF", SILENT) for row in (BEST, CONSENSUS)))),
+     beats(*(((who, row), ("homogeneous", row)) for who in ("ConCF", NON_VOTING) for row in (BEST, CONSENSUS)))),
     ("homogeneous-over-single", "homogeneous", HOMOGENEOUS, "One objective five times still beats SingleCF.",
      beats(*((("homogeneous", row), ("SingleCF", "multinomial")) for row in (BEST, CONSENSUS)))),
     ("homogeneous-over-pcl", "homogeneous", HOMOGENEOUS, "Rankings teach better than the softmax of PCL.",
      every("homogeneous", ("PCL",))),
-    ("kd-teacher", "distillation", KD, "A pupil of two-stage distillation does not exceed its teacher significantly.",
+    ("kd-teacher", "distillation", KD, "A student of two-stage distillation does not exceed its teacher significantly.",
      decisions.no_better_than_its_teacher),
-    ("kd-concf", "distillation", KD, "ConCF beats every pupil of two-stage distillation.",
-     beats(*((("ConCF", CONSENSUS if pupil.endswith(CONSENSUS) else BEST), ("distillation", f"{teacher} > {pupil}"))
-              for teacher in ("T1", "T2") for pupil in PUPILS))),
+    ("kd-concf", "distillation", KD, "ConCF beats every student head of two-stage distillation.",
+     beats(*((("ConCF", CONSENSUS if student.endswith(CONSENSUS) else BEST), ("distillation", f"{teacher} > {student}"))
+              for teacher in ("T1", "T2") for student in STUDENTS))),
     ("balancing", "hyperparameters", TRAINING, "Balancing the heads helps.", every("ConCF", ("without balancing",))),
     ("per-batch", "hyperparameters", TRAINING, "Weights moved at every batch do better than at every epoch.",
      every("ConCF", ("weights per epoch",))),

@@ -32,9 +32,9 @@ from concf.experiments.paper.verdicts import (
     NO,
     PARTLY,
     YES,
-    Case,
     Cases,
     Decide,
+    TrainingSet,
     above,
     below,
     chance,
@@ -49,7 +49,7 @@ STABLE = 0.03  # figures that differ by no more than this share are stable: the 
 NEAR = 0.1  # "a little": the paper's are 4 % below and 1 % above
 LONG = ("ConCF", "Q=5,p=20", "Q=10,p=1", "Q=10,p=10", "Q=10,p=20")  # windows; `reference` has |Q| 5, p 10 itself
 SHORT = "Q=5,p=1"
-PUPILS = ("SingleCF", "ConCF best head", "ConCF consensus")
+STUDENTS = ("SingleCF", "ConCF best head", "ConCF consensus")
 
 
 def statistics(measured: Measured) -> Cases:
@@ -60,7 +60,7 @@ def statistics(measured: Measured) -> Cases:
             printed = published.STATISTICS[data][kind]
             if found:
                 words = f"{NAMES[data]} {kind} {found.mean:,.0f} (paper {printed:,.0f})"
-                yield Case(YES if found.mean == printed else NO, words)
+                yield TrainingSet(YES if found.mean == printed else NO, words)
 
 
 def every_head(measured: Measured) -> Cases:
@@ -130,7 +130,7 @@ def sparse_users(measured: Measured) -> Cases:
             span = f"{signed(min(means[:3]))} to {signed(max(means[:3]))}"
             test = "" if p is None else f", p {p:.2g}"
             words = f"{label(place)}: G-4 {signed(means[3])}, the others {span} ({first}{test})"
-            yield Case(grade, words, means[3], p)
+            yield TrainingSet(grade, words, means[3], p)
 
 
 def in_schemes(row: str, other: str, words: str) -> Decide:
@@ -175,7 +175,7 @@ def r_sometimes(measured: Measured) -> Cases:
     if cases:
         surely = any(case.grade is YES for case in lower)
         named = f": {'; '.join(case.words for case in lower)}" if lower else ""
-        yield Case(YES if surely else PARTLY if lower else NO, f"in {len(lower)} of {len(cases)} cases{named}")
+        yield TrainingSet(YES if surely else PARTLY if lower else NO, f"in {len(lower)} of {len(cases)} cases{named}")
 
 
 def lowest_chr(measured: Measured) -> Cases:
@@ -197,7 +197,7 @@ def high_per(measured: Measured) -> Cases:
         if found:
             grade = YES if min(found) >= CONSIDERABLE else PARTLY if mean(found) >= CONSIDERABLE else NO
             words = f"{label(place)}: {min(found):.2f} to {max(found):.2f}, {mean(found):.2f} on average"
-            yield Case(grade, words)
+            yield TrainingSet(grade, words)
 
 
 def e_misses(measured: Measured) -> Cases:
@@ -207,7 +207,7 @@ def e_misses(measured: Measured) -> Cases:
     missed = estimate(measured.field("SingleCF", CITEULIKE, "per", "bpr", "multinomial"))
     if missed:
         words = f"PER(A;E) {missed.mean:.2f} (paper {published.PER_A_E})"
-        yield Case(YES if missed.mean >= CONSIDERABLE else NO, words)
+        yield TrainingSet(YES if missed.mean >= CONSIDERABLE else NO, words)
 
 
 def objective_most(measured: Measured) -> Cases:
@@ -229,7 +229,7 @@ def over_size(measured: Measured) -> Cases:
         a, b = paired(*series)
         test = chance(p, [x - y for x, y in zip(a, b, strict=True)])
         words = f"{mean(a):.2f} against {mean(b):.2f}: {signed(found.mean)} (paper {signed(printed)}; {test})"
-        yield Case(grade, words, found.mean, p)
+        yield TrainingSet(grade, words, found.mean, p)
 
 
 def most_users(measured: Measured) -> Cases:
@@ -239,7 +239,7 @@ def most_users(measured: Measured) -> Cases:
         known = [levels for line in runs if (levels := line.get("user_chr", {}).get(head))]
         if known:
             share = mean(mean(level > published.USER_CHR for level in levels) for levels in known)
-            yield Case(YES if share > 0.5 else NO, f"{name} {100 * share:.0f} % of the users")
+            yield TrainingSet(YES if share > 0.5 else NO, f"{name} {100 * share:.0f} % of the users")
 
 
 def steadier(measured: Measured) -> Cases:
@@ -254,7 +254,7 @@ def steadier(measured: Measured) -> Cases:
 
 
 def steadier_at_the_top(measured: Measured) -> Cases:
-    """How often steadiness falls from one bin to the next: always, or in part from the first to the last."""
+    """How often consistency falls from one bin to the next: always, or in part from the first to the last."""
     for which, heads in (("one", "CF-A"), ("all", "all")):
         for kind in ("correct", "incorrect"):
             path = ("consistency", CITEULIKE, "consistency", which, kind)
@@ -263,7 +263,7 @@ def steadier_at_the_top(measured: Measured) -> Cases:
                 falls, steps = sum(x > y for x, y in pairwise(found)), len(found) - 1
                 grade = YES if falls == steps else PARTLY if found[0] > found[-1] else NO
                 span = f"from {found[0]:.2f} to {found[-1]:.2f}"
-                yield Case(grade, f"{heads} {kind} falls in {falls} of {steps} steps, {span}")
+                yield TrainingSet(grade, f"{heads} {kind} falls in {falls} of {steps} steps, {span}")
 
 
 def over_training(measured: Measured) -> Cases:
@@ -279,7 +279,7 @@ def over_training(measured: Measured) -> Cases:
 
 
 def all_rise_more(measured: Measured) -> Cases:
-    """What steadiness adds to all heads, against what it adds to one."""
+    """What consistency adds to all heads, against what it adds to one."""
     every, one = ({seed: mean(each) for seed, each in measured.rises(which).items()} for which in ("all", "one"))
     yield above(every, one, "{} on average over the epochs, CF-A alone {}", percent)
 
@@ -302,10 +302,10 @@ def every(ours: str, others: Iterable[str], rows: Iterable[str] = (BEST, CONSENS
 
 
 def no_better_than_its_teacher(measured: Measured) -> Cases:
-    """A pupil above its teacher is against the claim if significantly so, else in part."""
-    for teacher, pupil in (("T1", "SingleCF"), *(("T2", pupil) for pupil in PUPILS)):
-        a, b = (measured.test("distillation", CITEULIKE, row) for row in (f"{teacher} > {pupil}", teacher))
-        case = tested(a, b, f"{pupil} over {teacher}")
+    """A student head above its teacher is against the claim if significantly so, else in part."""
+    for teacher, student in (("T1", "SingleCF"), *(("T2", student) for student in STUDENTS)):
+        a, b = (measured.test("distillation", CITEULIKE, row) for row in (f"{teacher} > {student}", teacher))
+        case = tested(a, b, f"{student} over {teacher}")
         yield case and replace(case, grade=case.grade.turned())
 
 
@@ -317,7 +317,7 @@ def stable(*variants: str) -> Decide:
             found = {name: one.mean for name in variants if (one := estimate(measured.test(name, CITEULIKE, row)))}
             if len(found) > 1:
                 apart = max(found.values()) / min(found.values()) - 1
-                yield Case(YES if apart <= STABLE else NO, f"{row} within {percent(apart)} of one another")
+                yield TrainingSet(YES if apart <= STABLE else NO, f"{row} within {percent(apart)} of one another")
 
     return decide
 
@@ -336,7 +336,7 @@ def embeddings(measured: Measured) -> Cases:
         share = gain(*(measured.field(variant, CITEULIKE, "parameters", kind) for kind in ("embeddings", "all")))
         if share:
             grade = YES if share.mean + 1 > published.EMBEDDINGS else NO
-            yield Case(grade, f"{percent(share.mean + 1)} of the parameters of {words}")
+            yield TrainingSet(grade, f"{percent(share.mean + 1)} of the parameters of {words}")
 
 
 def about_single(measured: Measured) -> Cases:

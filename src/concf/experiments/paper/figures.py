@@ -240,7 +240,7 @@ def _shares(measured: Measured, place: Place, head: str) -> list[float]:
 
 
 def consistency(measured: Measured) -> list[Drawing]:
-    """Steadiness by rank, and the consensuses over training (Fig. 4)."""
+    """Consistency by rank, and the consensuses over training (Fig. 4)."""
     runs = measured.runs("consistency", CITEULIKE)
     if not runs:
         return []
@@ -270,7 +270,7 @@ def consistency(measured: Measured) -> list[Drawing]:
     kinds = [("#0072B2", "correct"), ("#bbbbbb", "incorrect"), ("#E69F00", "R-consensus"), ("#222222", "RC-consensus")]
     key(figure, kinds, paper=False, ncols=4, loc="outside lower center")
     caption = (
-        "CiteULike. Left: how steady predictions are at epoch 50. Right: what steadiness adds to a consensus; grey: "
+        "CiteULike. Left: how steady predictions are at epoch 50. Right: what consistency adds to a consensus; grey: "
         f"before epoch {WINDOW} the window is not full, and nothing is taken from there. Whiskers and bands: standard "
         "deviations over the splits."
     )

@@ -22,8 +22,8 @@ Write = Callable[[float], str]
 CITEULIKE: Place = ("citeulike", "released")
 PLACES: tuple[Place, ...] = (CITEULIKE, ("ciao", "paper"), ("ciao", "released"), ("foursquare", "released"))
 SCHEMES = {"SingleCF": "SingleCF", "without CL": "ConCF without CL", "ConCF": "ConCF"}
-SILENT = "paper: voters"  # ConCF where CF-E' has no vote
-CALLED = SCHEMES | {SILENT: "ConCF, CF-E' silent"}
+NON_VOTING = "paper: voters"  # ConCF where CF-E' has no vote
+CALLED = SCHEMES | {NON_VOTING: "ConCF, CF-E' non-voting"}
 TWINS = (("alpha=0", "without CL"), ("alpha=0.01", "paper: alpha"), ("ConCF", "paper: epochs"))  # equal settings
 WINDOW = 20  # epochs until the window of `consistency` is full
 FACTORS = {"initial conditions": "bpr#1", "model sizes": "bpr d=64", "SingleCF": "bpr"}  # the same model y in each

@@ -18,7 +18,7 @@ from concf.experiments.paper.measured import SPLITS, TWINS, WINDOW, Line, Measur
 from concf.experiments.paper.published import BEST, CONSENSUS
 from concf.experiments.paper.table import Table
 from concf.experiments.paper.tables import TABLES
-from concf.experiments.paper.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
+from concf.experiments.paper.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Reranked
 from concf.runtime.files import new_file
 from concf.runtime.provenance import CHANGED, commit_of
 from concf.runtime.text_tables import markdown
@@ -60,7 +60,7 @@ SECTIONS = {
     "schemes": "Consensus learning: three schemes",
     "per": "What one objective hits and another misses",
     "chr": "How complementary the models are",
-    "consistency": "Steadiness and correctness",
+    "consistency": "Consistency and correctness",
     "homogeneous": "Homogeneous objectives",
     "distillation": "Two-stage distillation",
     "hyperparameters": "Hyperparameters",
@@ -95,20 +95,21 @@ NOTES = {
     "chr": ("The model y is the BPR model of 64 dimensions of each set. User-level CHR is that of users with any hit."),
     "consistency": (
         f"SingleCF models, ranked after every epoch, with a window of {WINDOW} rankings. Until epoch {WINDOW} the "
-        "window is not full; claims and tables leave those epochs out. How much of RC over R is steadiness and how "
+        "window is not full; claims and tables leave those epochs out. How much of RC over R is consistency and how "
         "much a count of votes is not separated: at T_c = 100 adding C mostly counts how many heads name an item."
     ),
     "homogeneous": (
         "Five heads of CF-E from other starts. PCL: the teacher is the softmax of the mean logits of the heads; its "
         "loss has the weight of the consensus loss and begins at the same epoch; its ensemble is that mean. ConCF "
-        "votes with six heads (the column-wise CF-E', too), these two with five: the rows with CF-E' silent (`paper: "
+        "votes with six heads (the column-wise CF-E', too), these two with five: the rows with CF-E' not voting"
+        " (`paper: "
         "voters`) have five."
     ),
     "distillation": (
         "The teacher's list is static and taught from the first epoch on with the same listwise loss. T1 is the best "
-        "SingleCF by validation, T2 the RC-consensus of all of them. The pupil of SingleCF is CF-E, taught with alpha "
-        "0.005; it gains only about 0.008 over CF-E untaught, so this says little about distillation with a louder "
-        "lesson."
+        "SingleCF by validation, T2 the RC-consensus of all of them. The student of SingleCF is CF-E, taught with "
+        "alpha 0.005; it gains only about 0.008 over CF-E undistilled, so this says little about distillation with "
+        "a larger weight."
     ),
     "hyperparameters": (
         "Ours change one setting of `reference`, which has alpha 0.005, |Q| 5 and p 10; the paper's change one of "
@@ -129,7 +130,7 @@ NOTES = {
     "differences": (
         'Each setting of the paper, or of its released code, that `reference` has otherwise, switched alone; "all" is '
         "the whole preset. The columns of the heads show that CF-E's shortfall in ConCF comes from the balancing of "
-        "`reference`; a louder lesson (alpha 0.01) helps it, too."
+        "`reference`; a larger weight (alpha 0.01) helps it, too."
     ),
 }
 
@@ -141,7 +142,7 @@ class Section:
     name: str
     tables: list[Table]
     drawings: list[Drawing]
-    verdicts: list[tuple[Claim, Verdict]]
+    verdicts: list[tuple[Claim, Reranked]]
 
 
 def sections(lines: Iterable[Line]) -> list[Section]:

@@ -10,7 +10,7 @@ from concf.errors import ConfigError
 from concf.experiments.paper.variants import DIFFERENCES, HYPERPARAMETERS
 
 RELEASED = (("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"))
-EVERYWHERE = (*RELEASED, ("ciao", "paper"))
+ALL_ROWS = (*RELEASED, ("ciao", "paper"))
 CITEULIKE = (("citeulike", "released"),)
 STATISTICS = (("citeulike", "paper"), ("citeulike", "released"), ("ciao", "paper"), *RELEASED[1:])
 
@@ -63,15 +63,15 @@ class Experiment:
 
 EXPERIMENTS: dict[str, Experiment] = {
     "stats": Experiment("Statistics of the data", ("statistics",), STATISTICS, 1),
-    "main": Experiment("Recommendation performance", ("ConCF", "SingleCF"), EVERYWHERE, 5, ("paper", "released")),
+    "main": Experiment("Recommendation performance", ("ConCF", "SingleCF"), ALL_ROWS, 5, ("paper", "released")),
     "schemes": Experiment("SingleCF, without consensus learning, ConCF; CHR by scheme",
-                          ("ConCF", "SingleCF", "without CL"), EVERYWHERE, 5),
-    "per": Experiment("Pairwise exclusive-hit ratio of the objectives", ("SingleCF",), EVERYWHERE, 3),
+                          ("ConCF", "SingleCF", "without CL"), ALL_ROWS, 5),
+    "per": Experiment("Pairwise exclusive-hit ratio of the objectives", ("SingleCF",), ALL_ROWS, 3),
     "chr": Experiment("Complementary hit ratio by initial condition, model size, objective",
-                      ("SingleCF", "initial conditions", "model sizes"), EVERYWHERE, 3),
-    "consistency": Experiment("Steadiness of right and wrong predictions; R- and RC-consensus over time",
+                      ("SingleCF", "initial conditions", "model sizes"), ALL_ROWS, 3),
+    "consistency": Experiment("Consistency of right and wrong predictions; R- and RC-consensus over time",
                               ("consistency",), CITEULIKE, 3),
-    "groups": Experiment("Gain by user activity", ("ConCF", "SingleCF"), EVERYWHERE, 5),
+    "groups": Experiment("Gain by user activity", ("ConCF", "SingleCF"), ALL_ROWS, 5),
     "homogeneous": Experiment("Homogeneous objectives and PCL",
                               ("ConCF", "SingleCF", "homogeneous", "PCL"), CITEULIKE, 3),
     "distillation": Experiment("Two-stage distillation", ("ConCF", "SingleCF", "distillation"), CITEULIKE, 3),

@@ -17,8 +17,8 @@ from concf.errors import ConcfError, ConfigError
 from concf.experiments.paper.cells import measure
 from concf.experiments.paper.plan import Cell
 from concf.experiments.paper.variants import VARIANTS
-from concf.experiments.results_log import Book
-from concf.runtime.executors import RAY, Done, one_after_the_other, spread
+from concf.experiments.results_log import ResultsLog
+from concf.runtime.executors import RAY, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.training.config.presets import choose_settings
 
@@ -27,7 +27,7 @@ A_GPU = 6  # cells that share a card well
 
 def run_cells(
     cells: Sequence[Cell],
-    book: Book,
+    book: ResultsLog,
     data: Path,
     *,
     device: str | None = None,
@@ -81,12 +81,12 @@ def _measured(
     """Each cell when it is done: here if one process is enough, else by workers of their own."""
     work = Measuring(data, changes)
     if engine == RAY:  # which card of which machine is Ray's to say
-        return spread(work, [(cell, device) for cell in cells], engine, workers, 0.0 if device == "cpu" else 1 / A_GPU)
+        return execute(work, [(cell, device) for cell in cells], engine, workers, 0.0 if device == "cpu" else 1 / A_GPU)
     devices = _devices(device)
     workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(cells), 1))
     if workers == 1:
         return one_after_the_other(work, [(cell, devices[0]) for cell in cells])
-    return spread(work, list(zip(cells, cycle(devices), strict=False)), engine, workers)
+    return execute(work, list(zip(cells, cycle(devices), strict=False)), engine, workers)
 
 
 @dataclass(frozen=True)

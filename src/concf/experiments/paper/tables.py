@@ -14,10 +14,10 @@ from concf.experiments.paper.measured import (
     CITEULIKE,
     FACTORS,
     FEWER,
+    NON_VOTING,
     PLACES,
     PRESETS,
     SCHEMES,
-    SILENT,
     SPLITS,
     WINDOW,
     Estimate,
@@ -226,7 +226,7 @@ def complementary(measured: Measured) -> list[Table]:
 
 
 def consistency(measured: Measured) -> list[Table]:
-    """How steady correct and incorrect predictions are in ten bins of rank, and what steadiness adds to a consensus."""
+    """How consistent right and wrong predictions are in ten bins of rank, what consistency adds to a consensus."""
     kinds = [(which, kind) for which in ("one", "all") for kind in ("correct", "incorrect")]
     rows = []
     for place in range(10):
@@ -248,8 +248,8 @@ def consistency(measured: Measured) -> list[Table]:
 def homogeneous(measured: Measured) -> list[Table]:
     """One objective five times against five objectives."""
     concf = {("ConCF", row): published.SELECTION["ConCF", row] for row in (BEST, CONSENSUS)}
-    silent = {(SILENT, row): (None,) * 4 for row in (BEST, CONSENSUS)}
-    printed: Printed = {**published.HOMOGENEOUS, **silent, **concf}
+    non_voting = {(NON_VOTING, row): (None,) * 4 for row in (BEST, CONSENSUS)}
+    printed: Printed = {**published.HOMOGENEOUS, **non_voting, **concf}
     return _four_twice(measured, "homogeneous", "Homogeneous objectives, CiteULike", printed)
 
 

@@ -26,22 +26,22 @@ def _window(rankings: int | None, every: int) -> tuple[str, ...]:
 
 # Each row of the paper's settings, and of its released code's, that is not `reference`: together they are the preset.
 PAPER_ROWS: dict[str, tuple[str, ...]] = {
-    "steadiness temperature": ("consensus.steadiness=10",),
+    "consistency temperature": ("consensus.consistency_temperature=10",),
     "p": ("consensus.every=20",),
     "alpha": ("consensus.weight=0.01",),
     "epochs": ("training.epochs=500",),
-    "first lesson": ("consensus.begins=warm-up",),
-    "voters": ('consensus.silent=["multinomial-users"]',),
+    "first epoch with consensus loss": ("consensus.begins=warm-up",),
+    "voters": ('consensus.non_voting=["multinomial-users"]',),
     "training ratio": ("balance.ratio_of=whole", "balance.exponent=1"),
     "initial loss": ("balance.settle=0",),
     "lambdas": (
         "balance.total=1", "balance.floor=0.0001", "balance.optimiser=descent", "balance.learning_rate=0.0001",
     ),
     "gradient scale": ("balance.norm=joint",),
-    "weight of the lesson": ("consensus.weight_range=none",),
-    "CF-B": ("losses.distance=plain", "losses.distance_lesson=1"),
+    "weight of the consensus loss": ("consensus.weight_range=none",),
+    "CF-B": ("losses.distance=plain", "losses.distance_scale=1"),
     "CF-D": ("losses.error_scale=0.5",),
-    "start": ("model.spread=none",),
+    "start": ("model.initial_std=none",),
     "dropout": ("model.dropout=0",),
     "weight decay": ("training.weight_decay=0",),
 }  # fmt: skip
@@ -49,7 +49,7 @@ RELEASED_ROWS: dict[str, tuple[str, ...]] = {
     "epochs": ("training.patience=none",),
     "window": ("consensus.window_moves=false",),
     "newest ranking": ("consensus.newest_votes=false",),
-    "first lesson": ("consensus.begins=after-warm-up",),
+    "first epoch with consensus loss": ("consensus.begins=after-warm-up",),
     "clipped scores": ("consensus.clip=40",),
 }
 

@@ -34,7 +34,7 @@ YES, PARTLY, NO = Grade.YES, Grade.PARTLY, Grade.NO
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Reranked:
     """One of the four words, and the figures that decide it."""
 
     word: str
@@ -42,7 +42,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingSet:
     """One of the things a claim says: how far it is so, and its figures in words.
 
     mean, p: of a comparison, our mean and the t-test's p over the splits
@@ -54,7 +54,7 @@ class Case:
     p: float | None = None
 
 
-Cases = Iterable[Case | None]  # None: without lines
+Cases = Iterable[TrainingSet | None]  # None: without lines
 Decide = Callable[[Measured], Cases]
 
 
@@ -68,11 +68,11 @@ class Claim:
     sentence: str
     decide: Decide
 
-    def verdict(self, measured: Measured) -> Verdict:
+    def verdict(self, measured: Measured) -> Reranked:
         """On the splits planned for its experiment; cases without lines are left out."""
         cases = self.decide(measured.first(SPLITS[self.experiment]))
         found = [case for case in cases if case is not None]
-        return Verdict(together([case.grade for case in found]), _in_words(found))
+        return Reranked(together([case.grade for case in found]), _in_words(found))
 
 
 def together(grades: Sequence[Grade]) -> str:
@@ -84,7 +84,7 @@ def together(grades: Sequence[Grade]) -> str:
     return FAILS if YES not in grades and NO in grades else IN_PART
 
 
-def _in_words(cases: Sequence[Case]) -> str:
+def _in_words(cases: Sequence[TrainingSet]) -> str:
     """All of a few; of many how many agree, with those that do not."""
     every = list(dict.fromkeys(case.words for case in cases))
     if len(every) <= FEW:
@@ -107,13 +107,15 @@ def graded(moves: Sequence[float], p: float | None, noise: float | None) -> Grad
     return YES if always or (p is not None and p < LEVEL) else PARTLY
 
 
-def _compared(ours: Series, theirs: Series, words: str, write: Write, noise: float | None, way: int) -> Case | None:
+def _compared(
+    ours: Series, theirs: Series, words: str, write: Write, noise: float | None, way: int
+) -> TrainingSet | None:
     a, b = paired(ours, theirs)
     if not a:
         return None
     moves, p = [way * (x - y) for x, y in zip(a, b, strict=True)], p_value(ours, theirs)
     text = words.format(write(mean(a)), write(mean(b)))
-    return Case(graded(moves, p, noise), f"{text} ({chance(p, moves)})", mean(a), p)
+    return TrainingSet(graded(moves, p, noise), f"{text} ({chance(p, moves)})", mean(a), p)
 
 
 def chance(p: float | None, moves: Sequence[float]) -> str:
@@ -126,25 +128,25 @@ def chance(p: float | None, moves: Sequence[float]) -> str:
 
 def above(
     ours: Series, theirs: Series, words: str, write: Write = figure, *, noise: float | None = None
-) -> Case | None:
+) -> TrainingSet | None:
     """Whether ours is the higher one. words: with a place for each of the two means."""
     return _compared(ours, theirs, words, write, noise, 1)
 
 
 def below(
     ours: Series, theirs: Series, words: str, write: Write = figure, *, noise: float | None = None
-) -> Case | None:
+) -> TrainingSet | None:
     """Whether ours is the lower one."""
     return _compared(ours, theirs, words, write, noise, -1)
 
 
-def tested(ours: Series, theirs: Series, words: str) -> Case | None:
+def tested(ours: Series, theirs: Series, words: str) -> TrainingSet | None:
     """Whether ours is significantly the higher one; told as a gain."""
     found, case = gain(ours, theirs), above(ours, theirs, "")
     return case and replace(case, words=f"{words} {signed(found.mean) if found else ''}{case.words}")
 
 
-def hardly(ours: Series, theirs: Series, words: str, *, noise: float | None) -> Case | None:
+def hardly(ours: Series, theirs: Series, words: str, *, noise: float | None) -> TrainingSet | None:
     """Whether ours is no higher than by the noise; partly where it is, but not for certain."""
     case = above(ours, theirs, words, noise=noise)
     if case is None:

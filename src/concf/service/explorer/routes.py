@@ -118,7 +118,7 @@ class Explored(BaseModel):
 
 
 class Facts(BaseModel):
-    """The run. places: how many of its first items a head votes for, null for all; temperature, steadiness: T, T_c"""
+    """The run. places: how many of its first items a head votes for, null for all; temperature, consistency: T, T_c"""
 
     name: str
     users: int
@@ -128,14 +128,14 @@ class Facts(BaseModel):
     item_ids: str
     titles: bool
     heads: list[str]
-    guests: list[str]
+    fixed_voters: list[str]
     voters: list[str]
     best_head: str
     default: str
     has_consensus: bool
     places: int | None
     temperature: float
-    steadiness: float | None
+    consistency: float | None
     metric: str
     validation: dict[str, float]
     limits: dict[str, int]

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.inference.votes import Ballots
+from concf.inference.votes import Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import BY_RANK
@@ -21,7 +21,7 @@ from concf.service.engine import Served
 from concf.service.explorer.search import Search
 
 Places = NDArray[np.int64]
-Votes = dict[int, list[dict[str, Any]]]  # by item position, of each voting head
+VotesByItem = dict[int, list[dict[str, Any]]]  # by item position, of each voting head
 NO_VOTES = "this run kept no votes of its consensus; train it again with this version to see them"
 
 
@@ -75,14 +75,14 @@ class Explorer:
             "item_ids": "integers" if data.item_ids.are_integers else "text",
             "titles": bool(self.served.titles),
             "heads": heads,
-            "guests": list(self.settings.guests) if self.has_consensus else [],
+            "fixed_voters": list(self.settings.fixed_names) if self.has_consensus else [],
             "voters": self._voters if self.has_consensus else [],
             "best_head": run.best_head(),
             "default": self.recommender.default,
             "has_consensus": self.has_consensus,
-            "places": self.settings.places,
+            "places": self.settings.top_k,
             "temperature": self.settings.temperature,
-            "steadiness": self.settings.steadiness,
+            "consistency": self.settings.consistency_temperature,
             "metric": run.metric,
             "validation": {name: run.best[name].validation for name in run.rows()},
             "version": VERSION,
@@ -90,8 +90,8 @@ class Explorer:
 
     @property
     def _voters(self) -> list[str]:
-        everyone = (*self.ranker.heads, *self.settings.guests)
-        return [name for name in everyone if name not in self.settings.silent]
+        everyone = (*self.ranker.heads, *self.settings.fixed_names)
+        return [name for name in everyone if name not in self.settings.non_voting]
 
     def of_user(self, place: int, k: int, held_out: bool = False) -> dict[str, Any]:
         """Of a user of the log. held_out: whether items that were held out may be listed, to see which head finds them.
@@ -112,10 +112,10 @@ class Explorer:
         if not self.has_consensus:
             return _told(view, None, {})
         agreed = listed(CONSENSUS, min(k, self.settings.shown))
-        ballots = self.ranker.ballots(CONSENSUS)
-        if ballots is None:
+        votes = self.ranker.votes(CONSENSUS)
+        if votes is None:
             return _told(view | {"note": NO_VOTES}, agreed, {})
-        return _told(view, agreed, self._votes(ballots, place, _listed([*lists, agreed])))
+        return _told(view, agreed, self._votes(votes, place, _listed([*lists, agreed])))
 
     def of_history(self, history: Places, k: int) -> dict[str, Any]:
         """Of someone who has used these items; the consensus is by rank alone."""
@@ -159,21 +159,24 @@ class Explorer:
             items = items[np.argsort(-data.timestamp[mine], kind="stable")]
         return list(items.tolist())
 
-    def _votes(self, ballots: Ballots, place: int, items: list[int]) -> Votes:
+    def _votes(self, votes: Votes, place: int, items: list[int]) -> VotesByItem:
         """As `Recommender.explain` has them, for many items at once."""
         seen, columns = self.learned.data.train[[place]].indices, []
-        for voter, name in enumerate(ballots.names):
-            named, steady = ballots.items[voter, place].tolist(), ballots.steadiness[voter, place].tolist()
+        for voter, name in enumerate(votes.names):
+            named, steady = votes.items[voter, place].tolist(), votes.consistency[voter, place].tolist()
             mine = {item: (rank, c) for rank, (item, c) in enumerate(zip(named, steady, strict=True))}
             rank_of = self._ranks(name, place, seen)
-            voice = float(ballots.voices[voter])
+            voter_weight = float(votes.voter_weights[voter])
             columns.append(
-                [self._vote(name, voice, *(mine[item] if item in mine else (rank_of(item), None))) for item in items]
+                [
+                    self._vote(name, voter_weight, *(mine[item] if item in mine else (rank_of(item), None)))
+                    for item in items
+                ]
             )
         return dict(zip(items, map(list, zip(*columns, strict=True)), strict=True))
 
     def _ranks(self, name: str, place: int, seen: NDArray[Any]) -> Callable[[int], int | None]:
-        """Where a head ranks an item, from 0; of a guest that is not known."""
+        """Where a head ranks an item, from 0; of a fixed voter that is not known."""
         factors = self.ranker.voters.get(name)
         if factors is None:
             return lambda item: None  # noqa: ARG005
@@ -181,28 +184,28 @@ class Explorer:
         scores[seen] = -np.inf
         return lambda item: _rank(scores, item)
 
-    def _folded_votes(self, history: Places, items: list[int], k: int) -> Votes:
+    def _folded_votes(self, history: Places, items: list[int], k: int) -> VotesByItem:
         """By R among each voter's first K places, or k if that is more (see `Ranker.of_histories`)."""
         used = np.unique(history)
         shape = (1, self.ranker.n_items)
         matrix = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), shape=shape)
-        kept = max(self.settings.places or self.ranker.n_items, k)
+        kept = max(self.settings.top_k or self.ranker.n_items, k)
         columns = []
-        for voice, (name, factors) in zip(self.ranker.voices, self.ranker.voters.items(), strict=True):
+        for voter_weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):
             vector = torch.from_numpy(self.ranker._folding((CONSENSUS, name), factors).vectors(matrix))
             scores = Factors(vector, factors.item, factors.bias).scores(torch.tensor([0]))[0].numpy()
             scores[used] = -np.inf
             ranks = [_rank(scores, item) for item in items]
-            columns.append([self._vote(name, voice, rank, 0.0 if rank < kept else None) for rank in ranks])
+            columns.append([self._vote(name, voter_weight, rank, 0.0 if rank < kept else None) for rank in ranks])
         return dict(zip(items, map(list, zip(*columns, strict=True)), strict=True))
 
-    def _vote(self, head: str, voice: float, rank: int | None, steady: float | None) -> dict[str, Any]:
+    def _vote(self, head: str, voter_weight: float, rank: int | None, steady: float | None) -> dict[str, Any]:
         """rank: from 0, None if it is not known; steady: C, or None for one that does not vote for the item."""
         told = {"head": head, "rank": None if rank is None else rank + 1}
         if steady is None or rank is None:
             return told | {"R": 0.0, "C": 0.0, "vote": 0.0}
         earned = float(rank_importance(torch.tensor(rank, dtype=torch.float64), self.settings.temperature))
-        return told | {"R": earned, "C": steady, "vote": voice * (earned + steady)}
+        return told | {"R": earned, "C": steady, "vote": voter_weight * (earned + steady)}
 
 
 def _rank(scores: NDArray[np.float32], item: int) -> int:
@@ -216,7 +219,7 @@ def _listed(lists: list[dict[str, Any]]) -> list[int]:
     return sorted({item["place"] for listed in lists for item in listed["items"]})
 
 
-def _told(view: dict[str, Any], agreed: dict[str, Any] | None, votes: Votes) -> dict[str, Any]:
+def _told(view: dict[str, Any], agreed: dict[str, Any] | None, votes: VotesByItem) -> dict[str, Any]:
     """The view with its consensus, and with the votes for each item once: at its place there, or among the others."""
     shown = [] if agreed is None else agreed["items"]
     for item in shown:

@@ -14,20 +14,20 @@ from pydantic import ValidationError
 from concf.consensus.settings import ConsensusSettings  # fmt: skip
 from concf.errors import ConfigError
 from concf.model.objectives import LossSettings
-from concf.runtime.settings import read_toml
+from concf.runtime.settings import named, read_toml
 from concf.training.config.settings import BalanceSettings, ConCFSettings, ModelSettings, TrainingSettings
 
 REFERENCE = ConCFSettings()
 
 PAPER = ConCFSettings(
-    losses=LossSettings(distance="plain", distance_lesson=1.0, error_scale=0.5),
-    model=ModelSettings(spread=None, dropout=0.0),
+    losses=LossSettings(distance="plain", distance_scale=1.0, error_scale=0.5),
+    model=ModelSettings(initial_std=None, dropout=0.0),
     consensus=ConsensusSettings(
         weight=0.01,
         every=20,
-        steadiness=10.0,
+        consistency_temperature=10.0,
         begins="warm-up",
-        silent=("multinomial-users",),
+        non_voting=("multinomial-users",),
         weight_range=None,
     ),
     balance=BalanceSettings(
@@ -48,24 +48,27 @@ RELEASED = ConCFSettings(
     training=TrainingSettings(patience=None),
 )
 
-VOTERS = ("weighted-squares@0.02", "weighted-squares@0.04", "cosine-softmax@0.15", "cosine-softmax@0.2")
-PUPILS = tuple(f"weighted-squares@{penalty}#pupil" for penalty in (0.03, 0.04))  # one of them is deployed
+VOTERS = (
+    "als-a=weighted-squares@0.02", "als-b=weighted-squares@0.04", "softmax-a=cosine-softmax@0.15",
+    "softmax-b=cosine-softmax@0.2",
+)  # fmt: skip
+STUDENTS = ("student-1=weighted-squares@0.03", "student-2=weighted-squares@0.04")  # one of them is deployed
 
 STRONG = ConCFSettings(
-    objectives=(*VOTERS, *PUPILS),
-    losses=LossSettings(unobserved=1 / 160, squares_lesson=30.0),
-    model=ModelSettings(encoder="mf", dimensions=256, sharing="none", spread=0.1),
+    objectives=(*VOTERS, *STUDENTS),
+    losses=LossSettings(unobserved=1 / 160, squares_scale=30.0),
+    model=ModelSettings(encoder="mf", dimensions=256, sharing="none", initial_std=0.1),
     consensus=ConsensusSettings(
         weight=0.005,
         every=5,
         warm_up=4,
         temperature=20.0,
-        steadiness=None,  # measured: it does not help heads that are as strong and as different as these
-        places=200,
-        guests=("rp3beta(alpha=0.5, beta=0.2)", "rp3beta(alpha=0.5, beta=-0.2)"),
-        trust=0.04,
-        judged=True,
-        untaught=VOTERS,
+        consistency_temperature=None,  # measured: it does not help heads that are as strong and as different as these
+        top_k=200,
+        fixed_voters=("rp3beta-a=rp3beta(alpha=0.5, beta=0.2)", "rp3beta-b=rp3beta(alpha=0.5, beta=-0.2)"),
+        voter_temperature=0.04,
+        rerank=True,
+        undistilled=tuple(named(voter)[0] for voter in VOTERS),
         weight_range=None,
     ),
     balance=BalanceSettings(on=False),
@@ -110,7 +113,7 @@ def choose_settings(
     for each in (layer, changes or {}, *map(_setting, words)):
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
     if single is not None:
-        chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": single}})
+        chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": named(single)[0]}})
     try:
         return ConCFSettings.model_validate(chosen)
     except ValidationError as error:

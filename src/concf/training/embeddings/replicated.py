@@ -12,20 +12,21 @@ from concf.training.batches import Batch
 from concf.training.embeddings.row_index import Rows
 
 
-class WholeTables:
+class ReplicatedTables:
     """The tables of users and items of a model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
 
-    def fetched(self, batch: Batch, lesson: Tensor | None) -> Sequence[Rows]:  # noqa: ARG002
+    def fetched(self, batch: Batch, consensus_target: Tensor | None) -> Sequence[Rows]:  # noqa: ARG002
         """What a step needs: everything."""
         return [Rows(self.model.user, self.model.item)]
 
     def sums(self, place: int, found: list[Tensor], rows: Sequence[Rows], first: int) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """([heads], [heads]) |whole|^2 and <mine, whole> of `sums_of_groups`; the table's gradient is set.
 
-        place: 0 users, 1 items; found: [heads, n, d], then those of the lesson, of the heads `first` and on, if any
+        place: 0 users, 1 items; found: [heads, n, d], then those of the consensus loss, of the heads `first` and on, if
+        any
         """
         table = (self.model.user, self.model.item)[place]
         total, square, product = summed(found, first, len(table))

@@ -28,7 +28,7 @@ class Places:
         return _found(self.items, items)
 
 
-EVERYWHERE = Places()
+ALL_ROWS = Places()
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rows:
 
     user: Tensor
     item: Tensor
-    places: Places = EVERYWHERE
+    places: Places = ALL_ROWS
 
     def copies(self, heads: int, of_users: slice, of_items: slice) -> tuple[Tensor, Tensor]:
         """([h, n, d], [h, m, d]) the rows as leaves, one for each of those runs of heads, of so many in all."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from concf.runtime.process_group import World
+from concf.runtime.process_group import ProcessGroup
 
 PIECE = 1 << 22  # bytes that travel at a time
 KINDS = {
@@ -32,7 +32,11 @@ class Division:
 
 
 def write_pieces(
-    path: Path, tensors: Mapping[str, Tensor], divided: Mapping[str, Division], said: Mapping[str, str], world: World
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    divided: Mapping[str, Division],
+    said: Mapping[str, str],
+    group: ProcessGroup,
 ) -> None:
     """All tensors in one file, by the process that writes; the others call `hand_over` with the same ones.
 
@@ -41,15 +45,15 @@ def write_pieces(
     with path.open("wb") as file:
         file.write(_header(tensors, divided, said))
         for name in _ordered(tensors):
-            for piece in _pieces(tensors[name], divided.get(name), world):
+            for piece in _pieces(tensors[name], divided.get(name), group):
                 file.write(piece.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def hand_over(tensors: Mapping[str, Tensor], divided: Mapping[str, Division], world: World) -> None:
+def hand_over(tensors: Mapping[str, Tensor], divided: Mapping[str, Division], group: ProcessGroup) -> None:
     """This process's parts, to the one that writes."""
     for name in _ordered(tensors):
         if name in divided:
-            for _ in _pieces(tensors[name], divided[name], world):
+            for _ in _pieces(tensors[name], divided[name], group):
                 pass
 
 
@@ -79,7 +83,7 @@ def _whole_shape(part: Tensor, division: Division | None) -> list[int]:
     return shape
 
 
-def _pieces(part: Tensor, division: Division | None, world: World) -> Iterator[Tensor]:
+def _pieces(part: Tensor, division: Division | None, group: ProcessGroup) -> Iterator[Tensor]:
     """The whole tensor in pieces, in the order of a file; for processes that do not write, as many of no meaning."""
     if division is None:
         yield part.detach().cpu().contiguous()
@@ -87,21 +91,21 @@ def _pieces(part: Tensor, division: Division | None, world: World) -> Iterator[T
     dim, shape = division.dim, part.shape
     width = shape[dim + 1 :].numel() * part.element_size()
     step = max(1, PIECE // max(1, width))
-    for group in part.detach().reshape(shape[:dim].numel(), *shape[dim:]):  # of what comes before the dimension
-        for rank in range(world.size):
-            held = world.share(division.n, rank)
+    for block in part.detach().reshape(shape[:dim].numel(), *shape[dim:]):  # of what comes before the dimension
+        for rank in range(group.size):
+            held = group.share(division.n, rank)
             for begin in range(0, held.stop - held.start, step):
                 length = min(step, held.stop - held.start - begin)
                 own = (
-                    group[begin : begin + length] if rank == world.rank else group.new_empty(length, *shape[dim + 1 :])
+                    block[begin : begin + length] if rank == group.rank else block.new_empty(length, *shape[dim + 1 :])
                 )
-                yield world.passed_on(own.cpu().contiguous(), rank)
+                yield group.send(own.cpu().contiguous(), rank)
 
 
-def read_part(file: Any, name: str, division: Division | None, world: World) -> Tensor:
+def read_part(file: Any, name: str, division: Division | None, group: ProcessGroup) -> Tensor:
     """A tensor of an open file; of one that is divided this process's part alone."""
-    if division is None or not world.several:
+    if division is None or not group.several:
         whole: Tensor = file.get_tensor(name)
         return whole
-    part: Tensor = file.get_slice(name)[(slice(None),) * division.dim + (world.share(division.n),)]
+    part: Tensor = file.get_slice(name)[(slice(None),) * division.dim + (group.share(division.n),)]
     return part

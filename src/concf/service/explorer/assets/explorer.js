@@ -7,7 +7,7 @@ import { called, legend, Lists } from "./lists.js";
 import { explain } from "./votes.js";
 
 const PLACES = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 10; // milliseconds; items of a history at first
-const START = { user: null, history: null, k: 10, colour: "steadiness", heldOut: false };
+const START = { user: null, history: null, k: 10, colour: "consistency", heldOut: false };
 const wide = matchMedia("(min-width: 52.01rem)");
 const titles = new Map(); // of the items that were seen on the way
 let state = { ...START }, facts = null, view = null, asked = null, timer = 0, again = begin, allChips = false, tried = false;

@@ -6,12 +6,12 @@ const STEPS = [[1, "s5"], [3, "s4"], [10, "s3"], [30, "s2"], [Infinity, "s1"]]; 
 
 export const letter = (place) => (place < 26 ? String.fromCharCode(65 + place) : String(place + 1));
 
-/** Where someone who votes stands among all: heads, then guests. */
-const placeOf = (name, facts) => [...facts.heads, ...facts.guests].indexOf(name);
+/** Where someone who votes stands among all: heads, then fixed voters. */
+const placeOf = (name, facts) => [...facts.heads, ...facts.fixed_voters].indexOf(name);
 export const called = (item) => item.title ?? String(item.item);
 
 /** By how many places a head's rank of an item moved over time: the standard deviation behind C (Eq. 11). */
-export const moved = (c, facts) => (c > 0 && facts.steadiness ? Math.abs(facts.steadiness * Math.log(c)) : null);
+export const moved = (c, facts) => (c > 0 && facts.consistency ? Math.abs(facts.consistency * Math.log(c)) : null);
 
 function step(c, facts) {
   const places = moved(c, facts);
@@ -68,17 +68,17 @@ export class Lists {
       make("div", { class: "cells", "aria-hidden": "true" }, letters));
     return this.#list("agreed", header, agreed.items, (item) => [
       make("div", { class: "cells", "aria-hidden": "true" }, item.votes.map((vote) => this.#cell(vote))),
-      make("span", { class: "score", title: "importance: the mean of the votes, or a judge's score" }, item.score.toFixed(2)),
+      make("span", { class: "score", title: "importance: the mean of the votes, or the re-ranker's score" }, item.score.toFixed(2)),
     ]);
   }
 
   #head(list) {
     const place = this.facts.heads.indexOf(list.by);
-    const silent = this.view.consensus && !this.facts.voters.includes(list.by);
-    const about = [list.by === this.facts.best_head ? "best head" : "", silent ? "does not vote" : ""].filter(Boolean).join(", ");
+    const nonVoting = this.view.consensus && !this.facts.voters.includes(list.by);
+    const about = [list.by === this.facts.best_head ? "best head" : "", nonVoting ? "does not vote" : ""].filter(Boolean).join(", ");
     const header = make("header", {},
       make("h3", { id: `list-${place}` },
-        make("span", { class: `letter ${this.colour === "heads" && !silent ? `h${place % 8}` : ""}` }, letter(place)),
+        make("span", { class: `letter ${this.colour === "heads" && !nonVoting ? `h${place % 8}` : ""}` }, letter(place)),
         make("span", { class: "name", title: list.by }, list.by)),
       this.#figure(list.by, about));
     return this.#list(list.by, header, list.items, () => []);
@@ -190,7 +190,7 @@ export function legend(view, facts, colour) {
     return [...facts.voters.map((head) => [head, placeOf(head, facts)]).map(([head, place]) =>
       make("span", {}, swatch(`h${place % 8}`, letter(place)), head)), none];
   }
-  if (!facts.steadiness || view.user === null) return [make("span", {}, swatch("flat"), "a vote, by rank alone"), none];
+  if (!facts.consistency || view.user === null) return [make("span", {}, swatch("flat"), "a vote, by rank alone"), none];
   const scale = [...STEPS].reverse().map(([most, kind]) => swatch(kind, most < Infinity ? `≤ ${most}` : "> 30"));
   return [make("span", { class: "scale" }, "a head's rank of the item moved over time by ±", scale, "places"), none];
 }

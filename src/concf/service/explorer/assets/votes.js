@@ -26,8 +26,8 @@ function sentences(item, agreed, votes, view, facts) {
   const among = facts.places ? ` among their first ${facts.places}` : "";
   return [
     view.consensus ? (agreed ? `Place ${agreed.rank} of the consensus.` : `Not among the first ${shown} of the consensus.`) : null,
-    votes.length ? `${heads} of ${count(votes.length, facts.guests.length ? "voter" : "head")} have it${among}; the mean of their votes is ${mean}.` : null,
-    ...votes.filter((vote) => facts.guests.includes(vote.head) && vote.rank).map((vote) => `${vote.head} has it at rank ${vote.rank}.`),
+    votes.length ? `${heads} of ${count(votes.length, facts.fixed_voters.length ? "voter" : "head")} have it${among}; the mean of their votes is ${mean}.` : null,
+    ...votes.filter((vote) => facts.fixed_voters.includes(vote.head) && vote.rank).map((vote) => `${vote.head} has it at rank ${vote.rank}.`),
     item.held_out ? "It was held out: used by this user, but not learned from." : null,
   ].filter(Boolean);
 }
