@@ -235,7 +235,7 @@ class Lab:
 
 
 def chosen(preset: str, dropout: float, samples: int | None) -> ConCFSettings:
-    parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "spread": 0.3}}
+    parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "initial_std": 0.3}}
     if samples is not None:
         parts["losses"] = {"softmax_samples": samples}
     if preset == "strong":

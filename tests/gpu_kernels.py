@@ -220,7 +220,7 @@ def small() -> Split:
 
 def settings(preset: str, **parts: Any) -> ConCFSettings:
     changes = {
-        "model": {"dimensions": 24, "dropout": 0.0, "spread": 0.3},
+        "model": {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30},
         "training": {"epochs": 4, "batch": 64, "metric": "recall@10", "tf32": False},
     }
@@ -258,7 +258,7 @@ def moving(trainer: Trainer) -> list[Tensor]:
 def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
     """Each epoch from the CPU's state, so that two items that all but tie, or a gradient of 0, do not decide."""
     parts = {"consensus": {"warm_up": 1}, "training": {"steps": None}} if preset == "strong" else {}
-    model = {"dimensions": 24, "dropout": 0.0, "spread": 0.3, "encoder": encoder}
+    model = {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3, "encoder": encoder}
     chosen, data = settings(preset, model=model, **parts), small()
     first, second = (Trainer(data, chosen, 3, device) for device in ("cuda", "cpu"))
     for epoch in range(4):

@@ -49,7 +49,7 @@ class Several(ProcessGroup):
 
 
 def chosen(case: str) -> ConCFSettings:
-    model = {"dimensions": 24, "dropout": 0.0, "spread": 0.3} | CHANGES[case]
+    model = {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3} | CHANGES[case]
     limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
     if case == "strong":
         return settings("strong", model=model, training=limits | {"steps": None}, consensus={"every": 1, "warm_up": 2})

@@ -34,7 +34,7 @@ CASES: dict[str, dict[str, Any]] = {
     "released": {"preset": "released", "training": {"epochs": 5}},
     "strong": {
         "preset": "strong",
-        "model": {"encoder": "mf", "sharing": "none", "spread": 0.3},
+        "model": {"encoder": "mf", "sharing": "none", "initial_std": 0.3},
         "consensus": {"warm_up": 2},
         "balance": {"on": False},
         "training": {"steps": None, "order": "users"},
@@ -108,7 +108,7 @@ def settings(case: str) -> ConCFSettings:
         "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},
     }
     if preset != "paper":
-        chosen["model"]["spread"], chosen["balance"] = 0.3, {"settle": 2}
+        chosen["model"]["initial_std"], chosen["balance"] = 0.3, {"settle": 2}
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
     return choose_settings(preset, chosen)

@@ -67,7 +67,7 @@ def run_folder(ids: str = "integers", seed: int = 0) -> Path:
     rankings = [torch.from_numpy(rank(each, everyone, SHOWN, seen=data.train)) for each in heads.values()]
     newest = torch.stack(rankings)[:, :, :places]
     consistency = torch.rand(newest.shape, generator=torch.Generator().manual_seed(seed))
-    agreed = consensus(newest, [], data.interactions.n_items, SHOWN, places=places)
+    agreed = consensus(newest, [], data.interactions.n_items, SHOWN, top_k=places)
     validation = {name: 0.1 + place / 100 for place, name in enumerate([*heads, R_CONSENSUS, CONSENSUS])}
     lists = dict(zip((CONSENSUS, R_CONSENSUS), agreed, strict=True))
     run.notice(0, validation, lists, lambda: {"items": newest.clone(), "consistency": consistency})

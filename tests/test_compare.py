@@ -92,7 +92,7 @@ def test_mean_spread_and_significance_are_the_textbook_s(data: Split) -> None:
     result = compare(data, MODELS, seeds=4)
     first, second = (np.array([test["recall@50"] for test in entrant.tests]) for entrant in result.entrants)
     assert result.entrants[0].mean("recall@50") == pytest.approx(first.mean())
-    assert result.entrants[0].spread("recall@50") == pytest.approx(first.std(ddof=1))
+    assert result.entrants[0].std("recall@50") == pytest.approx(first.std(ddof=1))
     assert result.p_values("recall@50") == [None, pytest.approx(stats.ttest_rel(first, second).pvalue)]
     assert result.p_values("recall@50", "wilcoxon") == [None, pytest.approx(stats.wilcoxon(first, second).pvalue)]
 
@@ -143,14 +143,14 @@ def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
         return one_after_the_other(work, jobs[::-1])
 
     if seeds == 1:  # workers are slow to start: once is enough
-        monkeypatch.setattr("concf.experiments.measure.spread", here)
+        monkeypatch.setattr("concf.experiments.measure.execute", here)
     logs = [tmp_path / name for name in ("alone", "spread")]
     alone = compare(data, MODELS, seeds=seeds, log=logs[0])
     by_workers = compare(data, MODELS, seeds=seeds, log=logs[1], engine="processes", workers=2)
     assert without_seconds(by_workers.as_dict()) == without_seconds(alone.as_dict())
     keys = [{json.dumps(cell["key"], sort_keys=True) for cell in ResultsLog(log).cells.values()} for log in logs]
     assert keys[0] == keys[1]
-    monkeypatch.setattr("concf.experiments.measure.spread", here)
+    monkeypatch.setattr("concf.experiments.measure.execute", here)
     asked.clear()
     compare(data, MODELS, seeds=seeds, log=logs[1], engine="ray")
     assert asked == []
@@ -164,7 +164,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
         return one_after_the_other(work, jobs)
 
     monkeypatch.setattr(Trained, "fit_split", lambda self, split: Popularity().fit(split.train))
-    monkeypatch.setattr("concf.experiments.measure.spread", here)
+    monkeypatch.setattr("concf.experiments.measure.execute", here)
     found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
     both, alone = ["concf:strong consensus", "concf:strong head"], ["popularity"]
     assert sorted(asked) == sorted(
@@ -177,7 +177,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
 def test_what_goes_wrong_in_a_worker_is_told(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="choose from processes, ray"):
         compare(data, MODELS, seeds=1, engine="spark")
-    monkeypatch.setattr("concf.experiments.measure.spread", lambda work, jobs, *_: one_after_the_other(work, jobs))
+    monkeypatch.setattr("concf.experiments.measure.execute", lambda work, jobs, *_: one_after_the_other(work, jobs))
     with pytest.raises(ValueError, match="no such neighbours"):
         compare(data, {"broken": Candidate(Broken)}, seeds=1, engine="processes")
 

@@ -47,7 +47,13 @@ def fast(
     n_items = 1 + max(item for user in votes for head in user for listed in head for item in listed)
     lists = torch.tensor(votes, dtype=torch.int32)[..., :kept].permute(2, 1, 0, 3)  # [times, heads, users, M]
     found = consensus(
-        lists[-1], list(lists), n_items, length, places=places, temperature=temperature, consistency=consistency
+        lists[-1],
+        list(lists),
+        n_items,
+        length,
+        top_k=places,
+        temperature=temperature,
+        consistency_temperature=consistency,
     )
     return found[0].tolist(), found[1].tolist()
 
@@ -82,7 +88,9 @@ def test_with_all_places_it_is_equation_12_to_the_letter() -> None:
     heads, users, items, times = 5, 7, 11, 4
     ranks = torch.rand(times, heads, users, items).argsort(3)  # [.., item] the rank of an item
     lists = ranks.argsort(3).to(torch.int32)
-    both, by_rank = consensus(lists[-1], list(lists), items, items, places=items, temperature=10.0, consistency=10.0)
+    both, by_rank = consensus(
+        lists[-1], list(lists), items, items, top_k=items, temperature=10.0, consistency_temperature=10.0
+    )
     r = torch.exp(-ranks[-1].double() / 10)
     c = torch.exp(-ranks.double().var(0, correction=0).sqrt() / 10)
     for found, importance in ((both, (r + c).mean(0)), (by_rank, r.mean(0))):
@@ -139,7 +147,7 @@ def test_monotone_scores_give_the_same_consensus(scale: float) -> None:
             torch.stack([torch.from_numpy(rank(lambda users, t=t: t[users], np.arange(6), 15)) for t in time])
             for time in tables
         ]
-        both.append(consensus(lists[-1], lists, 15, 10, places=12)[0].tolist())
+        both.append(consensus(lists[-1], lists, 15, 10, top_k=12)[0].tolist())
     assert both[0] == both[1]
 
 
@@ -163,7 +171,7 @@ def test_ties_go_to_the_better_best_rank_then_to_the_lower_item() -> None:
 
 def test_without_a_window_steadiness_says_nothing() -> None:
     newest = torch.tensor([[[4, 2, 0]], [[2, 0, 4]]], dtype=torch.int32)
-    both, by_rank = consensus(newest, [], 5, 3, places=3, consistency=1.0)
+    both, by_rank = consensus(newest, [], 5, 3, top_k=3, consistency_temperature=1.0)
     assert both.tolist() == by_rank.tolist() == [[2, 4, 0]]
 
 
@@ -171,13 +179,13 @@ def test_short_lists_and_empty_places_vote_for_nothing() -> None:
     newest = torch.tensor([[[4, NOTHING, NOTHING]], [[2, 4, NOTHING]]], dtype=torch.int32)
     before = torch.tensor([[[2, 4, NOTHING]], [[2, NOTHING, NOTHING]]], dtype=torch.int32)
     for window in ([], [newest], [before, newest]):
-        both, by_rank = consensus(newest, window, 6, 4, places=3, consistency=10.0)
+        both, by_rank = consensus(newest, window, 6, 4, top_k=3, consistency_temperature=10.0)
         assert both.tolist() == by_rank.tolist() == [[4, 2, NOTHING, NOTHING]]
 
 
 def test_a_user_without_anything_to_rank_has_an_empty_consensus() -> None:
     newest = torch.full((2, 1, 3), NOTHING, dtype=torch.int32)
-    assert consensus(newest, [newest, newest], 6, 2, places=3)[0].tolist() == [[NOTHING, NOTHING]]
+    assert consensus(newest, [newest, newest], 6, 2, top_k=3)[0].tolist() == [[NOTHING, NOTHING]]
 
 
 @given(st.lists(st.permutations(range(12)), min_size=1, max_size=4), st.integers(1, 12))

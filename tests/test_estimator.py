@@ -33,7 +33,7 @@ CLI = Callable[..., tuple[int, str, str]]
 Model = library.ConCF
 TINY: dict[str, Any] = {
     "objectives": ["bpr", "cml", "multinomial"],
-    "model": {"dimensions": 8, "spread": 0.5},
+    "model": {"dimensions": 8, "initial_std": 0.5},
     "training": {"epochs": 2, "metric": "recall@5"},
     "consensus": {"every": 1, "window": 2, "shown": 15},
 }

@@ -65,7 +65,7 @@ def test_a_search_among_a_hundred_thousand_is_quick() -> None:
         assert min(seconds) < 0.05, asked
 
 
-FILES = {each.name: each.read_text(encoding="utf-8") for each in (files("concf.service") / "explorer").iterdir()}
+FILES = {each.name: each.read_text(encoding="utf-8") for each in (files("concf.service.explorer") / "assets").iterdir()}
 
 
 def test_the_page_loads_only_its_own_files() -> None:

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 JUDGED = tiny_settings(
     consensus={
         "fixed_voters": ("rp3beta(beta=0.1)", "itemknn"),
-        "reranked": True,
+        "rerank": True,
         "voter_temperature": 0.5,
-        "consistency": None,
+        "consistency_temperature": None,
     }
 )
 

@@ -36,7 +36,7 @@ def in_double():
 
 def model(encoder: str, sharing: Sharing = "embedding", names: tuple[str, ...] = tuple(OBJECTIVES)) -> Model:
     torch.manual_seed(3)
-    return Model(TRAIN, choose(names), dimensions=16, encoder=ENCODERS[encoder], sharing=sharing, spread=1.0)
+    return Model(TRAIN, choose(names), dimensions=16, encoder=ENCODERS[encoder], sharing=sharing, initial_std=1.0)
 
 
 @torch.no_grad()
@@ -177,7 +177,7 @@ def test_only_a_head_that_is_there_can_be_kept() -> None:
 
 def test_dropout_comes_with_noise_alone_and_does_not_reach_the_export() -> None:
     torch.manual_seed(0)
-    made = Model(TRAIN, choose(("bpr",)), dimensions=16, encoder=mlp(dropout=0.5), spread=1.0)
+    made = Model(TRAIN, choose(("bpr",)), dimensions=16, encoder=mlp(dropout=0.5), initial_std=1.0)
     made.train()
     rows = made.tables()[0]
     assert torch.equal(made.encode(rows), made.encode(rows))
@@ -207,7 +207,7 @@ def test_minus_a_distance_is_a_root_that_is_flat_at_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "score", "consensus_loss"),
+    ("chosen", "score", "consensus_score"),
     [
         (LossSettings(), -4.0, -40.0),
         (LossSettings(distance_scale=3.0), -4.0, -12.0),
@@ -216,10 +216,10 @@ def test_minus_a_distance_is_a_root_that_is_flat_at_nothing() -> None:
     ],
 )
 def test_a_distance_is_trained_and_taught_as_it_was_chosen(
-    chosen: LossSettings, score: float, consensus_target: float
+    chosen: LossSettings, score: float, consensus_score: float
 ) -> None:
     made, squared = choose(("cml",), chosen)["cml"], torch.tensor([-4.0])
-    assert (made.score(squared).item(), made.consensus_score(squared).item()) == (score, consensus_target)
+    assert (made.score(squared).item(), made.consensus_score(squared).item()) == (score, consensus_score)
 
 
 def test_the_table_names_the_five_of_the_paper_and_three_more() -> None:
@@ -233,7 +233,7 @@ def test_the_table_names_the_five_of_the_paper_and_three_more() -> None:
 def test_embeddings_begin_as_wide_as_asked(spread: float | None) -> None:
     torch.manual_seed(0)
     wide = csr_array((40, 60), dtype=np.float32)
-    made = Model(wide, choose(("bpr",)), encoder=factorisation(), spread=spread)
+    made = Model(wide, choose(("bpr",)), encoder=factorisation(), initial_std=spread)
     for table in (made.user, made.item):
         assert table.std().item() == pytest.approx(spread or 1.0, rel=0.05)
         assert table.shape[2] == 64

@@ -144,7 +144,7 @@ def small(objectives: str = "multinomial,multinomial-users,cosine-softmax@0.3,bp
     changes = {
         "objectives": objectives,
         "losses": losses,
-        "model": {"dimensions": 16, "spread": 0.3, "dropout": 0.2},
+        "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.2},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "training": {"epochs": 4, "batch": 16, "metric": "recall@3", "patience": None},
     }

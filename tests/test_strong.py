@@ -84,7 +84,7 @@ def test_a_killed_run_goes_on_to_the_same_end(data: Split, tmp_path: Path, last:
 
 
 def test_the_votes_of_heads_and_guests_make_up_the_importance(data: Split) -> None:
-    run = train(data, small(consensus={"reranked": False}), seed=3)
+    run = train(data, small(consensus={"rerank": False}), seed=3)
     model = Recommender(run, frame="arrays")
     heads = [*VOTERS, *STUDENTS, *run.settings.consensus.fixed_voters]
     for user in model.user_ids.values[::7].tolist():

@@ -51,7 +51,7 @@ def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embed
         "training": {"epochs": 3, "batch": 16, "weight_decay": 1e-3, "metric": "recall@3"},
     }
     if preset != "paper":
-        chosen["model"]["spread"], chosen["balance"]["settle"] = 0.3, 2
+        chosen["model"]["initial_std"], chosen["balance"]["settle"] = 0.3, 2
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
     return choose_settings(preset, chosen)

@@ -63,7 +63,7 @@ def test_the_order_in_which_trials_are_done_does_not_show(
         asked.append([job.number for job in jobs])
         return one_after_the_other(work, jobs[::-1])
 
-    monkeypatch.setattr(tuning_rounds, "spread", backwards)
+    monkeypatch.setattr(tuning_rounds, "execute", backwards)
     assert told(search(data, tmp_path / "search", engine="ray")) == told(whole)
     assert asked == [[1, 2, 3], [4, 5, 6], [7]]
     assert [each.number for each in whole.trials] == list(range(TRIALS))

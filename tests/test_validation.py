@@ -35,7 +35,7 @@ def small() -> Split:
 
 def settings(metric: str, **consensus: Any) -> ConCFSettings:
     changes = {
-        "model": {"dimensions": 8, "spread": 0.3},
+        "model": {"dimensions": 8, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 8, "kept": 10, "length": 3, "tail": 2} | consensus,
         "training": {"epochs": 3, "batch": 64, "metric": metric},
     }

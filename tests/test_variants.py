@@ -52,7 +52,7 @@ def tiny() -> Split:
 def small(**changes: Any) -> ConCFSettings:
     """`reference` on the tiny data: one batch an epoch, the first epoch with consensus loss in epoch 2."""
     chosen: dict[str, Any] = {
-        "model": {"dimensions": 16, "spread": 0.3, "dropout": 0.0, "layers": 2},
+        "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.0, "layers": 2},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "training": {"epochs": 3, "batch": 1000, "metric": "recall@3"},
     }
@@ -362,7 +362,7 @@ def test_what_is_kept_of_a_head_that_was_chosen_is_a_single_model(encoder: str) 
             ["training.selection=one", "model.sharing=none", "balance.on=false"],
             "chooses a head by the shared embedding",
         ),
-        (["objectives=bpr,all"], "an objective cannot be called 'all'"),
+        (["objectives=bpr,all"], "a head cannot be called 'all'"),
         (["objectives=bpr#1,bpr#1"], "expected one or more, each once"),
         (["consensus.by=softmax", "training.watch=R-consensus"], "training.watch = 'R-consensus': .*softmax"),
     ],

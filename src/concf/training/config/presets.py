@@ -102,13 +102,13 @@ def choose_settings(
     reference.
     """
     layer = read_toml(Path(file)) if file else {}
-    named = layer.pop("preset", None)
-    if named is not None:
-        preset(named)
-    if isinstance(base, str) and named not in (None, base):
-        raise ConfigError(f"{file}: its settings are over the preset {named!r}, but {base!r} was asked for. Name none")
+    over = layer.pop("preset", None)
+    if over is not None:
+        preset(over)
+    if isinstance(base, str) and over not in (None, base):
+        raise ConfigError(f"{file}: its settings are over the preset {over!r}, but {base!r} was asked for. Name none")
     if base is None:
-        base = (DEFAULT if single is None else DEFAULT_OF_ONE) if named is None else named
+        base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
     chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
     for each in (layer, changes or {}, *map(_setting, words)):
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
