@@ -66,12 +66,12 @@ def measured(what: str, sizes: dict[str, int]) -> dict[str, Any]:
     if what == "ranking":
         for _ in range(2):
             begin = time.process_time()
-            trainer.agree()
+            trainer.consensus.update()
             found.append(time.process_time() - begin)
     else:
         rng = np.random.default_rng(0)
-        lists = rng.integers(sizes["items"], size=trainer.consensus_target.shape)
-        trainer.consensus_target.copy_(torch.from_numpy(lists))
+        lists = rng.integers(sizes["items"], size=trainer.consensus.target.shape)
+        trainer.consensus.target.copy_(torch.from_numpy(lists))
         batches, sampled = trainer._draw(0).split(sizes["batch"]), trainer.sampled
         assert sampled is not None
         for number, batch in zip(range(STEPS), batches, strict=False):

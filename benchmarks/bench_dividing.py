@@ -61,8 +61,8 @@ def measure(group: ProcessGroup, users: int, items: int, pairs: int, steps: int)
     data = random_split(users, items, pairs)
     before = peak_memory()
     trainer = Trainer(data, settings, 0, "cpu", group=group)
-    trainer.consensus_target.random_(items, generator=torch.Generator().manual_seed(0))
-    batches = list(trainer._draw(0).split(trainer.batch))[:steps]
+    trainer.consensus.target.random_(items, generator=torch.Generator().manual_seed(0))
+    batches = list(trainer._draw(0).split(trainer.batch_size))[:steps]
     parts = [batch.part(group.share(len(batch))) if group.several else batch for batch in batches]
     sent = bytes_sent(lambda: trainer._step(parts[0], True))
     times = [seconds(partial(trainer._step, part, True)) for part in parts[1:]]
@@ -70,7 +70,7 @@ def measure(group: ProcessGroup, users: int, items: int, pairs: int, steps: int)
     held = sum(each.numel() * each.element_size() for each in [*trainer.model.parameters(), *state])
     peaks = group.gather(torch.tensor([before, peak_memory(), held / 2**20], dtype=torch.float64)[None], group.size)
     return {
-        "users": users, "items": items, "batch": trainer.batch, "heads": list(HEADS), "processes": group.size,
+        "users": users, "items": items, "batch": trainer.batch_size, "heads": list(HEADS), "processes": group.size,
         "divided": group.sharded, "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(),
         "parameters_and_optimiser_mb": peaks[:, 2].tolist(), "bytes_added_a_step": sent["added"],
         "bytes_sent_to_others_a_step": sent["sent"], "median_step_seconds": median(times), "steps": len(times),

@@ -117,7 +117,7 @@ def train_an_epoch(folder: Path, words: list[str], single: str | None, sample: i
     found["pairs"] = split.train.nnz
     found["pairs_per_second"] = split.train.nnz / found["epoch_seconds"]
     if single:
-        found["validation"] = timed("validation", lambda: trainer.validate(trainer.agree()))
+        found["validation"] = timed("validation", lambda: trainer.consensus.validate(trainer.consensus.update()))
     users = np.random.default_rng(0).choice(split.evaluated, sample, replace=False)
     factors = trainer.model.factors()[trainer.names[0]]
     with torch.inference_mode():

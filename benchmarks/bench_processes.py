@@ -77,9 +77,9 @@ def busy_seconds(work: Callable[[], object], rounds: int = 20) -> float:
 def measure(data: Split, settings: ConCFSettings, group: ProcessGroup) -> dict[str, Any]:
     together, single = Trainer(data, settings, 0, "cpu", group=group), Trainer(data, settings, 0, "cpu", group=ALONE)
     for trainer in (single, together):
-        trainer.agree()
-        trainer.consensus_target.random_(data.train.shape[1], generator=torch.Generator().manual_seed(0))
-    batch = next(together.sampler.epoch(0, 0).split(together.batch))
+        trainer.consensus.update()
+        trainer.consensus.target.random_(data.train.shape[1], generator=torch.Generator().manual_seed(0))
+    batch = next(together.sampler.epoch(0, 0).split(together.batch_size))
     part = batch.part(group.share(len(batch)))
     steps: dict[str, Callable[[], None]] = {
         "together": everyone(group, lambda: together._step(part, True)),
@@ -87,9 +87,9 @@ def measure(data: Split, settings: ConCFSettings, group: ProcessGroup) -> dict[s
         "alone_with_all_threads": alone(group, group.size, lambda: single._step(batch, True)),
     }
     agreements: dict[str, Callable[[], None]] = {
-        "together": everyone(group, together.agree),
-        "alone": alone(group, 1, single.agree),
-        "alone_with_all_threads": alone(group, group.size, single.agree),
+        "together": everyone(group, together.consensus.update),
+        "alone": alone(group, 1, single.consensus.update),
+        "alone_with_all_threads": alone(group, group.size, single.consensus.update),
     }
     added, before = (bytes_added(partial(together._step, part, teaching)) for teaching in (True, False))
     step = in_turns(steps, rounds=25, warm_up=3)
@@ -103,7 +103,8 @@ def measure(data: Split, settings: ConCFSettings, group: ProcessGroup) -> dict[s
         "busy_step_seconds": busy,
         "median_agreement_seconds": medians(agreement), "fastest_agreement_seconds": fastest(agreement),
         "bytes_added_a_step": added, "bytes_added_before_the_consensus_loss": before,
-        "fastest_adding_seconds": fastest(adding)["adding"], "consensus_loss_bytes": together.consensus_target.numel() * 4,
+        "fastest_adding_seconds": fastest(adding)["adding"],
+        "consensus_loss_bytes": together.consensus.target.numel() * 4,
     }  # fmt: skip
 
 

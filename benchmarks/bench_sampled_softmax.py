@@ -58,7 +58,7 @@ def accuracy(data: Split, settings: ConCFSettings, seed: int, device: str) -> di
 
 def step_of(data: Split, samples: int | None, single: str | None, device: str) -> Callable[[], None]:
     trainer = Trainer(data, chosen_settings(samples, single=single), 0, device)
-    first = next(trainer._draw(0).split(trainer.batch))
+    first = next(trainer._draw(0).split(trainer.batch_size))
     count = iter(range(10**9))
 
     def work() -> None:
@@ -66,7 +66,7 @@ def step_of(data: Split, samples: int | None, single: str | None, device: str) -
         if trainer.sampled is not None:  # the draw is a part of the step
             batch = replace(first, drawn=trainer.sampled.draw(0, 0, next(count)).to(trainer.device))
         with trainer._precision():
-            trainer._graph(batch, False)
+            trainer.step(batch, False)
         if device == "cuda":
             torch.cuda.synchronize()
 

@@ -45,17 +45,17 @@ def trained(data: Split, device: str, objectives: tuple[str, ...] = FIVE, steps:
     settings = choose_settings("reference", words=words, single=objectives[0] if len(objectives) == 1 else None)
     trainer = Trainer(data, settings, 0, device)
     begin = time.perf_counter()
-    trainer.validate(trainer.agree())
+    trainer.consensus.validate(trainer.consensus.update())
     agreed = time.perf_counter()
     batches = list(trainer._draw(0).split(settings.training.batch))[:steps]
     teaching = len(objectives) > 1
     with trainer._precision():
         for batch in batches[:5]:
-            trainer._graph(batch, teaching)
+            trainer.step(batch, teaching)
         _wait(device)
         start = time.perf_counter()
         for batch in batches:
-            trainer._graph(batch, teaching)
+            trainer.step(batch, teaching)
         _wait(device)
     seconds = time.perf_counter() - start
     return {

@@ -58,16 +58,16 @@ def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
     size = trainer.settings.training.batch
     batch = next(trainer.sampler.epoch(0, 0).to(trainer.device).split(size))
     for _ in range(trainer.settings.consensus.window):
-        trainer.agree()
+        trainer.consensus.update()
 
     def agree() -> None:
-        trainer.validate(trainer.agree())
+        trainer.consensus.validate(trainer.consensus.update())
         _wait(device)
 
     def step(teaching: bool) -> Callable[[], None]:
         def work() -> None:
             with trainer._precision():
-                trainer._graph(batch, teaching)
+                trainer.step(batch, teaching)
             _wait(device)
 
         return work

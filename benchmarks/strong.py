@@ -26,8 +26,8 @@ import torch
 from measuring import busy_cores, in_turns, medians
 from torch import Tensor
 
-from concf.consensus.agreement import Agreement
 from concf.consensus.features import PAIR_FEATURES, HeadFeatures
+from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.results_log import ResultsLog
@@ -90,7 +90,7 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
 @contextmanager
 def candidates(variant: str) -> Iterator[None]:
     """A re-ranker that hears less, for the variants that are about it."""
-    heads, all_of_it = Agreement._witnesses, HeadFeatures.__call__
+    heads, all_of_it = RankingConsensus.voting_heads, HeadFeatures.__call__
 
     def without_likeness(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
         said = all_of_it(self, users, items)
@@ -98,13 +98,13 @@ def candidates(variant: str) -> Iterator[None]:
         return said
 
     if variant == RANKS_ALONE:
-        Agreement._witnesses = lambda self: []  # type: ignore[method-assign]  # noqa: ARG005
+        RankingConsensus.voting_heads = lambda self: []  # type: ignore[method-assign]  # noqa: ARG005
     if variant == NO_LIKENESS:
         HeadFeatures.__call__ = without_likeness  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Agreement._witnesses, HeadFeatures.__call__ = heads, all_of_it  # type: ignore[method-assign]
+        RankingConsensus.voting_heads, HeadFeatures.__call__ = heads, all_of_it  # type: ignore[method-assign]
 
 
 def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
@@ -193,10 +193,10 @@ def steps(book: ResultsLog, folder: Path, device: str | None) -> None:
     """Medians of six of each, and what they make of a whole run."""
     data, settings = split_of(*ALONE, folder), choose_settings("strong")
     trainer = Trainer(data, settings, ALONE[1], device or "cpu")
-    batches = list(trainer._draw(0).split(trainer.batch))
+    batches = list(trainer._draw(0).split(trainer.batch_size))
     works = {
         "step": lambda: trainer._step(batches[0], False),
-        "ranking": lambda: trainer.validate(trainer.agree()),
+        "ranking": lambda: trainer.consensus.validate(trainer.consensus.update()),
         "taught_step": lambda: trainer._step(batches[0], True),
     }
     with kept_memory(trainer.model):

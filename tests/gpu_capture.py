@@ -142,12 +142,12 @@ class Lab:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, preset: str, dropout: float, samples: int | None) -> None:
         self.trainer = Trainer(small(), chosen(preset, dropout, samples), 3, "cuda")
         self.patch, self.poison = monkeypatch, Poison()
-        self.trainer._graph.on = False
+        self.trainer.step.on = False
         for epoch in range(2):
             self.trainer.epoch(epoch)
-            self.trainer.agree()
-        assert self.trainer.agreement.teaches(2)
-        self.batch = next(self.trainer._draw(2).split(self.trainer.batch))
+            self.trainer.consensus.update()
+        assert self.trainer.consensus.is_taught(2)
+        self.batch = next(self.trainer._draw(2).split(self.trainer.batch_size))
         if self.trainer.sampled is not None:
             drawn = self.trainer.sampled.draw(3, 2, 0).to(self.trainer.device)
             self.batch = replace(self.batch, drawn=drawn)
@@ -223,7 +223,7 @@ class Lab:
     def replays(self, held_up: str | None, times: int) -> Iterator[list[Tensor]]:
         """What each replay of a newly captured step leaves behind."""
         with self.hazards(held_up):
-            captured = self.trainer._graph._capture(self.batch, True)
+            captured = self.trainer.step._capture(self.batch, True)
 
         def replay() -> Tensor:
             self.poison.graph(captured.graph.pool())
@@ -274,7 +274,7 @@ def test_no_two_lanes_of_a_step_are_one_stream(heads: int) -> None:
     for _ in range(3):
         trainer = Trainer(small(), chosen("reference", 0.0, None).model_copy(update=names), 3, "cuda")
         owners = (trainer.streams, trainer.head_losses.streams, trainer.head_losses.consensus_streams)
-        streams = [trainer._graph.stream, *(stream for owner in owners for stream in owner.streams)]
+        streams = [trainer.step.stream, *(stream for owner in owners for stream in owner.streams)]
         assert len({stream.cuda_stream for stream in streams}) == len(streams)
 
 
@@ -303,7 +303,7 @@ def test_replays_differ_by_rounding_alone(
 @pytest.mark.usefixtures("kind", "in_order")
 def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float, samples: int | None) -> None:
     captured, eager = (Trainer(small(), chosen(preset, dropout, samples), 3, "cuda") for _ in range(2))
-    eager._graph.on = False
+    eager.step.on = False
     losses = []
     for epoch in range(4):
         one, other = captured.epoch(epoch), eager.epoch(epoch)
@@ -311,7 +311,7 @@ def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
         assert equal(moving(captured), moving(eager))
         for trainer in (captured, eager):
-            trainer.agree()
-    assert len(captured._graph.graphs) >= 2
-    assert not eager._graph.graphs
+            trainer.consensus.update()
+    assert len(captured.step.graphs) >= 2
+    assert not eager.step.graphs
     assert losses[-1] < losses[0]

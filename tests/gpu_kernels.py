@@ -248,7 +248,7 @@ def moving(trainer: Trainer) -> list[Tensor]:
     optimisers = (trainer.optimiser, trainer.weight_optimiser)
     states = [part for optimiser in optimisers for state in optimiser.state.values() for part in state.values()]
     parameters = [parameter.data for parameter in trainer.model.parameters()]
-    return [*parameters, trainer.weights, trainer.initial, trainer.pull, trainer.consensus_target, *states]
+    return [*parameters, trainer.weights, trainer.initial, trainer.pull, trainer.consensus.target, *states]
 
 
 @pytest.mark.parametrize(
@@ -264,10 +264,10 @@ def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
     for epoch in range(4):
         close(first.epoch(epoch), second.epoch(epoch), 1e-3)
         for trainer in (first, second):
-            trainer.agree()
+            trainer.consensus.update()
         follow(first, second)
-    if second.agreement.teaches(3):
-        assert any(teaching for _, teaching in first._graph.graphs)
+    if second.consensus.is_taught(3):
+        assert any(teaching for _, teaching in first.step.graphs)
 
 
 @pytest.mark.parametrize("objectives", [FIVE, ("bpr", "cosine-softmax@0.3", "multinomial")])
@@ -277,9 +277,9 @@ def test_epochs_with_a_sampled_softmax_equal_those_on_the_cpu(objectives: tuple[
     for epoch in range(4):
         close(first.epoch(epoch), second.epoch(epoch), 1e-3)
         for trainer in (first, second):
-            trainer.agree()
+            trainer.consensus.update()
         follow(first, second)
-    assert first._graph.graphs
+    assert first.step.graphs
 
 
 def test_a_whole_run_on_the_gpu_learns_as_on_the_cpu() -> None:

@@ -66,7 +66,7 @@ def train_all(group: ProcessGroup, folder: Path) -> None:
     for case in CHANGES:
         found = {"whole": trained(case, group)}
         if case in DIVIDED:
-            found["divided"] = trained(case, replace(group, divides=True), out=folder / f"divided {case}")
+            found["divided"] = trained(case, replace(group, shards=True), out=folder / f"divided {case}")
         if group.is_main:
             (folder / f"{case}.json").write_text(json.dumps(found))
     torch.set_default_dtype(torch.float32)

@@ -237,7 +237,7 @@ class LiteralConCF:
         return torch.tensor(rows).reshape(len(items), -1)
 
     def electorate(self) -> list[str]:
-        return [*self.model.names, *self.settings.consensus.fixed_voters]
+        return [*self.model.names, *self.settings.consensus.fixed_names]
 
     def recall(self, lists: Lists) -> float:
         """Of the validation items among the first n, the mean over users who have any."""

@@ -69,7 +69,6 @@ CASES: dict[str, dict[str, Any]] = {
         "objectives": ("multinomial",),
         "training": {"watch": "multinomial", "validated_users": 2},
     },
-    "peers": {"objectives": ("bpr", "cml", "multinomial"), "consensus": {"by": "softmax"}},
     "fixed voters, and voter weights by validation": {
         "consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "voter_temperature": 0.5}
     },
@@ -87,7 +86,6 @@ WHOLE = {
     "lightgcn": "the encoder LightGCN",
     "strong": "'weighted-squares@0.02' looks at all items",
     "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
-    "peers": "consensus.by = 'softmax'",
     "a re-ranker, five users validated": "consensus.rerank looks at the vectors of all users and items",
 }  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
@@ -241,7 +239,7 @@ def work(folder: Path) -> None:
         here.mkdir(exist_ok=True)
         with joined(60) as group:
             train_all(group, here)
-            train_divided(replace(group, divides=True), here)
+            train_divided(replace(group, shards=True), here)
         if size == 2:
             run_commands(here)
             with joined(60) as group:

@@ -81,7 +81,7 @@ def assert_same_end(folder: Path, other: Path) -> None:
     assert history(folder) == history(other)
     (state, tensors), (other_state, other_tensors) = checkpoint(folder), checkpoint(other)
     assert state == other_state
-    assert state["finished"]
+    assert state["state"]["finished"]
     assert tensors.keys() == other_tensors.keys()
     for name, tensor in tensors.items():
         assert tensor.dtype == other_tensors[name].dtype

@@ -13,10 +13,11 @@ from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation import validation
-from concf.evaluation.validation import shared_places
+from concf.evaluation.validation import shared_items
+from concf.experiments.paper.ablations import ABLATIONS
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.training.trainer import Parts, Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -35,32 +36,34 @@ def literal(lists: list[list[int]], agreed: list[list[int]], n: int) -> float:
 
 @pytest.mark.parametrize("cells", [validation.CELLS, 22])  # all users at once, or two
 @given(draw=st.data(), n=st.integers(1, 7))
-def test_shared_places_against_sets(draw: Any, n: int, cells: int) -> None:
+def test_shared_items_against_sets(draw: Any, n: int, cells: int) -> None:
     agreed = draw.draw(tables)
     lists = {name: draw.draw(st.lists(one_list, min_size=len(agreed), max_size=len(agreed))) for name in ("a", "b")}
     given_lists = {name: torch.tensor(each, dtype=torch.int32) for name, each in lists.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(validation, "CELLS", cells)
-        found = shared_places(given_lists, torch.tensor(agreed, dtype=torch.int32), n, 10)
+        found = shared_items(given_lists, torch.tensor(agreed, dtype=torch.int32), n, 10)
     assert found == {name: pytest.approx(literal(each, agreed, n)) for name, each in lists.items()}
 
 
 def test_the_same_items_in_any_order_agree_wholly_and_others_not_at_all() -> None:
     agreed = torch.tensor([[3, 1, 2, 9], [5, 4, 0, 9]], dtype=torch.int32)
     lists = {"same": agreed[:, [2, 0, 1, 3]], "others": agreed + 10, "nothing": torch.full_like(agreed, -1)}
-    assert shared_places(lists, agreed, 3, 20) == {"same": 1.0, "others": 0.0, "nothing": 0.0}
-    assert shared_places({"same": agreed}, torch.full_like(agreed, -1), 3, 20) == {"same": 0.0}  # nothing to agree with
+    assert shared_items(lists, agreed, 3, 20) == {"same": 1.0, "others": 0.0, "nothing": 0.0}
+    assert shared_items({"same": agreed}, torch.full_like(agreed, -1), 3, 20) == {"same": 0.0}  # nothing to agree with
 
 
-@pytest.mark.parametrize("words", [(), ("consensus.by=softmax", "objectives=multinomial#1,multinomial#2")])
-def test_the_history_says_how_much_heads_agree_whenever_they_rank(words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "parts"), [((), None), (("objectives=multinomial#1,multinomial#2",), ABLATIONS["PCL"])]
+)
+def test_the_history_says_how_much_heads_agree_whenever_they_rank(words: tuple[str, ...], parts: Parts | None) -> None:
     data = prepare(Simulation(users=25, items=30, events=400, tastes=3).draw(2), protocol="random")
     seen: dict[int, dict[str, float]] = {}
 
     def look(epoch: int, trainer: Trainer, lists: dict[str, torch.Tensor]) -> None:
         seen[epoch] = {name: literal(lists[name].tolist(), lists[CONSENSUS].tolist(), 5) for name in trainer.names}
 
-    run = train(data, choose_settings("reference", words=[*FEW, *words]), watch_rankings=look)
+    run = train(data, choose_settings("reference", words=[*FEW, *words]), watch_rankings=look, parts=parts)
     assert {each["epoch"]: each["agreement"] for each in run.history if "agreement" in each} == {
         epoch: pytest.approx(each) for epoch, each in seen.items()
     }

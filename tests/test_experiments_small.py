@@ -160,7 +160,9 @@ def test_steadiness_is_told_in_ten_bins_and_curves_by_epoch(lines: dict[str, dic
 def test_steadiness_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:
     rankings: list[torch.Tensor] = []
     chosen = choose_settings("reference", words=[*VARIANTS["consistency"], *SMALL])
-    train(data, chosen, watch_rankings=lambda epoch, trainer, lists: rankings.append(trainer.queue[-1].clone()))
+    train(
+        data, chosen, watch_rankings=lambda epoch, trainer, lists: rankings.append(trainer.consensus.queue[-1].clone())
+    )
     heads = [
         steadiness_by_rank(
             rankings[-1][place], [ranking[place] for ranking in rankings], data.test, data.valid, data.evaluated,

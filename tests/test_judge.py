@@ -39,8 +39,8 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
     trainer = Trainer(split, JUDGED, SEED)
     for epoch in range(2):
         trainer.epoch(epoch)
-    lists = trainer.agree()
-    fixed_voters = [listed(each) for each in trainer.agreement.fixed_voters]
+    lists = trainer.consensus.update()
+    fixed_voters = [listed(each) for each in trainer.consensus.fixed_rankings]
     literal = LiteralConCF(trainer.model, JUDGED, split.train, fixed_voters, split.valid)
     literal.agree(0)
     return trainer, literal, lists
@@ -48,7 +48,7 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
 
 def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
-    assert torch.allclose(trainer.agreement.reranker.weights, literal.reranker, rtol=0, atol=1e-8)
+    assert torch.allclose(trainer.consensus.reranker.weights, literal.reranker, rtol=0, atol=1e-8)
     curve = literal.reranker[-CURVE - 5 * HEAD : -5 * HEAD]
     assert curve.abs().min() > 1e-3  # where it begins they are 0
     assert literal.reranker[-5 * HEAD :].abs().median() > 1e-3
@@ -59,24 +59,26 @@ def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F81
 
 def test_who_is_validated_was_not_learned_from(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
-    assert trainer.agreement._cross_fitted is not None
-    cross_fitted, plain = listed(trainer.agreement._cross_fitted), listed(lists["R-consensus"])
-    validated = trainer.agreement.validation.users.tolist()
+    assert trainer.consensus.reranked.cross_fitted is not None
+    cross_fitted, plain = listed(trainer.consensus.reranked.cross_fitted), listed(lists["R-consensus"])
+    validated = trainer.consensus.validation.users.tolist()
     for fold in (0, 1):
         learners = [u for u in validated if u % 2 != fold]
         expected = literal.reranked(plain, 0, learners)
         for user in (u for u in validated if u % 2 == fold):
             assert cross_fitted[user] == expected[user]
-    assert trainer.validate(lists)["consensus"] == trainer.agreement.validation(trainer.agreement._cross_fitted)
+    assert trainer.consensus.validate(lists)["consensus"] == trainer.consensus.validation(
+        trainer.consensus.reranked.cross_fitted
+    )
 
 
 def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) -> None:  # noqa: F811
     trainer, _, lists = both_ways()
-    trainer.agreement.validation.valid = torch.empty(0, dtype=torch.int64)
+    trainer.consensus.validation.valid = torch.empty(0, dtype=torch.int64)
     plain = lists["R-consensus"]
     verdict = judged_again(trainer, plain)
-    weights = trainer.agreement.reranker.weights
-    loud = torch.tensor(trainer.agreement.voter_weights)
+    weights = trainer.consensus.reranker.weights
+    loud = torch.tensor(trainer.consensus.voter_weights)
     assert torch.allclose(weights[PLAIN : VOTER * len(loud) : VOTER], loud / loud.mean())
     assert torch.count_nonzero(weights) == len(loud)
     assert torch.equal(verdict.lists, plain)
@@ -84,10 +86,10 @@ def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) ->
 
 
 def judged_again(trainer: Trainer, plain: torch.Tensor) -> Reranked:
-    agreement, factors = trainer.agreement, trainer.model.factors()
-    voters = [trainer.queue[-1][voter] for voter in agreement._voters()]
+    agreement, factors = trainer.consensus, trainer.model.factors()
+    voters = [trainer.consensus.queue[-1][voter] for voter in agreement.voters]
     return agreement.reranker(
-        plain, voters, agreement.voter_weights, [factors[name] for name in agreement._witnesses()]
+        plain, voters, agreement.voter_weights, [factors[name] for name in agreement.voting_heads()]
     )
 
 
@@ -107,8 +109,8 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
     monkeypatch.setattr("concf.consensus.reranker.LEARNERS", 7)
     trainer = Trainer(data, JUDGED, SEED)
     trainer.epoch(0)
-    reranker, plain = trainer.agreement.reranker, trainer.agree()["R-consensus"]
-    validated = trainer.agreement.validation.users
+    reranker, plain = trainer.consensus.reranker, trainer.consensus.update()["R-consensus"]
+    validated = trainer.consensus.validation.users
     assert 0 < int(reranker.learners.sum()) <= 7 < len(validated)
     few = judged_again(trainer, plain)
     others = validated[~reranker.learners]
@@ -124,7 +126,7 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("concf.consensus.reranker.LEARNERS", -(-len(data.validated) // stride))
-    reranker = Trainer(data, JUDGED, SEED).agreement.reranker
+    reranker = Trainer(data, JUDGED, SEED).consensus.reranker
     halves = torch.bincount(reranker.folds[reranker.learners], minlength=2)
     assert halves.sum() == -(-len(data.validated) // stride)
     assert halves.min() > 0.3 * halves.sum()
@@ -141,8 +143,8 @@ def test_what_never_changes_has_no_weight_in_single_precision_either(data: Split
     monkeypatch.setattr(HeadFeatures, "__call__", the_same_of_all)
     trainer = Trainer(data, JUDGED, SEED)
     trainer.epoch(0)
-    trainer.agree()
-    of_heads = trainer.agreement.reranker.weights[-5 * HEAD :].view(5, HEAD)
+    trainer.consensus.update()
+    of_heads = trainer.consensus.reranker.weights[-5 * HEAD :].view(5, HEAD)
     assert of_heads.abs().max() > 1e-3
     assert of_heads[:, FIGURES - 1].abs().max() < 1e-6
 
@@ -179,7 +181,6 @@ def test_lists_are_in_the_order_of_the_judge_and_explained_by_it(run: Run) -> No
         assert scores == pytest.approx(many_scores[place], rel=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"consistency": 10.0}, {"by": "softmax", "consistency": None}])
-def test_a_judge_does_not_weigh_steadiness(change: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="re-ranked weighs ranks, not consistency"):
-        choose_settings("strong", {"consensus": change})
+def test_a_reranker_does_not_weigh_consistency() -> None:
+    with pytest.raises(ConfigError, match=r"consensus\.rerank weighs ranks, not consistency"):
+        choose_settings("strong", {"consensus": {"consistency_temperature": 10.0}})

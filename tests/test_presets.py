@@ -271,7 +271,7 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module() -> None:
         records = [trainer.epoch(epoch) for trainer in (named, valued)]
         assert list(records[0]["loss"].values()) == list(records[1]["loss"].values())
         for trainer in (named, valued):
-            trainer.agree()
+            trainer.consensus.update()
 
 
 def test_an_objective_of_one_s_own_may_take_the_place_of_a_known_one() -> None:

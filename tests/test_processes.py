@@ -27,11 +27,13 @@ from small_run import LONG, QUIET, assert_same_end, checkpoint, history, small_d
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
+from concf.experiments.paper.ablations import ABLATIONS
 from concf.runtime.process_group import ProcessGroup
 from concf.training.batches import Sampler
 from concf.training.checkpoint import HISTORY, load_run
-from concf.training.embeddings.all_reduce import refuse_unsplittable
 from concf.training.embeddings.row_index import distinct
+from concf.training.embeddings.sharded import refuse_unsplittable
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -154,13 +156,11 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
 
 def test_what_cannot_be_divided_is_refused() -> None:
     data, chosen = process_worker.data(), settings("mlp")
-    refuse_unsplittable(ProcessGroup(0, 11), data, chosen)
+    refuse_unsplittable(ProcessGroup(0, 11), data)
     with pytest.raises(ConfigError, match="12 processes for 11 users"):
-        refuse_unsplittable(ProcessGroup(0, 12), data, chosen)
-    alone = chosen.model_copy(update={"training": chosen.training.model_copy(update={"selection": "one"})})
-    refuse_unsplittable(ProcessGroup(), data, alone)
-    with pytest.raises(ConfigError, match="run it in one process"):
-        refuse_unsplittable(ProcessGroup(0, 2), data, alone)
+        refuse_unsplittable(ProcessGroup(0, 12), data)
+    with pytest.raises(ConfigError, match="in one process and in memory"):
+        train(data, chosen, parts=ABLATIONS["PCL"], group=ProcessGroup(0, 2))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40])

@@ -142,8 +142,11 @@ def trained(log: pl.DataFrame, *words: str) -> Trained:
 
     def take_down(epoch: int, trainer: Trainer, _lists: dict[str, torch.Tensor]) -> None:
         vectors[epoch] = copy.deepcopy(trainer.model.factors())
-        if trainer.queue:
-            voted[epoch], window[epoch] = lists(trainer.queue[-1]), [lists(each) for each in trainer.agreement.window]
+        if trainer.consensus.queue:
+            voted[epoch], window[epoch] = (
+                lists(trainer.consensus.queue[-1]),
+                [lists(each) for each in trainer.consensus.window],
+            )
 
     run = train(data, choose_settings("reference", words=(*LIVELY, *words)), watch_rankings=take_down)
     return Trained(run, viewed, voted, window, vectors)

@@ -204,7 +204,6 @@ def test_heads_without_a_softmax_do_not_notice() -> None:
         (["losses.softmax_samples=many"], "losses.softmax_samples = 'many'"),
         (["losses.softmax_power=-0.1"], "losses.softmax_power = -0.1: .*greater than or equal to 0"),
         (["losses.softmax_power=1.5"], "losses.softmax_power = 1.5: .*less than or equal to 1"),
-        (["losses.softmax_samples=8", "training.selection=one"], "losses.softmax_samples: with training.selection"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(words: list[str], message: str) -> None:

@@ -20,12 +20,16 @@ from concf.inference.recommender import Recommender
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.objectives import LossSettings, choose
 from concf.model.scorers import ListFunction
-from concf.training.config.presets import STUDENTS, VOTERS, choose_settings, preset
+from concf.runtime.settings import named
+from concf.training.config import presets
+from concf.training.config.presets import choose_settings, preset
 from concf.training.config.settings import ConCFSettings, TrainingSettings
 from concf.training.run import Run
 from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+VOTERS, STUDENTS = ([named(entry)[0] for entry in entries] for entries in (presets.VOTERS, presets.STUDENTS))
 
 SMALL: dict[str, Any] = {
     "model": {"dimensions": 8},
@@ -86,7 +90,7 @@ def test_a_killed_run_goes_on_to_the_same_end(data: Split, tmp_path: Path, last:
 def test_the_votes_of_heads_and_guests_make_up_the_importance(data: Split) -> None:
     run = train(data, small(consensus={"rerank": False}), seed=3)
     model = Recommender(run, frame="arrays")
-    heads = [*VOTERS, *STUDENTS, *run.settings.consensus.fixed_voters]
+    heads = [*VOTERS, *STUDENTS, *run.settings.consensus.fixed_names]
     for user in model.user_ids.values[::7].tolist():
         items, scores = model.recommend(user, k=6)
         for item, score in zip(items.tolist(), scores.tolist(), strict=True):

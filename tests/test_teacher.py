@@ -14,9 +14,11 @@ from small_run import SMALL, assert_same_end, small_data
 from test_variants import PEERS, SEED, generator, small, tiny
 from torch import Tensor
 
+from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
+from concf.experiments.paper.ablations import ABLATIONS
 from concf.model.objectives import FIVE
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
@@ -48,7 +50,7 @@ def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None
     data, lists = tiny(), any_lists(tiny(), 9)
     seen = []
     run = train(
-        data, small(), teacher=lists.numpy(), watch_rankings=lambda *_: seen.append(_[1].consensus_target.clone())
+        data, small(), teacher=lists.numpy(), watch_rankings=lambda *_: seen.append(_[1].consensus.target.clone())
     )
     assert len(seen) == 3
     assert all(torch.equal(consensus_target, lists) for consensus_target in seen)
@@ -63,8 +65,8 @@ def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharin
     data, lists = tiny(), any_lists(tiny(), 9)
     chosen = small(model={"sharing": sharing}, balance={"on": sharing != "none"}, training={"batch": 16})
     taught, by_hand = Trainer(data, chosen, SEED, teacher=lists), Trainer(data, chosen, SEED)
-    by_hand.consensus_target.copy_(lists)
-    by_hand.agreement.n_rankings = 1
+    by_hand.consensus.target.copy_(lists)
+    by_hand.consensus.n_rankings = 1
     records = [each.epoch(chosen.consensus.first_consensus_epoch) for each in (taught, by_hand)]
     for name in ("loss", "consensus_loss", "gradient", "weight"):
         assert records[0][name] == pytest.approx(records[1][name], rel=1e-12)
@@ -74,7 +76,7 @@ def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharin
 
 def test_a_teacher_is_not_heard_where_the_lesson_has_no_weight() -> None:
     chosen = small(consensus={"weight": 0.0})
-    assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).agreement.teaches(5)
+    assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).consensus.is_taught(5)
 
 
 @pytest.mark.parametrize("head", STUDENTS)
@@ -97,10 +99,10 @@ def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
 def test_lists_shorter_than_the_lesson_leave_empty_places_and_longer_ones_are_cut() -> None:
     data, chosen = tiny(), small(consensus={"length": 3, "tail": 2})
     long = any_lists(data, 8)
-    assert torch.equal(Trainer(data, chosen, teacher=long).consensus_target, long[:, :5])
+    assert torch.equal(Trainer(data, chosen, teacher=long).consensus.target, long[:, :5])
     short = Trainer(data, chosen, teacher=long[:, :2])
-    assert torch.equal(short.consensus_target[:, :2], long[:, :2])
-    assert (short.consensus_target[:, 2:] == -1).all()
+    assert torch.equal(short.consensus.target[:, :2], long[:, :2])
+    assert (short.consensus.target[:, 2:] == -1).all()
     assert all(short.epoch(0)["consensus_loss"][name] > 0 for name in STUDENTS)
     empty = Trainer(data, chosen, teacher=torch.full((8, 4), -1))
     assert set(empty.epoch(0)["consensus_loss"].values()) == {0.0}
@@ -125,9 +127,8 @@ def test_lists_that_are_not_everyones_are_refused(tmp_path: Path, teacher: Tenso
 
 
 def test_peers_do_not_learn_from_a_teacher() -> None:
-    chosen = small(objectives=PEERS, consensus={"by": "softmax"})
-    with pytest.raises(ConfigError, match=r"teacher: .*consensus\.by"):
-        train(tiny(), chosen, teacher=any_lists(tiny(), 9))
+    with pytest.raises(ConfigError, match="teacher: in PCL heads learn from each other alone"):
+        train(tiny(), small(objectives=PEERS), teacher=any_lists(tiny(), 9), parts=ABLATIONS["PCL"])
 
 
 # Whom a run watches
@@ -137,12 +138,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch, last_rise: dict[str, int]) -> None
     """Validation that rises up to those epochs, then falls."""
     calls: list[int] = []
 
-    def validate(trainer: Trainer, lists: dict[str, Tensor]) -> dict[str, float]:
+    def validate(consensus: RankingConsensus, lists: dict[str, Tensor]) -> dict[str, float]:
         calls.append(1)
         epoch = len(calls) - 1
         return {name: 0.5 - 0.01 * abs(epoch - last_rise[name]) for name in lists}
 
-    monkeypatch.setattr(Trainer, "validate", validate)
+    monkeypatch.setattr(RankingConsensus, "validate", validate)
 
 
 @pytest.mark.parametrize(("watch", "end"), [("all", 9), ("cml", 9), ("bpr", 7), ("consensus", 5), ("R-consensus", 4)])
@@ -169,18 +170,22 @@ def test_every_ranking_is_shown_with_the_lists_it_was_validated_by(kind: str) ->
     chosen = small(consensus={"every": 2}, training={"epochs": 6}, objectives=("multinomial#1", "multinomial#2"))
     chosen = {
         "ranks": chosen,
-        "softmax": choose_settings(chosen, {"consensus": {"by": "softmax"}}),
+        "softmax": chosen,
         "single": chosen.single("multinomial"),
     }[kind]
     shown: dict[int, dict[str, Any]] = {}
 
     def look(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
-        shown[epoch] = {"lists": {name: each.clone() for name, each in lists.items()}, "by": trainer.validate(lists)}
+        shown[epoch] = {
+            "lists": {name: each.clone() for name, each in lists.items()},
+            "by": trainer.consensus.validate(lists),
+        }
         if kind == "ranks":
-            newest = torch.stack([lists[name][:, : trainer.queue[-1].shape[2]] for name in trainer.names])
-            assert torch.equal(trainer.queue[-1], newest)
+            newest = torch.stack([lists[name][:, : trainer.consensus.queue[-1].shape[2]] for name in trainer.names])
+            assert torch.equal(trainer.consensus.queue[-1], newest)
 
-    run = train(tiny(), chosen, watch_rankings=look)
+    parts = ABLATIONS["PCL"] if kind == "softmax" else None
+    run = train(tiny(), chosen, watch_rankings=look, parts=parts)
     assert list(shown) == [0, 2, 4, 5]
     for record in run.history:
         assert ("validation" in record) == (record["epoch"] in shown)
@@ -195,7 +200,7 @@ def test_every_ranking_is_shown_with_the_lists_it_was_validated_by(kind: str) ->
 def test_lessons_begin_after_the_warm_up_and_rankings_are_kept_as_before(warm_up: int | None, first: int) -> None:
     sizes: list[int] = []
     chosen = small(consensus={"window": 3, "warm_up": warm_up}, training={"epochs": 7})
-    run = train(tiny(), chosen, watch_rankings=lambda epoch, trainer, lists: sizes.append(len(trainer.queue)))
+    run = train(tiny(), chosen, watch_rankings=lambda epoch, trainer, lists: sizes.append(len(trainer.consensus.queue)))
     begun = [record["epoch"] for record in run.history if any(record["consensus_loss"].values())]
     assert begun == list(range(first, 7))
     assert sizes == [1, 2, 3, 3, 3, 3, 3]
@@ -210,8 +215,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Split:
 
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "one head a pair": ("training.selection=one",),
-    "peers": ("consensus.by=softmax", f"objectives={','.join(PEERS)}"),
     "several times": ("objectives=bpr#1,bpr#2,cml", "consensus.warm_up=1", "training.watch=all"),
     "a teacher": (),
     "a teacher of one": ("objectives=multinomial",),

@@ -80,7 +80,7 @@ def follow(chosen: ConCFSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
-    fixed_voters = [listed(each) for each in trainer.agreement.fixed_voters]
+    fixed_voters = [listed(each) for each in trainer.consensus.fixed_rankings]
     literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, fixed_voters, data.valid)
     consensus_targets, kept = [], chosen.consensus.kept or 12
     for epoch in range(chosen.training.epochs):
@@ -95,12 +95,12 @@ def follow(chosen: ConCFSettings) -> list[int]:
         for name, values in literal.epoch(epoch, triples).items():
             assert list(record[name].values()) == pytest.approx(values, rel=1e-9, abs=1e-9), (epoch, name)
         if epoch % chosen.consensus.every == 0:
-            found, expected = trainer.agree(), literal.agree(epoch)
+            found, expected = trainer.consensus.update(), literal.agree(epoch)
             for head, name in enumerate(trainer.names):
                 ranked = [items[:kept] for items in literal.rankings[epoch][head]]
-                assert listed(trainer.queue[-1][head]) == ranked == listed(found[name][:, :kept])
+                assert listed(trainer.consensus.queue[-1][head]) == ranked == listed(found[name][:, :kept])
             assert all(listed(found[name]) == expected[name] for name in expected)
-            assert listed(trainer.consensus_target) == literal.consensus_target
+            assert listed(trainer.consensus.target) == literal.consensus_target
     for name, parameter in literal.model.named_parameters():
         assert torch.allclose(dict(trainer.model.named_parameters())[name], parameter, rtol=0, atol=1e-9), name
     return consensus_targets

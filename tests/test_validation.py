@@ -62,8 +62,8 @@ def test_heads_and_consensus_are_validated_as_evaluate_does(metric: str, consens
     data = small()
     trainer = Trainer(data, settings(metric, **consensus), seed=1)
     trainer.epoch(0)
-    lists = trainer.agree()
-    found, factors = trainer.validate(lists), trainer.model.factors()
+    lists = trainer.consensus.update()
+    found, factors = trainer.consensus.validate(lists), trainer.model.factors()
     assert list(found) == [*trainer.names, "consensus", "R-consensus"]
     for name in trainer.names:
         assert found[name] == pytest.approx(figure(factors[name], data, metric), abs=1e-12)
@@ -88,14 +88,18 @@ def sampled(users: int | None, single: str | None = None) -> ConCFSettings:
 def test_a_sample_of_users_is_validated_as_if_there_were_no_others(single: str | None) -> None:
     data = small()
     trainer, whole = (Trainer(data, sampled(users, single), 3) for users in (7, None))
-    users = trainer.agreement.validation.users.numpy()
+    users = trainer.consensus.validation.users.numpy()
     assert len(users) == 7 < len(data.validated)
     assert set(users) < set(data.validated)
-    assert users.tolist() == Trainer(data, sampled(7), 3).agreement.validation.users.tolist()
-    assert users.tolist() != Trainer(data, sampled(7), 4).agreement.validation.users.tolist()
+    assert users.tolist() == Trainer(data, sampled(7), 3).consensus.validation.users.tolist()
+    assert users.tolist() != Trainer(data, sampled(7), 4).consensus.validation.users.tolist()
     assert trainer.epoch(0)["loss"] == whole.epoch(0)["loss"]
-    lists = trainer.agree()
-    found, factors, rows = trainer.validate(lists), whole.model.factors(), np.searchsorted(data.validated, users)
+    lists = trainer.consensus.update()
+    found, factors, rows = (
+        trainer.consensus.validate(lists),
+        whole.model.factors(),
+        np.searchsorted(data.validated, users),
+    )
     for name in whole.names:
         figures = evaluate(factors[name], data, on="valid", at=5, metrics="recall").per_user["recall@5"]
         assert found[name] == pytest.approx(figures[rows].mean(), abs=1e-12)

@@ -19,8 +19,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.model.losses import ensemble_divergence
-from concf.model.model import Model, Selector
+from concf.experiments.paper.ablations import ABLATIONS, Selector, ensemble_divergence
+from concf.model.model import Model
 from concf.model.objectives import FIVE
 from concf.runtime.seeds import derive_seed
 from concf.training.batches import Sampler
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 train = partial(train_anywhere, device="cpu")
 
 SEED = 5
+PCL, SELECTED = ABLATIONS["PCL"], ABLATIONS["ConCF-S"]
 PEERS = tuple(f"multinomial#{start}" for start in range(1, 6))
 double = torch.float64
 
@@ -134,9 +135,10 @@ def logits_of(model: Model, train: Any, layers: int = 2) -> list[Tensor]:
 @pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
 def test_a_lesson_of_peers_is_their_distance_from_the_mean_of_all_logits(in_double: None, encoder: str) -> None:
     data = tiny()
-    chosen = small(objectives=PEERS, model={"encoder": encoder}, consensus={"by": "softmax", "weight": 0.4})
-    trainer, twin = Trainer(data, chosen, SEED), Trainer(data, chosen, SEED).model
-    trainer.agree()
+    chosen = small(objectives=PEERS, model={"encoder": encoder}, consensus={"weight": 0.4})
+    trainer, twin = (Trainer(data, chosen, SEED, parts=PCL) for _ in range(2))
+    twin = twin.model
+    trainer.consensus.update()
     record = trainer.epoch(2)
     users = sorted(set(Sampler(data.train).epoch(SEED, 2).user.tolist()))
     logits = torch.stack(logits_of(twin, data.train))[:, users]
@@ -165,8 +167,8 @@ def test_the_consensus_of_peers_ranks_by_the_mean_of_the_voters_logits(
     in_double: None, non_voting: tuple[str, ...]
 ) -> None:
     data = tiny()
-    trainer = Trainer(data, small(objectives=PEERS, consensus={"by": "softmax", "non_voting": non_voting}), SEED)
-    lists = trainer.agree()
+    trainer = Trainer(data, small(objectives=PEERS, consensus={"non_voting": non_voting}), SEED, parts=PCL)
+    lists = trainer.consensus.update()
     assert list(lists) == [*PEERS, "consensus"]
     voting = [
         each for name, each in zip(PEERS, logits_of(trainer.model, data.train), strict=True) if name not in non_voting
@@ -178,8 +180,8 @@ def test_the_consensus_of_peers_ranks_by_the_mean_of_the_voters_logits(
 def test_peers_come_nearer_to_each_other_and_there_is_no_r_consensus() -> None:
     last = {}
     for weight in (1e-6, 50.0):
-        chosen = small(objectives=PEERS, consensus={"by": "softmax", "weight": weight}, training={"epochs": 12})
-        run = train(tiny(), chosen)
+        chosen = small(objectives=PEERS, consensus={"weight": weight}, training={"epochs": 12})
+        run = train(tiny(), chosen, parts=PCL)
         assert run.rows() == [*PEERS, "consensus"]
         assert [any(record["consensus_loss"].values()) for record in run.history] == [False, False, *[True] * 10]
         last[weight] = sum(run.history[-1]["consensus_loss"].values())
@@ -278,8 +280,9 @@ def costs_of_pairs(model: Model, chosen: ConCFSettings, data: Split, epoch: int)
 @pytest.mark.parametrize("distance", ["squared", "plain"])
 def test_a_pair_trains_the_head_that_is_drawn_for_it_alone(in_double: None, encoder: str, distance: str) -> None:
     data = tiny()
-    chosen = small(model={"encoder": encoder}, training={"selection": "one"}, losses={"distance": distance})
-    trainer, twin = Trainer(data, chosen, SEED), Trainer(data, chosen, SEED).model
+    chosen = small(model={"encoder": encoder}, losses={"distance": distance})
+    trainer, twin = (Trainer(data, chosen, SEED, parts=SELECTED) for _ in range(2))
+    twin = twin.model
     record = trainer.epoch(0)
     batch = Sampler(data.train).epoch(SEED, 0)
     drawn = twin.selector(twin.user.detach()[0, batch.user], twin.item.detach()[0, batch.positive],
@@ -309,10 +312,10 @@ class Always(torch.nn.Module):
 
 @pytest.mark.parametrize("head", FIVE)
 def test_a_head_that_is_always_drawn_is_trained_by_all_pairs(in_double: None, head: str) -> None:
-    data, chosen = tiny(), small(training={"selection": "one"})
-    trainer, plain = Trainer(data, chosen, SEED), Trainer(data, small(), SEED)
+    data, chosen = tiny(), small()
+    trainer, plain = Trainer(data, chosen, SEED, parts=SELECTED), Trainer(data, chosen, SEED)
     expected = costs_of_pairs(plain.model, chosen, data, 0).sum(0)[FIVE.index(head)].item()
-    trainer.model.selector = Always(FIVE.index(head))
+    trainer.head_losses.selector = Always(FIVE.index(head))
     losses, without = trainer.epoch(0)["loss"], plain.epoch(0)["loss"]
     assert losses.pop(head) == pytest.approx(expected, rel=1e-12)
     assert set(losses.values()) == {0.0}
@@ -320,24 +323,28 @@ def test_a_head_that_is_always_drawn_is_trained_by_all_pairs(in_double: None, he
         assert expected == pytest.approx(without[head], rel=1e-12)
 
 
-def test_an_objective_that_is_no_sum_over_pairs_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    chosen = small(objectives=("bpr", "squared-error-everywhere"), training={"selection": "one"})
+def test_an_objective_that_is_no_sum_over_pairs_is_refused() -> None:
+    chosen = small(objectives=("bpr", "squared-error-everywhere"))
     with pytest.raises(ConfigError, match="'squared-error-everywhere' is no sum over observed pairs; leave it out"):
-        train(tiny(), chosen, out=tmp_path / "run")
+        train(tiny(), chosen, parts=SELECTED)
+
+
+@pytest.mark.parametrize("change", [{"losses": {"softmax_samples": 4}}, {"model": {"sharing": "none"}}])
+def test_a_pair_is_chosen_by_the_shared_embedding_and_by_all_items(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="ConCF-S chooses by the shared embedding"):
+        train(tiny(), small(balance={"on": False}, **change), parts=SELECTED)
+
+
+def test_an_ablation_trains_in_one_process_and_in_memory(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="in one process and in memory"):
+        train(tiny(), small(), parts=SELECTED, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_one_head_alone_has_nothing_to_choose_from() -> None:
-    chosen = small(training={"selection": "one"})
-    alone = train(tiny(), chosen.single("cml"))
-    assert alone.model.selector is None
-    assert alone.history[0]["loss"] == train(tiny(), small().single("cml")).history[0]["loss"]
 
 
 @pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
 def test_what_is_kept_of_a_head_that_was_chosen_is_a_single_model(encoder: str) -> None:
-    data, chosen = tiny(), small(model={"encoder": encoder}, training={"selection": "one"})
-    run = train(data, chosen)
+    data, chosen = tiny(), small(model={"encoder": encoder})
+    run = train(data, chosen, parts=SELECTED)
     assert any(name.startswith("selector.") for name in run.model.state_dict())
     for name in FIVE:
         kept, single = run.keep(name), Trainer(data, chosen.single(name)).model
@@ -354,17 +361,10 @@ def test_what_is_kept_of_a_head_that_was_chosen_is_a_single_model(encoder: str) 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["consensus.by=votes"], "consensus.by = 'votes': Input should be 'ranks' or 'softmax'"),
         (["consensus.warm_up=0"], "consensus.warm_up = 0: Input should be greater than or equal to 1"),
         (["training.watch=everyone"], "training.watch = 'everyone': no head of that name, and not the consensus"),
-        (["training.selection=two"], "training.selection = 'two': Input should be 'all' or 'one'"),
-        (
-            ["training.selection=one", "model.sharing=none", "balance.on=false"],
-            "chooses a head by the shared embedding",
-        ),
         (["objectives=bpr,all"], "a head cannot be called 'all'"),
         (["objectives=bpr#1,bpr#1"], "expected one or more, each once"),
-        (["consensus.by=softmax", "training.watch=R-consensus"], "training.watch = 'R-consensus': .*softmax"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_by_name(words: list[str], message: str) -> None:

@@ -33,9 +33,6 @@ class ConsensusSettings(Settings):
         50, ge=0, description="further places that stand in the denominators; none: all that the heads name"
     )
     shown: int = Field(200, ge=1, description="places of the consensus that are kept to recommend from")
-    by: Literal["ranks", "softmax"] = Field(
-        "ranks", description="softmax (PCL): the mean of the heads' logits, taught as a distribution"
-    )
     warm_up: int | None = Field(
         None, ge=1, description="rankings before the first epoch with consensus loss; none: |Q|"
     )

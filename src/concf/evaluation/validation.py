@@ -82,7 +82,7 @@ def sample(users: NDArray[np.int64], n: int | None, seed: int) -> NDArray[np.int
     return np.sort(random.choice(users, n, replace=False))
 
 
-def shared_places(
+def shared_items(
     lists: Mapping[str, Tensor], agreed: Tensor, n: int, n_items: int, group: ProcessGroup = ALONE
 ) -> dict[str, float]:
     """name -> the share of the first n items of `agreed` that its own first n hold too, of all users together.

@@ -179,10 +179,7 @@ def _best(search: Search, folder: SearchFolder) -> Tuning | None:
 
 def _target(settings: ConCFSettings, target: str | None) -> str:
     """Whose figure trials are compared by."""
-    if not settings.several:
-        names = tuple(settings.heads)
-    else:
-        names = (CONSENSUS, *((R_CONSENSUS,) if settings.consensus.by == "ranks" else ()), *settings.heads)
+    names = (CONSENSUS, R_CONSENSUS, *settings.heads) if settings.several else tuple(settings.heads)
     watched = settings.training.watch if settings.training.watch in names else names[0]
     target = target or watched
     if target not in names:

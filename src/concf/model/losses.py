@@ -89,16 +89,6 @@ def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
     return negative_log @ weight
 
 
-def ensemble_divergence(logits: Tensor, weight: Tensor) -> Tensor:
-    """Peer learning (PCL): sum_u weight_u KL(softmax(mean of the heads' logits) || softmax(a head's logits)).
-
-    logits: [heads, b, n]; weight: [b]. The ensemble is a constant: each head goes to it. Gives [heads].
-    """
-    teacher = logits.detach().mean(0).log_softmax(1)
-    divergence = (teacher.exp() * (teacher - logits.log_softmax(2))).sum(2)
-    return divergence @ weight
-
-
 def _trace(square: Tensor) -> Tensor:
     """Of [d, d]; the gradient of PyTorch's own waits for the GPU, which a captured step must not."""
     return square.diagonal().sum()

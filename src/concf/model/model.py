@@ -19,27 +19,6 @@ from concf.model.scorers import Factors
 DRAWN = 1 << 20  # figures of sharded tables that are drawn at a time
 
 
-class Selector(nn.Module):
-    """Which head a pair trains, where it trains only one: logits by a linear map of both embeddings, Gumbel-softmax.
-
-    A head's logits are standardised over the batch. So pairs are divided by which head suits them more than others, and
-    no head is left without any.
-    """
-
-    def __init__(self, dimensions: int, heads: int) -> None:
-        super().__init__()
-        self.map = nn.Linear(2 * dimensions, heads, bias=False)
-
-    def forward(self, user: Tensor, item: Tensor, noise: torch.Generator | None = None) -> Tensor:
-        """[B, d], [B, d] -> [B, heads]: 1 at the head that is drawn, else 0; its gradient is the soft choice's."""
-        mapped: Tensor = self.map(torch.cat([user, item], 1))
-        logits = (mapped - mapped.mean(0)) / (mapped.std(0, correction=0) + 1e-6)
-        drawn = torch.rand(logits.shape, generator=noise, device=logits.device, dtype=logits.dtype)
-        soft = (logits - (-drawn.clamp(1e-7, 1 - 1e-7).log()).log()).softmax(1)
-        hard = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
-        return hard + (soft - soft.detach())  # in this order 1 stays 1
-
-
 def drawn_rows(groups: int, n: int, dimensions: int, rows: slice) -> Tensor:
     """[groups, rows, d] of `torch.randn(groups, n, d)`, of which no more than these rows and a block is ever held.
 
@@ -65,8 +44,7 @@ class Model(nn.Module):
 
     objectives: by name, in the order of the branches; one of them alone is SingleCF
     sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
-    initial_std:     standard deviation of the embeddings at the start; None: PyTorch's default, 1
-    selects:    whether a pair trains one head alone
+    initial_std: standard deviation of the embeddings at the start; None: PyTorch's default, 1
     held:       the rows of users and of items that are held here, of sharded tables; None: all
     """
 
@@ -79,7 +57,6 @@ class Model(nn.Module):
         encoder: EncoderMaker | None = None,
         sharing: Sharing = "embedding",
         initial_std: float | None = 0.01,
-        selects: bool = False,
         held: tuple[slice, slice] | None = None,
     ) -> None:
         super().__init__()
@@ -97,7 +74,6 @@ class Model(nn.Module):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
         made = [each.head(self.encoder.size, self.n_users, self.n_items) for each in objectives.values()]
         self.heads = nn.ModuleList(made)
-        self.selector = Selector(dimensions, len(made)) if selects else None
 
     def head(self, name: str) -> Head:
         """The head of an objective."""
@@ -135,7 +111,7 @@ class Model(nn.Module):
         place = self.names.index(name)
         alone = copy.copy(self)
         alone._parameters, alone._modules = {}, {}
-        alone.names, alone.selector = [name], None
+        alone.names = [name]
         group = place if len(self.user) > 1 else 0
         alone.user = nn.Parameter(self.user.detach()[group : group + 1].clone())
         alone.item = nn.Parameter(self.item.detach()[group : group + 1].clone())

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from concf.runtime.seeds import derive_seed
 
-Places = NDArray[np.signedinteger[Any]]
+Positions = NDArray[np.signedinteger[Any]]
 
 DRAWS = 100  # after so many draws a user is taken to have used everything
 PIECE = 1 << 22  # pairs that are looked at together
@@ -101,8 +101,8 @@ class Sampler:
         self.n_users, self.n_items = train.shape
         ordered = train if train.has_sorted_indices else train.sorted_indices()
         kind = np.int32 if max(*train.shape, train.nnz) < 2**31 else np.int64
-        self.user: Places = np.repeat(np.arange(self.n_users, dtype=kind), np.diff(train.indptr))
-        self.positive: Places = ordered.indices.astype(kind, copy=False)
+        self.user: Positions = np.repeat(np.arange(self.n_users, dtype=kind), np.diff(train.indptr))
+        self.positive: Positions = ordered.indices.astype(kind, copy=False)
         self.observed = np.empty(train.nnz, np.int64)
         for rows in _pieces(train.nnz):
             self.observed[rows] = self._cells(self.user[rows], self.positive[rows])
@@ -116,13 +116,13 @@ class Sampler:
         negative = np.empty_like(self.user)
         for rows in _pieces(len(negative)):
             negative[rows] = random.integers(self.n_items, size=len(negative[rows]))
-        again: Places = np.arange(len(negative), dtype=self.user.dtype)
+        again: Positions = np.arange(len(negative), dtype=self.user.dtype)
         for _ in range(DRAWS):
             again = np.concatenate([self._used(again[rows], negative) for rows in _pieces(len(again))])
             if not len(again):
                 break
             negative[again] = random.integers(self.n_items, size=len(again))
-        order: Places = np.arange(len(negative), dtype=self.user.dtype)
+        order: Positions = np.arange(len(negative), dtype=self.user.dtype)
         random.shuffle(order)
         if by_user:
             turn = random.permutation(self.n_users).astype(self.user.dtype)
@@ -131,13 +131,13 @@ class Sampler:
         user, positive, unused = map(torch.from_numpy, drawn)
         return Batch(user, positive, unused)
 
-    def _used(self, pairs: Places, negative: Places) -> Places:
+    def _used(self, pairs: Positions, negative: Positions) -> Positions:
         """Those of the pairs whose negative is an item that the user has used."""
         asked = self._cells(self.user[pairs], negative[pairs])
         place = np.searchsorted(self.observed, asked).clip(max=len(self.observed) - 1)
         return np.asarray(pairs[self.observed[place] == asked])
 
-    def _cells(self, user: Places, item: Places) -> NDArray[np.int64]:
+    def _cells(self, user: Positions, item: Positions) -> NDArray[np.int64]:
         return np.asarray(user.astype(np.int64) * self.n_items + item)
 
 
@@ -146,7 +146,7 @@ def _pieces(n: int) -> Iterator[slice]:
     yield from (slice(begin, min(begin + PIECE, n)) for begin in range(0, max(n, 1), PIECE))
 
 
-def _taken(column: Places, places: NDArray[Any]) -> Places:
+def _taken(column: Positions, places: NDArray[Any]) -> Positions:
     """column[places]; numpy would make a copy of the places of 64 bits."""
     taken = np.empty(len(places), column.dtype)
     for rows in _pieces(len(places)):

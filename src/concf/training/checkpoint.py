@@ -28,20 +28,10 @@ from concf.runtime.files import is_partial, new_file
 from concf.runtime.locks import held
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
-from concf.training.checkpoint_tensors import (
-    TO_GO_ON,
-    distinct,
-    divisions,
-    numbered,
-    places,
-    restore_results,
-    restore_state,
-    results,
-    state_of,
-)
 from concf.training.config.settings import ConCFSettings
 from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
 from concf.training.run import Run, make_model
+from concf.training.state import TRAINER, divisions, flatten, unflatten
 from concf.training.trainer import Trainer
 
 FORMAT = 1  # a newer one is refused
@@ -61,9 +51,9 @@ class RunFolder:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
-        said = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
+        description = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
         with new_file(self.path / RUN) as fresh:
-            fresh.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+            fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         self._name_positions(run.data)
 
     def _name_positions(self, data: Split) -> None:
@@ -139,36 +129,26 @@ class RunFolder:
             raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
 
     def save(self, run: Run, trainer: Trainer | None = None) -> None:
-        """The checkpoint. A finished run's is without the rankings, which are most of it and no longer needed.
+        """The checkpoint. A finished run's is without what only further epochs need, which is most of it.
 
         Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
         """
-        rankings = [] if run.finished or trainer is None else distinct([*trainer.queue, *trainer.agreement.window])
-        group = trainer.group if trainer else ALONE
-        tensors = numbered(rankings) | results(run) | (state_of(trainer) if trainer else {})
-        divided = divisions(tensors, run, group)
+        group, state = trainer.group if trainer else ALONE, run.state_dict()
+        if trainer is not None and not run.finished:
+            state[TRAINER] = trainer.state_dict()
+        tensors, rest = flatten(state)
+        shared = divisions(tensors, run.model, group)
         if not group.is_main:
-            hand_over(tensors, divided, group)
+            hand_over(tensors, shared, group)
             return
-        state = _description(run) | {
-            "epoch": run.epoch,
-            "finished": run.finished,
-            "best": {
-                name: {"validation": each.validation, "epoch": each.epoch, "rose": each.rose}
-                for name, each in run.best.items()
-            },
-            "rankings": trainer.agreement.n_rankings if trainer else 0,
-            "queue": places(trainer.queue, rankings) if trainer and rankings else [],
-            "window": places(trainer.agreement.window, rankings) if trainer and rankings else [],
-        }
-        said = {"concf": json.dumps(state), FIELD: BLANK}
+        metadata = {"concf": json.dumps(_description(run) | {"state": rest}), FIELD: BLANK}
         with new_file(self.path / CHECKPOINT) as fresh:
             try:
                 if group.several:
-                    write_pieces(fresh, tensors, divided, said, group)
+                    write_pieces(fresh, tensors, shared, metadata, group)
                 else:
                     here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-                    save_file(here, fresh, metadata=said)
+                    save_file(here, fresh, metadata=metadata)
                 seal(fresh)
             except SafetensorError as error:
                 raise DataError(
@@ -180,7 +160,7 @@ class RunFolder:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
         _refuse_another(self.description(), run, self.path)
         self._refuse_other_ids(run.data)
-        if self.description().get("teacher") != trainer.agreement.teacher:
+        if self.description().get("teacher") != trainer.consensus.teacher:
             raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
@@ -203,20 +183,21 @@ class RunFolder:
         run.history = self._history(run.epoch)
 
     def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
-        path = self.path / CHECKPOINT
-        state, tensors = self._read((), run, trainer.group) if trainer else self._read(TO_GO_ON)
-        _refuse_another(state, run, path)
-        device = run.model.user.device
+        path, group = self.path / CHECKPOINT, trainer.group if trainer else ALONE
+        description, tensors = self._read(run, group, with_trainer=trainer is not None)
+        _refuse_another(description, run, path)
+        device, rest = run.model.user.device, description["state"]
+        resumed = rest.pop(TRAINER, None)
         tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
         try:
-            restore_results(run, state, tensors)
-            if trainer and "trainer/weights" not in tensors:
+            run.load_state_dict(unflatten(rest, tensors))
+            if trainer and resumed is None and not run.finished:
                 raise ConfigError(
                     f"{self.path}: was saved to be used, and cannot go on. Train anew, with another --out"
                 )
-            if trainer:
-                restore_state(trainer, state, tensors)
-        except (KeyError, RuntimeError, ValueError) as error:
+            if trainer and resumed is not None:
+                trainer.load_state_dict(unflatten(resumed, tensors))
+        except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
 
     def description(self) -> dict[str, Any]:
@@ -235,30 +216,28 @@ class RunFolder:
 
     def data(self) -> Split:
         """The data set that the run was trained on, from where it was then."""
-        said = self.description()
-        place = str(self.own_data) if self.own_data.is_dir() else said.get("data_folder")
-        if place is None or not Path(place).is_dir():
-            was = "was not in a folder" if place is None else f"was in {place}, where it is no longer"
-            known = f"split hash {said['data']['split_hash'][:16]}"
+        description = self.description()
+        folder = str(self.own_data) if self.own_data.is_dir() else description.get("data_folder")
+        if folder is None or not Path(folder).is_dir():
+            was = "was not in a folder" if folder is None else f"was in {folder}, where it is no longer"
+            known = f"split hash {description['data']['split_hash'][:16]}"
             raise DataError(
                 f"{self.path}: its data set ({known}) {was}. Say where it is now: concf evaluate RUN --data DIR"
             )
-        return Split.load(place)
+        return Split.load(folder)
 
-    def _read(
-        self, without: tuple[str, ...] = (), run: Run | None = None, group: ProcessGroup = ALONE
-    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """What it says, and its tensors; of several processes this one's parts of those that the run divides."""
+    def _read(self, run: Run, group: ProcessGroup, with_trainer: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The description and the tensors; of several processes this one's parts of those that they share."""
         path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
         refuse_changed(path)
         try:
             with safe_open(path, framework="pt") as file:
-                state = _known(json.loads(file.metadata()["concf"]), path)
-                names = [name for name in file.keys() if not name.startswith(without)]  # noqa: SIM118
-                divided = divisions(names, run, group) if run else {}
-                return state, {name: read_part(file, name, divided.get(name), group) for name in names}
+                description = _known(json.loads(file.metadata()["concf"]), path)
+                names = [name for name in file.keys() if with_trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
+                shared = divisions(names, run.model, group)
+                return description, {name: read_part(file, name, shared.get(name), group) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
@@ -336,12 +315,13 @@ def _description(run: Run) -> dict[str, Any]:
     }
 
 
-def _known(said: dict[str, Any], path: Path) -> dict[str, Any]:
+def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
     """A description of a format that is known, with all its parts."""
-    if said["format"] > FORMAT:
-        raise DataError(f"{path}: format {said['format']} is newer than this concf ({VERSION}) knows. Update concf")
-    _ = said["settings"], said["seed"], said["data"]["split_hash"]
-    return said
+    if description["format"] > FORMAT:
+        newer = f"format {description['format']} is newer than this concf ({VERSION}) knows"
+        raise DataError(f"{path}: {newer}. Update concf")
+    _ = description["settings"], description["seed"], description["data"]["split_hash"]
+    return description
 
 
 def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:

@@ -86,7 +86,7 @@ class Streams:
     """Work that does not depend on each other, side by side on a GPU: small operations leave most of it idle.
 
     A gradient is computed in the stream of its loss. So streams are joined again after the gradients, and until then
-    what they were handed from outside is kept: its memory must not be given to others while a stream may still read it.
+    what they read from outside is kept: its memory must not be given to others while a stream may still read it.
     On a CPU one thing is done after the other.
     """
 
@@ -96,23 +96,23 @@ class Streams:
         self.kept: list[Tensor] = []
 
     @contextmanager
-    def stream(self, place: int, *broadcast: Tensor) -> Iterator[None]:
-        """What is begun in the block waits for what was begun before it outside. handed: what it reads from there."""
+    def stream(self, number: int, *reads: Tensor) -> Iterator[None]:
+        """What is begun in the block waits for what was begun before it outside. reads: what it reads from there."""
         if not self.streams:
             yield
             return
-        place %= len(self.streams)
-        stream = self.streams[place]
-        self.used.add(place)
-        self.kept += broadcast
+        number %= len(self.streams)
+        stream = self.streams[number]
+        self.used.add(number)
+        self.kept += reads
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             yield
 
     def join(self) -> None:
         """What is begun from now on waits for all streams that were used."""
-        for place in sorted(self.used):
-            torch.cuda.current_stream().wait_stream(self.streams[place])
+        for number in sorted(self.used):
+            torch.cuda.current_stream().wait_stream(self.streams[number])
 
     def end(self) -> None:
         """Join for the last time in this step, after the gradients."""

@@ -7,7 +7,6 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.errors import ConfigError
 from concf.model import losses
 from concf.model.encoders import MLP, Encoder
 from concf.model.heads import Columns, TableHead
@@ -17,7 +16,7 @@ from concf.model.objectives import Objective
 from concf.model.rows import take_and_part, take_from, take_rows
 from concf.training.batches import Among, Batch
 from concf.training.cuda_graphs import Streams
-from concf.training.embeddings.row_index import ALL_ROWS, Places, distinct, marked, most_users
+from concf.training.embeddings.row_index import ALL_ROWS, RowIndex, distinct, most_users, unique
 from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax
 
 
@@ -36,9 +35,6 @@ class HeadLosses:
         self.model, self.objectives, self.sampled = model, objectives, sampled
         degree = np.diff(train.indptr).astype(np.int64)
         self.most_users = None if batch_by_user is None else most_users(degree, batch_by_user)
-        whole = [name for name, objective in objectives.items() if objective.needs in ("everything", "catalogue")]
-        if model.selector is not None and whole:
-            raise ConfigError(f"training.selection = 'one': {whole[0]!r} is no sum over observed pairs; leave it out")
         device, kind = model.user.device, model.user.dtype
         self.streams, self.consensus_streams = (Streams(device, len(objectives)) for _ in range(2))
         if {"items", "users"} & {objective.needs for objective in objectives.values()}:
@@ -53,7 +49,7 @@ class HeadLosses:
         if self.propagates():
             return [None, None]
         items = self.items_read(batch)
-        return [marked(batch.user, self.model.n_users), None if items is None else marked(items, self.model.n_items)]
+        return [unique(batch.user, self.model.n_users), None if items is None else unique(items, self.model.n_items)]
 
     def items_read(self, batch: Batch) -> Tensor | None:
         """The items whose rows `own` reads, of an encoder that does not spread; None: all of them."""
@@ -70,13 +66,13 @@ class HeadLosses:
         sampled = self.sampled is not None and not self.sampled.in_full(ITEMS)
         return needs == "everything" or (needs == "catalogue" and not sampled)
 
-    def touched_by_consensus(self, batch: Batch, consensus_target: Tensor | None) -> list[Tensor | None]:
-        """The same by `consensus` with that consensus target, or by `peers` with none."""
+    def touched_by_consensus(self, batch: Batch, consensus_target: Tensor) -> list[Tensor | None]:
+        """The same by `consensus`."""
         if self.propagates():
             return [None, None]
-        listed = None if consensus_target is None else consensus_target[batch.user].flatten()
-        items = None if listed is None else marked(listed[listed >= 0], self.model.n_items)
-        return [marked(batch.user, self.model.n_users), items]
+        listed = consensus_target[batch.user].flatten()
+        items = unique(listed[listed >= 0], self.model.n_items)
+        return [unique(batch.user, self.model.n_users), items]
 
     def propagates(self) -> bool:
         """Whether the copy of one row may reach the encoding of another; of encoders that are not ours it may."""
@@ -92,14 +88,12 @@ class HeadLosses:
         if self.model.encoder.plain:
             return take_rows(user, users), *take_and_part(item, items)
         rows = take_from([user, item], [users, items])
-        h_user, h_item = _divided(self.model.encode(rows, noise), len(users), 1)
+        h_user, h_item = _split(self.model.encode(rows, noise), len(users), 1)
         return h_user, h_item, item.unbind()
 
     def _draws(self) -> bool:
         """Whether any head looks at the unobserved items that were drawn."""
-        return self.model.selector is not None or any(
-            each.needs in ("pairs", "users") for each in self.objectives.values()
-        )
+        return any(each.needs in ("pairs", "users") for each in self.objectives.values())
 
     def end(self) -> None:
         """Wait for all that was begun here, the gradients included."""
@@ -108,30 +102,25 @@ class HeadLosses:
 
     def own(
         self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None,
-        places: Places = ALL_ROWS,
+        index: RowIndex = ALL_ROWS,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout.
 
-        places: whose rows these are
+        index: whose rows these are
         """
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.propagate(user, item)
         both = batch.items if self._draws() else batch.positive
-        rows = places.of_users(batch.user), places.of_items(both)
+        rows = index.of_users(batch.user), index.of_items(both)
         h_users, h_items, tables = self._both_sides(user, item, *rows, noise)
         h_user, h_item = h_users.unbind(), h_items.unbind()
-        chosen, costs = self._chosen(batch, noise), []
-        for place, name in enumerate(self.objectives):
-            h_all, columns = self._catalogue(name, tables, batch, noise, places)
-            broadcast = [
-                each for each in (h_user[place], h_item[place], both, h_all, *(columns or ())) if each is not None
-            ]
-            with self.streams.stream(place, *broadcast, *chosen):
-                if chosen:
-                    costs.append(self._of_chosen(name, h_user[place], h_item[place], batch, both, chosen[place]))
-                else:
-                    costs.append(self._own(name, h_user[place], h_item[place], h_all, columns, batch, both))
+        costs = []
+        for x, name in enumerate(self.objectives):
+            h_all, columns = self._catalogue(name, tables, batch, noise, index)
+            reads = [each for each in (h_user[x], h_item[x], both, h_all, *(columns or ())) if each is not None]
+            with self.streams.stream(x, *reads):
+                costs.append(self._own(name, h_user[x], h_item[x], h_all, columns, batch, both))
         self.streams.join()
         return torch.stack(costs)
 
@@ -158,7 +147,7 @@ class HeadLosses:
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
 
     def _catalogue(
-        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None, places: Places
+        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None, index: RowIndex
     ) -> tuple[Tensor | None, Columns | None]:
         """[n, size] the encodings of all items by one head that looks at them, or of the columns that stand for them.
 
@@ -168,12 +157,12 @@ class HeadLosses:
         if needs not in ("everything", "catalogue"):
             return None, None
         columns = self._columns(ITEMS, batch) if needs == "catalogue" else None
-        place, divides = self.model.names.index(name), self.model.encoder.divides
-        rows = tables[place][None] if divides else torch.stack(tables)
-        rows = rows if columns is None else take_rows(rows, places.of_items(columns[0]))
+        x, divides = self.model.names.index(name), self.model.encoder.divides
+        rows = tables[x][None] if divides else torch.stack(tables)
+        rows = rows if columns is None else take_rows(rows, index.of_items(columns[0]))
         if divides:
-            return self.model.encode(rows, noise, slice(place, place + 1))[0], columns
-        return self.model.encode(rows, noise)[place], columns
+            return self.model.encode(rows, noise, slice(x, x + 1))[0], columns
+        return self.model.encode(rows, noise)[x], columns
 
     def _columns(self, side: int, batch: Batch) -> Columns | None:
         """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.
@@ -183,9 +172,9 @@ class HeadLosses:
         if self.sampled is None or batch.drawn is None or self.sampled.in_full(side):
             return None
         whole = batch if batch.whole is None else batch.whole
-        places, n = ((whole.positive, self.model.n_items), (whole.user, self.model.n_users))[side]
-        rows, weight = distinct(places, n, self.model.user.dtype)
-        return self.sampled.columns(side, places[rows], weight, batch.drawn[side])
+        ids, n = ((whole.positive, self.model.n_items), (whole.user, self.model.n_users))[side]
+        rows, weight = distinct(ids, n, self.model.user.dtype)
+        return self.sampled.columns(side, ids[rows], weight, batch.drawn[side])
 
     def _partitions(
         self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, columns: Columns | None
@@ -201,37 +190,6 @@ class HeadLosses:
         bias = bias if columns is None else bias + columns[1]
         times = torch.zeros_like(self.user_degree).index_add_(0, user, torch.ones_like(h_user[:, 0]))[users]
         return offset + log_partition(vectors, items, bias), times * weight
-
-    def _chosen(self, batch: Batch, noise: torch.Generator | None) -> tuple[Tensor, ...]:
-        """For each head [B] the pairs that train it, 1 or 0, where a pair trains one head alone; else nothing."""
-        if self.model.selector is None:
-            return ()
-        user, item = self.model.user.detach()[0, batch.user], self.model.item.detach()[0, batch.positive]
-        drawn: Tensor = self.model.selector(user, item, noise)
-        return drawn.unbind(1)
-
-    def _of_chosen(
-        self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor, chosen: Tensor
-    ) -> Tensor:  # fmt: skip
-        """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows.
-
-        The choice itself is moved by each loss relative to its mean in the batch: by their sizes alone, the head with
-        the smallest figures would be chosen for everything.
-        """
-        loss = torch.vmap(self.objectives[name].loss)
-        each: Tensor = loss(*(part[:, None] for part in self._of_pairs(name, h_user, h_item, batch, both)))
-        relative = (each / each.mean().clamp(min=1e-12)).detach()
-        return (chosen.detach() * each + (chosen - chosen.detach()) * relative).sum()
-
-    def _of_pairs(self, name: str, h_user: Tensor, h_item: Tensor, batch: Batch, both: Tensor) -> list[Tensor]:
-        """[B] each: what the loss needs of every observed pair alone."""
-        objective, head = self.objectives[name], self.model.head(name)
-        if objective.needs == "pairs":
-            return self._pair_scores(name, h_user, h_item, batch.user, both)
-        assert isinstance(head, TableHead)
-        (score,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
-        partition = head.partition(h_user) if head.encodes_user else torch.zeros_like(score)  # E': it is in the score
-        return [partition, score, torch.ones_like(score), torch.ones_like(score)]
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""
@@ -256,41 +214,41 @@ class HeadLosses:
         return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
 
     def _rows(
-        self, name: str, encoding: Tensor, places: Tensor, among: Among | None, used: Sparse, degree: Tensor,
+        self, name: str, encoding: Tensor, ids: Tensor, among: Among | None, used: Sparse, degree: Tensor,
         columns: Columns | None,
     ) -> Tensor:  # fmt: skip
-        """The multinomial loss of the distinct rows among `places`.
+        """The multinomial loss of the distinct rows among `ids`.
 
         sum_{i in I_u} <h_u, V_i> + b_i = <h_u, sum V_i> + sum b_i: a sparse sum, no dense matrix of what was used.
         """
         head = self.model.head(name)
         assert isinstance(head, TableHead)
-        rows, weight = distinct(places, len(degree), encoding.dtype, among=among)
-        encoding, places = encoding[rows], places[rows]
+        rows, weight = distinct(ids, len(degree), encoding.dtype, among=among)
+        encoding, ids = encoding[rows], ids[rows]
         summed = used @ torch.cat([head.table.weight, head.table.bias[:, None]], 1)
-        summed = take_rows(summed[None], places)[0]
-        vectors, biases = _divided(summed, encoding.shape[1], 1)
+        summed = take_rows(summed[None], ids)[0]
+        vectors, biases = _split(summed, encoding.shape[1], 1)
         observed = (encoding * vectors).sum(1) + biases[:, 0]
         partition = head.partition(encoding, columns)
-        loss: Tensor = self.objectives[name].loss(partition, observed, degree[places], weight)
+        loss: Tensor = self.objectives[name].loss(partition, observed, degree[ids], weight)
         return loss
 
     def consensus(
         self, user: Tensor, item: Tensor, batch: Batch, consensus_target: Tensor, length: int, names: list[str],
-        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, places: Places = ALL_ROWS,
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, index: RowIndex = ALL_ROWS,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
         user, item: [h, users, d], [h, items, d] copies for the heads that `student_slices` says;
         consensus_target: [users, L] the consensus of every user, -1 at an empty place, the first `length` places
         taught;
-        clip: head -> the greatest score either way; places: whose rows these are
+        clip: head -> the greatest score either way; index: whose rows these are
         """
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
-        users, weight, sides = self._sides(user, item, batch, names, noise, places)
+        users, weight, sides = self._sides(user, item, batch, names, noise, index)
         lists = consensus_target[users]  # [b, L]
-        empty, lists = lists < 0, places.of_items(lists.clamp(min=0))
+        empty, lists = lists < 0, index.of_items(lists.clamp(min=0))
         vectors, offset, items, bias = sides
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
         scores = torch.stack(
@@ -298,35 +256,25 @@ class HeadLosses:
         )
         return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
 
-    def peers(
-        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None = None
-    ) -> Tensor:
-        """[heads] how far each is from the softmax of all items' mean logits (PCL); arguments as for `consensus`."""
-        if not len(batch):
-            return user[:, :0].sum().expand(len(self.model.names))
-        _, weight, (vectors, _, items, bias) = self._sides(user, item, batch, names, noise)
-        logits = torch.baddbmm(bias[:, None], vectors, items.transpose(1, 2))
-        return self._of_all(names, losses.ensemble_divergence(logits, weight))
-
     def _sides(
         self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None,
-        places: Places = ALL_ROWS,
+        index: RowIndex = ALL_ROWS,
     ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.propagate(user, item)
-        users, weight = self.students(batch)
+        users, weight = self.distinct_users(batch)
         of_users, of_items = self.student_slices(names)
-        h_user = self._encoded(take_rows(user, places.of_users(users)), noise, of_users)
+        h_user = self._encoded(take_rows(user, index.of_users(users)), noise, of_users)
         h_item = self._encoded(item, noise, of_items)
         sides = []
         for name in names:
             head = self.model.head(name)
             with self.consensus_streams.stream(self.model.names.index(name), h_user[name], h_item[name], users):
-                sides.append((*head.user(h_user[name], users), *head.item(h_item[name], places.items)))
+                sides.append((*head.user(h_user[name], users), *head.item(h_item[name], index.items)))
         self.consensus_streams.join()
         return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
 
-    def students(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def distinct_users(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """([b], [b]) the distinct users of the batch, and their weights."""
         kind = self.model.user.dtype
         rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
@@ -345,8 +293,8 @@ class HeadLosses:
             return slice(0, len(self.model.names)), slice(0, len(self.model.names))
         sides = []
         for looks in ("encodes_user", "encodes_item"):
-            found = [place for place, name in enumerate(self.model.names) if name in names and self._looks(name, looks)]
-            sides.append((min(found, default=0), max(found, default=0) + 1))
+            heads = [x for x, name in enumerate(self.model.names) if name in names and self._looks(name, looks)]
+            sides.append((min(heads, default=0), max(heads, default=0) + 1))
         return slice(*sides[0]), slice(*sides[1])
 
     def _looks(self, name: str, side: str) -> bool:
@@ -359,11 +307,11 @@ class HeadLosses:
         return {name: of_head.get(name, encoded[0]) for name in self.model.names}
 
     def _consensus_score(self, name: str, scores: Tensor, clip: dict[str, float]) -> Tensor:
-        said = self.objectives[name].consensus_score(scores)
-        return said.clamp(-clip[name], clip[name]) if name in clip else said
+        scores = self.objectives[name].consensus_score(scores)
+        return scores.clamp(-clip[name], clip[name]) if name in clip else scores
 
 
-def _divided(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
+def _split(tensor: Tensor, length: int, dimension: int) -> list[Tensor]:
     """The first `length` of a dimension, and the rest; their gradients are put side by side again in one go."""
     parts: list[Tensor] = list(torch.split(tensor, [length, tensor.shape[dimension] - length], dimension))
     return parts

@@ -38,7 +38,7 @@ class Best:
     rose:  the first of equals: a tie is no rise to be patient for
     state: parameters: of a head its single-branch model's, of the consensus the whole model's
     lists: [users, shown] of a consensus
-    votes: what the consensus was made of, see `Agreement.votes`
+    votes: what the consensus was made of, see `RankingConsensus.votes`
     """
 
     validation: float = -1.0
@@ -83,6 +83,17 @@ class Run:
                     best.votes = {
                         part: made_of[part] for part in made_of if name == CONSENSUS or part not in OF_IT_ALONE
                     }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run leaves behind, but for its history."""
+        best = {name: dict(vars(each)) for name, each in self.best.items()}
+        return {"epoch": self.epoch, "finished": self.finished, "model": self.model.state_dict(), "best": best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+        self.model.load_state_dict(state["model"])
+        self.best = {name: Best(**each) for name, each in state["best"].items()}
+        self.epoch, self.finished = state["epoch"], state["finished"]
 
     @cached_property
     def metric(self) -> str:
@@ -188,6 +199,5 @@ def make_model(
         return Model(
             data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
             encoder=encoder or made.make_encoder(), sharing=made.sharing, initial_std=made.initial_std,
-            selects=settings.training.selection == "one" and settings.several,
             held=held,
         )  # fmt: skip

@@ -1,4 +1,7 @@
-"""Algorithm 1: train the heads, let them agree, teach them what they agree on, keep the best."""
+"""Algorithm 1: train the heads, let them agree on a ranking, distil it, keep the best.
+
+The lines of the algorithm are numbered here and in `trainer.py`, as in docs/paper.md.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
 from concf.training.run import Run
-from concf.training.trainer import Trainer
+from concf.training.trainer import Parts, Trainer
 from concf.training.watchers import ProgressLines, note_of
 
 WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
@@ -49,6 +52,7 @@ def train(
     verbose: bool = False,
     watch: Callable[[dict[str, Any]], None] | None = None,
     watch_rankings: WatchRankings | None = None,
+    parts: Parts | None = None,
     data_folder: str | Path | None = None,
     group: ProcessGroup = ALONE,
 ) -> Run:
@@ -67,8 +71,10 @@ def train(
                 (two-stage distillation); the heads agree all the same, but are not taught what they agree on
     verbose:    where no progress bar shows, a line of standard error for every ranking
     watch:      called with every epoch's record
-    watch_rankings: called with every ranking: the epoch, the trainer (its `queue` holds the newest rankings) and the
-                lists [users, ...] of each head and consensus; of several processes each has its own users'
+    watch_rankings: called with every ranking: the epoch, the trainer (`trainer.consensus.queue` holds the newest
+                rankings) and the lists [users, ...] of each head and consensus; of several processes each has its own
+                users'
+    parts:      parts of a step that an ablation replaces, see `concf.experiments.paper.ablations`
     data_folder: where `data` is, for those who load the run
     group:      the processes that train together, see `group.joined`; all must be given the same, and `out` must be
                 one folder for all: the first of them writes there
@@ -80,6 +86,8 @@ def train(
         if folder is None:
             raise ConfigError("to resume, say `out`: the folder of the run")
         before = folder.description() | {"settings": folder.settings()}
+    if parts is not None and (folder is not None or group.several):
+        raise ConfigError("parts of a step are replaced in one process and in memory: leave `out` and `group` out")
     if group.sharded and folder is None:
         raise ConfigError("sharded tables: say `out`, a folder for the run; no process has the whole of it")
     if isinstance(settings, ConCFSettings) and preset is not None:
@@ -89,7 +97,7 @@ def train(
     trainer = Trainer(
         data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group),
         objectives=objectives, encoder=encoder, teacher=None if teacher is None else torch.as_tensor(teacher),
-        group=group,
+        parts=parts, group=group,
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
     if group.is_main:
@@ -99,7 +107,7 @@ def train(
             folder.resume(run, trainer)
         elif folder is not None and group.is_main:
             place = None if data_folder is None else str(Path(data_folder).absolute())
-            folder.begin(run, place, trainer.agreement.teacher)
+            folder.begin(run, place, trainer.consensus.teacher)
         _refuse_other_processes(run, trainer)
         watchers = [] if watch is None else [watch]
         if verbose and group.is_main and not shows():
@@ -114,11 +122,11 @@ def _all_epochs(
     run: Run, trainer: Trainer, folder: RunFolder | None, checkpoint_seconds: float,
     watchers: Sequence[Callable[[dict[str, Any]], None]], watch_rankings: WatchRankings | None,
 ) -> None:  # fmt: skip
-    """To the end, with a checkpoint every now and then."""
+    """Algorithm 1, lines 3 to 15, with a checkpoint every now and then."""
     group, saved = trainer.group, time.monotonic()
     with working("training", run.settings.training.epochs) as advance, kept_memory(run.model):
         advance(run.epoch)
-        while not run.finished:
+        while not run.finished:  # line 3: for t = 0, 1, ..., T_E
             group.refuse_orphan()
             record = _epoch(run, trainer, watch_rankings)
             if folder is not None:
@@ -132,6 +140,27 @@ def _all_epochs(
             advance(1, note_of(record, run.metric))
 
 
+def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> dict[str, Any]:
+    """One epoch, and every p epochs a consensus; each head and consensus is kept where its validation is best."""
+    epoch, period, last = run.epoch, run.settings.consensus.every, run.epoch == run.settings.training.epochs - 1
+    record = trainer.epoch(epoch)  # lines 4 to 12
+    _refuse_infinite(run, trainer.group)
+    if epoch % period == 0 or last:  # line 13
+        begin = time.perf_counter()
+        trainer.group.refuse_difference({"model": fingerprint(trainer.replicated)})
+        lists = trainer.consensus.update()  # lines 14, 15
+        record["validation"] = trainer.consensus.validate(lists)
+        record["agreement"] = trainer.consensus.agreement(lists)
+        run.notice(epoch, record["validation"], lists, trainer.consensus.votes, trainer.consensus.whole)
+        record["ranking_seconds"] = time.perf_counter() - begin
+        if watch_rankings is not None:
+            watch_rankings(epoch, trainer, lists)
+    run.history.append(record)
+    run.epoch += 1
+    run.finished = last or ("validation" in record and _patience_is_over(run, epoch))
+    return record
+
+
 def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
     """All must begin as one."""
     trainer.group.refuse_difference(
@@ -141,9 +170,9 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
             "settings": run.settings.model_dump_json(),
             "seed": str(run.seed),
             "kind of device": trainer.device.type,
-            "teacher": str(trainer.agreement.teacher),
+            "teacher": str(trainer.consensus.teacher),
             "checkpoint": str(run.epoch),
-            "model": fingerprint(trainer.alike),
+            "model": fingerprint(trainer.replicated),
             "way to hold tables": str(trainer.group.shards),
         }
     )
@@ -167,27 +196,6 @@ def _device(asked: str | torch.device | None, before: str | None, group: Process
     if device.type == "cuda" and group.several:
         torch.cuda.set_device(device)
     return device
-
-
-def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> dict[str, Any]:
-    """One epoch, and every p epochs the heads' agreement."""
-    chosen = run.settings
-    epoch, last = run.epoch, run.epoch == chosen.training.epochs - 1
-    record = trainer.epoch(epoch)
-    _refuse_infinite(run, trainer.group)
-    if epoch % chosen.consensus.every == 0 or last:
-        begin = time.perf_counter()
-        lists = trainer.agree()
-        record["validation"] = trainer.validate(lists)
-        record["agreement"] = trainer.agreement.shared(lists)
-        run.notice(epoch, record["validation"], lists, trainer.agreement.votes, trainer.agreement.whole)
-        record["ranking_seconds"] = time.perf_counter() - begin
-        if watch_rankings is not None:
-            watch_rankings(epoch, trainer, lists)
-    run.history.append(record)
-    run.epoch += 1
-    run.finished = last or ("validation" in record and _patience_is_over(run, epoch))
-    return record
 
 
 def _refuse_infinite(run: Run, group: ProcessGroup) -> None:

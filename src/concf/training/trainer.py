@@ -1,41 +1,69 @@
-"""The state of a run, one step and one epoch of it (the body of Algorithm 1)."""
+"""One epoch of Algorithm 1 and one step of it; `train.py` has the rest. Line numbers: docs/paper.md.
+
+What a step needs of streams, processes and sharded tables is behind two seams: `streams` (cuda_graphs.py) and `tables`
+(embeddings/). On a CPU and in one process both do nothing.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from concf.consensus.agreement import Agreement
+from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.errors import DataError
 from concf.evaluation.validation import Validation, sample
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.objectives import Objective, choose
-from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
 from concf.training.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.training.batches import Batch, Sampler
 from concf.training.config.settings import ConCFSettings
 from concf.training.cuda_graphs import CudaGraph, Streams
-from concf.training.embeddings.all_reduce import add_up, refuse_unsplittable
-from concf.training.embeddings.replicated import ReplicatedTables
-from concf.training.embeddings.row_index import Places, Rows
-from concf.training.embeddings.sharded import ShardedTables, refuse_unshardable
+from concf.training.embeddings.replicated import ITEMS, USERS, ReplicatedTables
+from concf.training.embeddings.row_index import Rows
+from concf.training.embeddings.sharded import ShardedTables, refuse_unshardable, refuse_unsplittable
 from concf.training.head_losses import HeadLosses
 from concf.training.run import make_model
 from concf.training.sampled_softmax import SampledSoftmax
 
 
+@dataclass(frozen=True)
+class Parts:
+    """What the paper's ablations replace: how heads lose, and how they agree."""
+
+    head_losses: type[HeadLosses] = HeadLosses
+    consensus: type[RankingConsensus] = RankingConsensus
+
+
+@dataclass
+class Term:
+    """A loss of every head on a batch, and the gradient of its weighted sum over heads.
+
+    loss:   [heads], without the weights
+    tables: on this term's rows of users and of items, [heads, n, d] each
+    others: on all other parameters
+    """
+
+    loss: Tensor
+    tables: list[Tensor] = field(default_factory=list)
+    others: list[Tensor] = field(default_factory=list)
+
+
 class Trainer:
-    """Model and weights of the heads of a run, and what they agree on."""
+    """The model, the weights of its heads, and what they agree on.
+
+    weights: [heads] lambda_x; initial: [heads] L^0_x (Eq. 15)
+    """
 
     def __init__(
         self,
@@ -47,57 +75,45 @@ class Trainer:
         objectives: Mapping[str, Objective] | None = None,
         encoder: EncoderMaker | None = None,
         teacher: Tensor | None = None,
+        parts: Parts | None = None,
         group: ProcessGroup = ALONE,
     ) -> None:
+        refuse_unsplittable(group, data)
         self.data, self.settings, self.seed, self.group = data, settings, seed, group
-        refuse_unsplittable(group, data, settings)
-        self.device = torch.device(device)
-        self.objectives = choose(settings.objectives, settings.losses, objectives)
-        self.model = make_model(data, settings, objectives, encoder, seed, group).to(self.device)
-        self.names = self.model.names
-        embeddings = {id(self.model.user), id(self.model.item)}
-        self.others = [part for part in self.model.parameters() if id(part) not in embeddings]
-        self.batch = settings.training.pairs_of_batch(data.train.nnz)
-        by_user = self.batch if settings.training.order == "users" else None
-        self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
-        self.head_losses = HeadLosses(self.model, self.objectives, data.train, by_user, self.sampled)
-        refuse_unshardable(group, settings, self.head_losses)
-        self.sharded = ShardedTables(group, self.model, self.head_losses) if group.sharded else None
-        self.tables = self.sharded or ReplicatedTables(self.model)
-        self.sampler = Sampler(data.train)
-        self.agreement = self._agreement(teacher)
-        self.noise = torch.Generator(self.device)
-        self.weights = torch.ones(len(self.names), device=self.device, dtype=self.model.user.dtype)  # lambda
-        self.initial = torch.ones_like(self.weights)  # L^0
+        self.device, parts = torch.device(device), parts or Parts()
+        self.model = make_model(data, settings, objectives, encoder, seed, group).to(self.device)  # line 1
+        self.weights = torch.ones(len(self.model.names), device=self.device, dtype=self.model.user.dtype)  # line 2
+        self.initial = torch.ones_like(self.weights)
         self.settling = torch.ones((), dtype=torch.bool, device=self.device)  # whether L^0 is overwritten
-        self.pull = torch.zeros_like(self.weights)  # the sum of Eq. 16's gradients in this epoch
+        self.weight_gradient = torch.zeros_like(self.weights)  # the sum of Eq. 16's gradients in this epoch
+        self.names = self.model.names
+        self.students = [name for name in self.names if name not in settings.consensus.undistilled]
+        self.batch_size = settings.training.pairs_of_batch(data.train.nnz)
+        by_user = self.batch_size if settings.training.order == "users" else None
+        self.sampler = Sampler(data.train)
+        self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
+        chosen = choose(settings.objectives, settings.losses, objectives)
+        self.head_losses = parts.head_losses(self.model, chosen, data.train, by_user, self.sampled)
+        refuse_unshardable(group, settings, self.head_losses)
+        kind = ShardedTables if group.sharded else ReplicatedTables
+        self.tables = kind(self.model, self.head_losses, group)
+        self.consensus = self._make_consensus(parts.consensus, teacher)
+        embeddings = {id(self.model.user), id(self.model.item)}
+        self.others = [each for each in self.model.parameters() if id(each) not in embeddings]
         self._make_optimisers()
+        self.noise = torch.Generator(self.device)
         self.streams = Streams(self.device, 2)
-        self._graph = CudaGraph(self._step, self.noise, not group.several)
-        self._drawn: dict[int, Batch] = {}
+        self.step = CudaGraph(self._step, self.noise, not group.several)
+        self._next: dict[int, Batch] = {}  # the pairs of the next epoch
 
-    def _agreement(self, teacher: Tensor | None) -> Agreement:
+    def _make_consensus(self, kind: type[RankingConsensus], teacher: Tensor | None) -> RankingConsensus:
         data, chosen = self.data, self.settings.training
         users, metric = sample(data.validated, chosen.validated_users, self.seed), fitting_metric(chosen.metric, data)
         validation = Validation(data, metric, self.device, self.group, users)
-        mine = self.group.share(data.train.shape[0])
-        ranked = None if self.sharded is None else partial(self.sharded.ranked, data.train[mine])
-        return Agreement(data, self.settings.consensus, self.seed, self.model, validation, teacher, ranked, self.group)
-
-    @property
-    def alike(self) -> list[Tensor]:
-        """The parameters that all processes hold."""
-        return list(self.others) if self.sharded else list(self.model.parameters())
-
-    @property
-    def queue(self) -> list[Tensor]:
-        """The newest rankings, [heads, users, M] each, the newest last; of several processes each holds its users'."""
-        return self.agreement.queue
-
-    @property
-    def consensus_target(self) -> Tensor:
-        """[users, L] the consensus that is taught, -1 at an empty place."""
-        return self.agreement.consensus_target
+        mine, ranked = self.group.share(data.train.shape[0]), None
+        if isinstance(self.tables, ShardedTables):
+            ranked = partial(self.tables.ranked, data.train[mine])
+        return kind(data, self.settings.consensus, self.seed, self.model, validation, teacher, ranked, self.group)
 
     def _make_optimisers(self) -> None:
         training, balance, on_gpu = self.settings.training, self.settings.balance, self.device.type == "cuda"
@@ -109,152 +125,138 @@ class Trainer:
         options = {"fused": True, "capturable": on_gpu} if balance.optimiser == "adam" else {}
         self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)
 
-    def _step(self, batch: Batch, teaching: bool) -> Tensor:
-        """[3, heads] L_CF, L_CL and the gradient scale G, after the parameters and weights were updated."""
-        rows = self.tables.fetched(batch, self.consensus_target if teaching else None)
-        with self.streams.stream(0):
-            copies = rows[0].copies(len(self.names), EVERY_HEAD, EVERY_HEAD)
-            own = self.head_losses.own(*copies, batch, self.noise, rows[0].places)
-            of_tables, of_others = self._gradients(self.weights * own, copies)
-            own = own.detach()  # nothing of its graph is left to the consensus loss's
-        consensus_loss = torch.zeros_like(self.weights)
-        if teaching:
-            with self.streams.stream(1):
-                copies = rows[-1].copies(len(self.names), *self.head_losses.student_slices(self._students()))
-                consensus_loss = self._consensus_loss(copies, batch, rows[-1].places)
-                of_consensus = self._gradients(
-                    self.settings.consensus.weight * self._consensus_weights() * consensus_loss, copies
-                )
-                consensus_loss = consensus_loss.detach()
-        self.streams.join()
-        if teaching:
-            of_tables += of_consensus[0]
-            if of_others:
-                of_others = list(torch._foreach_add(of_others, of_consensus[1]))
-        if self.group.several:
-            listed = None if self.settings.consensus.by == "softmax" else self.consensus_target
-            here = [] if self.sharded else of_tables  # those of sharded tables go to the rows' owners
-            own, consensus_loss = add_up(
-                self.group, self.head_losses, batch, listed, own, consensus_loss, here, of_others
-            )
-        scale, slope = self._share_gradients(of_tables, rows)
-        for parameter, gradient in zip(self.others, of_others, strict=True):
-            parameter.grad = gradient
-        with self.streams.stream(0):
-            if self.settings.balances:
-                self._balance(own, consensus_loss, scale, slope)
-        self.optimiser.step()
-        self.streams.end()
-        return torch.stack([own, consensus_loss, scale])
-
-    def _gradients(self, costs: Tensor, copies: tuple[Tensor, Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Of the sum of costs [heads]: on the copies of both tables, and on the parameters that are not embeddings."""
-        found = torch.autograd.grad(costs.sum(), [*copies, *self.others], materialize_grads=True)
-        self.head_losses.end()
-        return list(found[:2]), [part.contiguous() for part in found[2:]]  # the optimiser goes through memory
-
-    def _share_gradients(self, found: list[Tensor], rows: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-        """G_x and lambda_x dG_x / dlambda_x; the heads' gradients on their copies are summed on the embeddings.
-
-        found: lambda_x g_CF on users and items, [heads, n, d] each, then those of the consensus loss if there is one
-        """
-        squares, products = [], []
-        for place in (0, 1):
-            first = self.head_losses.student_slices(self._students())[place].start if len(found) > 2 else 0
-            square, product = self.tables.sums(place, found[place::2], rows, first)
-            squares.append(square)
-            products.append(product)
-        return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
-
-    def _students(self) -> list[str]:
-        return [name for name in self.names if name not in self.settings.consensus.undistilled]
-
-    def _consensus_loss(self, copies: tuple[Tensor, Tensor], batch: Batch, places: Places) -> Tensor:
-        chosen = self.settings.consensus
-        if chosen.by == "softmax":
-            return self.head_losses.peers(*copies, batch, self._students(), self.noise)
-        clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
-        return self.head_losses.consensus(
-            *copies, batch, self.consensus_target, chosen.length, self._students(), self.noise, clip, places
-        )
-
-    def _consensus_weights(self) -> Tensor:
-        limits = self.settings.consensus.weight_range
-        return self.weights if limits is None else self.weights.clamp(*limits)
-
-    def _balance(self, own: Tensor, consensus_loss: Tensor, scale: Tensor, slope: Tensor) -> None:
-        """One step on the weights (Eq. 15, 16); the model's gradients are only looked at.
-
-        slope: <lambda_x g_CF, g> / |g|. Where the consensus loss carries lambda_x too, lambda_x dG_x / dlambda_x is
-        G_x.
-        """
-        balance, chosen = self.settings.balance, self.settings.consensus
-        loss = self.weights * own if balance.ratio_of == "own" else own + chosen.weight * consensus_loss
-        self.initial.copy_(torch.where(self.settling & (loss > 0), loss, self.initial))  # 0 would be no measure
-        ratio = training_ratio(loss, self.initial, balance.exponent)
-        slope = (scale if chosen.weight_range is None else slope) / self.weights
-        self.pull += weight_gradient(scale, slope, ratio)
-        if balance.update == "batch":
-            self._move_weights(1)
-
-    def _move_weights(self, batches: int) -> None:
-        balance = self.settings.balance
-        self.weights.grad = self.pull / batches
-        self.weight_optimiser.step()
-        self.pull.zero_()
-        total = balance.total if balance.total is not None else float(len(self.names))
-        self.weights.copy_(normalise(self.weights, total, balance.floor))
+    @property
+    def replicated(self) -> list[Tensor]:
+        """The parameters that all processes hold."""
+        return list(self.others) if self.group.sharded else list(self.model.parameters())
 
     def epoch(self, epoch: int) -> dict[str, Any]:
         """One pass over the observed pairs; a loss that is not finite ends the run by name."""
         begin = time.perf_counter()
-        drawn = self._drawn.pop(epoch, None) or self._draw(epoch)
         self.noise.manual_seed(derive_seed(self.seed, epoch, 1, *([self.group.rank] if self.group.rank else [])))
-        teaching, reports = self.agreement.teaches(epoch), []
+        taught = self.consensus.is_taught(epoch)
         with self._precision():
-            for number, batch in enumerate(drawn.split(self.batch)):
-                if number < 2:
-                    self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
-                if self.sampled is not None:
-                    batch = replace(batch, drawn=self.sampled.draw(self.seed, epoch, number).to(self.device))
-                part = batch.part(self.group.share(len(batch))) if self.group.several else batch
-                reports.append(self._graph(part, teaching).clone())
+            steps = [self.step(batch, taught).clone() for batch in self.batches(epoch)]  # line 4
         if self.settings.balances and self.settings.balance.update == "epoch":
-            self._move_weights(len(reports))
-        del drawn  # before the next one is there
+            self._move_weights(len(steps))
         if epoch + 1 < self.settings.training.epochs:
-            self._drawn = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
-        steps = torch.stack(reports).cpu()  # [batches, 3, heads]
-        self._refuse_infinite(steps, epoch)
-        own, consensus_loss, scale = (dict(zip(self.names, row, strict=True)) for row in steps.mean(0).tolist())
+            self._next = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
+        report = torch.stack(steps).cpu()  # [batches, 3, heads]
+        self._refuse_infinite(report, epoch)
+        own, learned, scale = (dict(zip(self.names, row, strict=True)) for row in report.mean(0).tolist())
         weights = dict(zip(self.names, self.weights.tolist(), strict=True))
-        seconds = time.perf_counter() - begin
         return {
-            "epoch": epoch,
-            "loss": own,
-            "consensus_loss": consensus_loss,
-            "gradient": scale,
-            "weight": weights,
-            "seconds": seconds,
-        }
+            "epoch": epoch, "loss": own, "consensus_loss": learned, "gradient": scale, "weight": weights,
+            "seconds": time.perf_counter() - begin,
+        }  # fmt: skip
 
-    def end(self) -> None:
-        """Let go of what only further epochs need."""
-        self._graph.forget()
-        self._drawn.clear()
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """This process's part of every batch of an epoch."""
+        pairs = self._next.pop(epoch, None) or self._draw(epoch)
+        for number, batch in enumerate(pairs.split(self.batch_size)):
+            if number < 2:
+                self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
+            if self.sampled is not None:
+                batch = replace(batch, drawn=self.sampled.draw(self.seed, epoch, number).to(self.device))
+            yield batch.part(self.group.share(len(batch))) if self.group.several else batch
 
     def _draw(self, epoch: int) -> Batch:
         by_user = self.settings.training.order == "users"
         return self.sampler.epoch(self.seed, epoch, by_user).to(self.device)
 
-    def _refuse_infinite(self, steps: Tensor, epoch: int) -> None:
-        bad = (~steps.isfinite()).nonzero()
+    def _step(self, batch: Batch, taught: bool) -> Tensor:
+        """Lines 5 to 12: [3, heads] L_CF-x, L_CL-x and the gradient scale G_x of this batch.
+
+        Both terms, and later the heads' weights and the model's parameters, do not depend on each other: on a GPU they
+        go side by side, each in its stream.
+        """
+        rows = self.tables.fetch(batch, self.consensus.target if taught else None)
+        with self.streams.stream(0):
+            own = self._own_term(batch, rows[0])  # line 5: L_CF-x
+        learned = Term(torch.zeros_like(self.weights))  # lines 6, 7: in the warm-up L_x = L_CF-x
+        if taught:
+            with self.streams.stream(1):
+                learned = self._consensus_term(batch, rows[-1])  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
+        self.streams.join()
+        scale, slope = self._set_gradients(batch, rows, own, learned)  # line 10: of L = sum_x lambda_x L_x
+        if self.settings.balances:
+            with self.streams.stream(0):
+                self._balance(own.loss, learned.loss, scale, slope)  # line 11: L_b and lambda_x
+        self.optimiser.step()  # line 12: theta_s, theta_x
+        self.streams.end()
+        return torch.stack([own.loss, learned.loss, scale])
+
+    def _own_term(self, batch: Batch, rows: Rows) -> Term:
+        """lambda_x L_CF-x (Eq. 1-5)."""
+        copies = rows.copies(len(self.names), EVERY_HEAD, EVERY_HEAD)
+        loss = self.head_losses.own(*copies, batch, self.noise, rows.index)
+        return self._term(loss, self.weights, copies)
+
+    def _consensus_term(self, batch: Batch, rows: Rows) -> Term:
+        """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
+        chosen = self.settings.consensus
+        clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
+        weights = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
+        copies = rows.copies(len(self.names), *self.head_losses.student_slices(self.students))
+        loss = self.head_losses.consensus(
+            *copies, batch, self.consensus.target, chosen.length, self.students, self.noise, clip, rows.index
+        )
+        return self._term(loss, chosen.weight * weights, copies)
+
+    def _term(self, loss: Tensor, weights: Tensor, copies: tuple[Tensor, Tensor]) -> Term:
+        """The gradient of sum_x weights_x loss_x. loss, weights: [heads]; copies: each head's of users and items."""
+        gradients = torch.autograd.grad((weights * loss).sum(), [*copies, *self.others], materialize_grads=True)
+        self.head_losses.end()
+        others = [each.contiguous() for each in gradients[2:]]  # the optimiser goes through memory
+        return Term(loss.detach(), list(gradients[:2]), others)
+
+    def _set_gradients(
+        self, batch: Batch, rows: Sequence[Rows], own: Term, learned: Term
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Set every parameter's gradient: ([heads], [heads]) G_x and lambda_x dG_x / dlambda_x (Eq. 16).
+
+        Of several processes both losses become those of the whole batch.
+        """
+        others = list(torch._foreach_add(own.others, learned.others)) if learned.others else own.others
+        tables, losses = [*own.tables, *learned.tables], torch.stack([own.loss, learned.loss])
+        own.loss, learned.loss = self.tables.reduce(batch, self.consensus.target, losses, tables, others).unbind()
+        for parameter, gradient in zip(self.others, others, strict=True):
+            parameter.grad = gradient
+        first = [each.start for each in self.head_losses.student_slices(self.students)] if learned.tables else [0, 0]
+        sums = [self.tables.set_gradient(side, tables[side::2], rows, first[side]) for side in (USERS, ITEMS)]
+        squares, products = zip(*sums, strict=True)
+        return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
+
+    def _balance(self, own: Tensor, learned: Tensor, scale: Tensor, slope: Tensor) -> None:
+        """One step on the weights (Eq. 15, 16); the model's gradients are only looked at.
+
+        slope: <lambda_x g_CF, g> / |g|. Where the consensus loss carries lambda_x too, it is G_x.
+        """
+        balance, chosen = self.settings.balance, self.settings.consensus
+        loss = self.weights * own if balance.ratio_of == "own" else own + chosen.weight * learned
+        self.initial.copy_(torch.where(self.settling & (loss > 0), loss, self.initial))  # 0 would be no measure
+        ratio = training_ratio(loss, self.initial, balance.exponent)
+        slope = (scale if chosen.weight_range is None else slope) / self.weights
+        self.weight_gradient += weight_gradient(scale, slope, ratio)
+        if balance.update == "batch":
+            self._move_weights(1)
+
+    def _move_weights(self, batches: int) -> None:
+        balance = self.settings.balance
+        self.weights.grad = self.weight_gradient / batches
+        self.weight_optimiser.step()
+        self.weight_gradient.zero_()
+        total = balance.total if balance.total is not None else float(len(self.names))
+        self.weights.copy_(normalise(self.weights, total, balance.floor))
+
+    def _refuse_infinite(self, report: Tensor, epoch: int) -> None:
+        bad = (~report.isfinite()).nonzero()
         if len(bad):
             batch, part, head = bad[0].tolist()
             kind = ("loss", "consensus loss", "gradient")[part]
             raise DataError(
-                f"the {kind} of head {self.names[head]!r} is {steps[batch, part, head].item()} in epoch {epoch}, batch "
-                f"{batch}. The last good checkpoint is left as it was; try a lower training.learning_rate"
+                f"the {kind} of head {self.names[head]!r} is {report[batch, part, head].item()} in epoch {epoch}, "
+                f"batch {batch}. The last good checkpoint is left as it was; try a lower training.learning_rate"
             )
 
     @contextmanager
@@ -267,16 +269,24 @@ class Trainer:
         finally:
             torch.backends.cuda.matmul.allow_tf32 = before
 
-    def agree(self) -> dict[str, Tensor]:
-        """Rank everything, renew the consensus and the consensus target: the lists [users, ...] of each head and
-        consensus.
+    def end(self) -> None:
+        """Let go of what only further epochs need."""
+        self.step.forget()
+        self._next.clear()
 
-        Of several processes each ranks for its own users; the consensus target is everyone's. One head may rank for a
-        sample.
-        """
-        self.group.refuse_difference({"model": fingerprint(self.alike)})
-        return self.agreement.renewed()
+    def state_dict(self) -> dict[str, Any]:
+        """What the next epoch depends on, beside the model: random draws depend on seed and epoch alone."""
+        return {
+            "weights": self.weights, "initial": self.initial, "optimiser": self.optimiser.state_dict(),
+            "weight_optimiser": self.weight_optimiser.state_dict(), "consensus": self.consensus.state_dict(),
+        }  # fmt: skip
 
-    def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
-        """The validation figure of each."""
-        return self.agreement.validate(lists)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there. Of the optimisers only their state is taken, not what the settings say."""
+        self.weights.copy_(state["weights"])
+        self.initial.copy_(state["initial"])
+        self.consensus.load_state_dict(state["consensus"])
+        for name in ("optimiser", "weight_optimiser"):
+            optimiser: torch.optim.Optimizer = getattr(self, name)
+            parts = {int(number): part for number, part in state[name]["state"].items()}  # in JSON keys are text
+            optimiser.load_state_dict({"state": parts, "param_groups": optimiser.state_dict()["param_groups"]})

@@ -24,6 +24,7 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
+from concf.experiments.paper.ablations import ABLATIONS
 from concf.experiments.paper.plan import Cell
 from concf.experiments.paper.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.model.scorers import ListFunction
@@ -52,7 +53,8 @@ class _Setup:
         return choose_settings(self.cell.preset, words=[*words, *self.words])
 
     def train(self, settings: ConCFSettings, **options: Any) -> Run:
-        return train(self.data, settings, seed=self.cell.seed, device=self.device, **options)
+        parts = ABLATIONS.get(self.cell.variant)
+        return train(self.data, settings, seed=self.cell.seed, device=self.device, parts=parts, **options)
 
     def evaluate(self, recommender: Any) -> Evaluation:
         return evaluate(recommender, self.data, device=self.device)
@@ -154,7 +156,8 @@ def _steadiness(setup: _Setup) -> dict[str, Any]:
             places = [trainer.names.index(name) for name in PAPERS_FIVE]
             heads = [
                 steadiness_by_rank(
-                    trainer.queue[-1][place], [each[place] for each in trainer.queue], setup.data.test,
+                    trainer.consensus.queue[-1][place], [each[place] for each in trainer.consensus.queue],
+                    setup.data.test,
                     setup.data.valid, setup.data.evaluated,
                     temperature=chosen.consistency_temperature or chosen.temperature,
                 )
@@ -167,8 +170,8 @@ def _steadiness(setup: _Setup) -> dict[str, Any]:
             }
         if epoch % CURVE_EVERY == 0:
             one, _ = consensus(
-                trainer.queue[-1], trainer.agreement.window, trainer.model.n_items,
-                trainer.consensus_target.shape[1] + 100,
+                trainer.consensus.queue[-1], trainer.consensus.window, trainer.model.n_items,
+                trainer.consensus.target.shape[1] + 100,
                 voters=[0], top_k=chosen.top_k or trainer.model.n_items, temperature=chosen.temperature,
                 consistency_temperature=chosen.consistency_temperature,
             )  # fmt: skip

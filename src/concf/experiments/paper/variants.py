@@ -11,7 +11,7 @@ SIZES = (32, 48, 64, 80, 96)
 SIDE_BY_SIDE = ("model.sharing=none", "balance.on=false", "consensus.weight=0", "training.watch=all")
 
 # A head sees a sixth of the pairs in an epoch and rises for long: no early stop.
-ONE_HEAD_A_PAIR = ("training.selection=one", "training.patience=none")
+ONE_HEAD_A_PAIR = ("training.patience=none",)
 
 
 def _five(objective: str) -> str:
@@ -64,7 +64,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
         *SIDE_BY_SIDE, "consensus.every=1", "consensus.window=20", "training.epochs=101", "training.patience=none",
     ),
     "homogeneous": (_five("multinomial"),),
-    "PCL": (_five("multinomial"), "consensus.by=softmax"),
+    "PCL": (_five("multinomial"),),
     "distillation": (),
     "without balancing": ("balance.on=false",),
     "weights per epoch": ("balance.update=epoch",),

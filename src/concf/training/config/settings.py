@@ -86,9 +86,6 @@ class TrainingSettings(Settings):
     watch: str = Field(
         CONSENSUS, description="whose validation stops the run: the consensus, a head by name, or all of them"
     )
-    selection: Literal["all", "one"] = Field(
-        "all", description="one: a pair trains a single head, drawn by Gumbel-softmax (ConCF-S)"
-    )
     tf32: bool = Field(True, description="on a GPU: products with 10 bits of mantissa")
 
     def pairs_of_batch(self, pairs: int) -> int:
@@ -130,19 +127,9 @@ class ConCFSettings(Settings):
             )
         if self.balances and self.model.sharing == "none":
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
-        if self.training.selection == "one" and self.model.sharing == "none":
-            raise ValueError(
-                "training.selection = 'one' chooses a head by the shared embedding; sharing 'none' has none"
-            )
-        if self.training.selection == "one" and self.losses.softmax_samples is not None:
-            raise ValueError("losses.softmax_samples: with training.selection = 'one' a softmax is over all items")
         if self.training.watch not in (*self.heads, CONSENSUS, R_CONSENSUS, EVERYTHING):
             raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
-        if self.consensus.by == "softmax" and self.training.watch == R_CONSENSUS:
-            raise ValueError(f"training.watch = {R_CONSENSUS!r}: with consensus.by = 'softmax' there is none")
-        if self.consensus.rerank and (
-            self.consensus.by == "softmax" or self.consensus.consistency_temperature is not None
-        ):
+        if self.consensus.rerank and self.consensus.consistency_temperature is not None:
             raise ValueError("consensus.rerank weighs ranks, not consistency: set consistency_temperature = none")
         if self.several and set(self.heads) <= set(self.consensus.non_voting):
             raise ValueError("consensus.non_voting names every head: none is left to vote")

@@ -1,4 +1,4 @@
-"""Which rows of the embedding tables are at hand: all of them, or those that a step has fetched; which are distinct."""
+"""Which rows of the embedding tables a process has: all, or those that a step has fetched; which are distinct."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from concf.training.batches import Among
 
 
 @dataclass(frozen=True)
-class Places:
+class RowIndex:
     """[n] the users and [m] the items whose rows are at hand, ascending; None: all of them."""
 
     users: Tensor | None = None
@@ -21,14 +21,14 @@ class Places:
 
     def of_users(self, users: Tensor) -> Tensor:
         """At which rows those users are."""
-        return _found(self.users, users)
+        return _rows(self.users, users)
 
     def of_items(self, items: Tensor) -> Tensor:
         """At which rows those items are."""
-        return _found(self.items, items)
+        return _rows(self.items, items)
 
 
-ALL_ROWS = Places()
+ALL_ROWS = RowIndex()
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Rows:
 
     user: Tensor
     item: Tensor
-    places: Places = ALL_ROWS
+    index: RowIndex = ALL_ROWS
 
     def copies(self, heads: int, of_users: slice, of_items: slice) -> tuple[Tensor, Tensor]:
         """([h, n, d], [h, m, d]) the rows as leaves, one for each of those runs of heads, of so many in all."""
@@ -48,34 +48,34 @@ class Rows:
         return user, item
 
 
-def _found(held: Tensor | None, asked: Tensor) -> Tensor:
-    return asked if held is None else torch.searchsorted(held, asked.to(held.dtype)).to(asked.dtype)
+def _rows(held: Tensor | None, ids: Tensor) -> Tensor:
+    return ids if held is None else torch.searchsorted(held, ids.to(held.dtype)).to(ids.dtype)
 
 
-def marked(places: Tensor, n: int) -> Tensor:
-    """The distinct ones of the places, of 0 .. n-1, ascending."""
-    return torch.zeros(n, dtype=torch.bool, device=places.device).index_fill_(0, places.long(), True).nonzero()[:, 0]
+def unique(ids: Tensor, n: int) -> Tensor:
+    """The distinct ids, of 0 .. n-1, ascending."""
+    return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill_(0, ids.long(), True).nonzero()[:, 0]
 
 
 def distinct(
-    places: Tensor, n: int, kind: torch.dtype, most: int | None = None, among: Among | None = None
+    ids: Tensor, n: int, kind: torch.dtype, most: int | None = None, among: Among | None = None
 ) -> tuple[Tensor | slice, Tensor]:
-    """(rows, weights) that count each distinct one of the places [B] (of 0 .. n-1) once.
+    """(rows, weights) that count each distinct one of the ids [B] (of 0 .. n-1) once.
 
     most: no more than so many are distinct; None: not known. On a GPU, where shapes must stay the same, so many rows,
     those to spare with weight 0, or all rows with weight 1 / multiplicity; elsewhere as many as there are.
-    among: the places of all processes, of which each is counted by one alone: the one that has its last row
+    among: the ids of all processes, of which each is counted by one alone: the one that has its last row
     """
-    row = torch.arange(len(places), device=places.device)
-    everyone, at = (places, row) if among is None else among
-    if places.is_cuda and (most is None or most >= len(everyone)):  # in all processes alike
-        one = torch.ones(len(everyone), dtype=kind, device=places.device)
-        times = torch.zeros(n, dtype=kind, device=places.device).index_add_(0, everyone, one)
-        return slice(None), 1 / times[places]
-    every_row = torch.arange(len(everyone), device=places.device)
-    last = torch.full((n,), -1, device=places.device).scatter_reduce_(0, everyone, every_row, "amax")
-    if places.is_cuda and most is not None:
-        rows = torch.nonzero_static(last[places] == at, size=most, fill_value=-1)[:, 0]
+    row = torch.arange(len(ids), device=ids.device)
+    everyone, at = (ids, row) if among is None else among
+    if ids.is_cuda and (most is None or most >= len(everyone)):  # in all processes alike
+        one = torch.ones(len(everyone), dtype=kind, device=ids.device)
+        times = torch.zeros(n, dtype=kind, device=ids.device).index_add_(0, everyone, one)
+        return slice(None), 1 / times[ids]
+    every_row = torch.arange(len(everyone), device=ids.device)
+    last = torch.full((n,), -1, device=ids.device).scatter_reduce_(0, everyone, every_row, "amax")
+    if ids.is_cuda and most is not None:
+        rows = torch.nonzero_static(last[ids] == at, size=most, fill_value=-1)[:, 0]
         return rows.clamp(min=0), (rows >= 0).to(kind)
     rows = last[last >= 0]
     if among is not None:

@@ -1,4 +1,4 @@
-"""Embedding tables divided by rows: each process holds a run of the users and of the items.
+"""Embedding tables sharded by rows: each process holds a run of the users and of the items.
 
 A step fetches the rows that this process's part of the batch needs from those who hold them, and sends their gradients
 back. So the optimiser, and its state, are those of the rows that a process holds.
@@ -14,32 +14,33 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.agreement import not_finite
+from concf.consensus.ranking_consensus import not_finite
+from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking_blocks import Block, rank_blocks
 from concf.model.model import Model
 from concf.runtime.process_group import ProcessGroup
 from concf.training.batches import Batch
 from concf.training.config.settings import ConCFSettings
-from concf.training.embeddings.replicated import summed
-from concf.training.embeddings.row_index import Places, Rows, marked
+from concf.training.embeddings.replicated import ReplicatedTables, summed
+from concf.training.embeddings.row_index import RowIndex, Rows, unique
 from concf.training.head_losses import HeadLosses
 
 BLOCK = 1 << 16  # items whose vectors travel at a time
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """Rows of one table that this process needs, and those that the others need of it.
 
-    places: [n] which, ascending; wanted: how many of them each process holds
-    own:    [m] rows of this process, one process's wishes after the other's; given: how many each of them gets
+    ids:      [n] which, ascending; received: how many of them come from each process
+    own:      [m] rows of this process, one process's requests after the other's; sent: how many each of them gets
     """
 
-    places: Tensor
-    wanted: list[int]
+    ids: Tensor
+    received: list[int]
     own: Tensor
-    given: list[int]
+    sent: list[int]
 
 
 class ShardedTable:
@@ -50,54 +51,54 @@ class ShardedTable:
         self.begin = group.share(n).start
         self.starts = torch.tensor([group.share(n, rank).start for rank in range(1, group.size)], device=device)
 
-    def ask(self, places: Tensor) -> Asked:
-        """Tell those who hold them which rows are needed. places: [n] ascending, each once."""
+    def request(self, ids: Tensor) -> Request:
+        """Tell those who hold them which rows are needed. ids: [n] ascending, each once."""
         group, one = self.group, [1] * self.group.size
-        ends = [0, *torch.searchsorted(places, self.starts).tolist(), len(places)]
-        wanted = [end - begin for begin, end in pairwise(ends)]
-        given = group.exchange(torch.tensor(wanted), one, one).tolist()
-        return Asked(places, wanted, group.exchange(places, wanted, given) - self.begin, given)
+        ends = [0, *torch.searchsorted(ids, self.starts).tolist(), len(ids)]
+        received = [end - begin for begin, end in pairwise(ends)]
+        sent = group.exchange(torch.tensor(received), one, one).tolist()
+        return Request(ids, received, group.exchange(ids, received, sent) - self.begin, sent)
 
-    def fetch(self, table: Tensor, asked: Asked) -> Tensor:
-        """[g, n, d] the rows asked for. table: [g, rows of this process, d]."""
-        rows = table.detach()[:, asked.own].transpose(0, 1)
-        return self.group.exchange(rows, asked.given, asked.wanted).transpose(0, 1).contiguous()
+    def fetch(self, table: Tensor, request: Request) -> Tensor:
+        """[g, n, d] the rows requested. table: [g, rows of this process, d]."""
+        rows = table.detach()[:, request.own].transpose(0, 1)
+        return self.group.exchange(rows, request.sent, request.received).transpose(0, 1).contiguous()
 
-    def give_back(self, gradients: Tensor, asked: Asked, among: Tensor) -> Tensor:
+    def give_back(self, gradients: Tensor, request: Request, among: Tensor) -> Tensor:
         """[h, t, d] the sums of all processes' gradients on the rows `among` [t] of this one.
 
-        gradients: [h, n, d] of this process on the rows asked for; added up process by process, always in one order
+        gradients: [h, n, d] of this process on the rows requested; added up process by process, always in one order
         """
-        found = self.group.exchange(gradients.transpose(0, 1), asked.wanted, asked.given)  # [m, h, d]
-        total = found.new_zeros(len(among), *found.shape[1:])
-        at = torch.searchsorted(among, asked.own)
-        for rows, theirs in zip(torch.split(at, asked.given), torch.split(found, asked.given), strict=True):
-            total.index_add_(0, rows, theirs)
+        parts = self.group.exchange(gradients.transpose(0, 1), request.received, request.sent)  # [m, h, d]
+        total = parts.new_zeros(len(among), *parts.shape[1:])
+        at = torch.searchsorted(among, request.own)
+        for rows, part in zip(torch.split(at, request.sent), torch.split(parts, request.sent), strict=True):
+            total.index_add_(0, rows, part)
         return total.transpose(0, 1).contiguous()
 
 
 @dataclass(frozen=True)
 class Fetched(Rows):
-    """Rows of users and items, and how they were asked for."""
+    """Rows of users and items, and how they were requested."""
 
-    asked: tuple[Asked, ...] = ()
+    requests: tuple[Request, ...] = ()
 
     @classmethod
-    def of(cls, user: Tensor, item: Tensor, users: Asked, items: Asked) -> Fetched:
-        """The rows that were asked for so."""
-        return cls(user, item, Places(users.places, items.places), (users, items))
+    def of(cls, user: Tensor, item: Tensor, users: Request, items: Request) -> Fetched:
+        """The rows that came for these requests."""
+        return cls(user, item, RowIndex(users.ids, items.ids), (users, items))
 
 
-class ShardedTables:
+class ShardedTables(ReplicatedTables):
     """The tables of users and items of a model that holds its share of both."""
 
-    def __init__(self, group: ProcessGroup, model: Model, head_losses: HeadLosses) -> None:
-        self.group, self.model, self.head_losses = group, model, head_losses
+    def __init__(self, model: Model, head_losses: HeadLosses, group: ProcessGroup) -> None:
+        super().__init__(model, head_losses, group)
         device = model.user.device
         self.users, self.items = (ShardedTable(group, n, device) for n in (model.n_users, model.n_items))
 
-    def fetched(self, batch: Batch, consensus_target: Tensor | None) -> Sequence[Rows]:
-        """What a step needs: the rows of the batch, and with a consensus target also those of what is taught."""
+    def fetch(self, batch: Batch, consensus_target: Tensor | None) -> Sequence[Rows]:
+        """The rows for the heads' own losses and, if there is a consensus target, those for the consensus loss."""
         own = self._for_batch(batch)
         return [own] if consensus_target is None else [own, self._for_target(batch, consensus_target, own)]
 
@@ -105,31 +106,34 @@ class ShardedTables:
         """The rows of the batch's users and items, and of those that stand for all items."""
         read = self.head_losses.items_read(batch)
         assert read is not None  # else refused
-        users, items = marked(batch.user, self.users.n), marked(read, self.items.n)
-        asked = self.users.ask(users), self.items.ask(items)
-        user, item = self.users.fetch(self.model.user, asked[0]), self.items.fetch(self.model.item, asked[1])
-        return Fetched.of(user, item, *asked)
+        users, items = unique(batch.user, self.users.n), unique(read, self.items.n)
+        requests = self.users.request(users), self.items.request(items)
+        user, item = self.users.fetch(self.model.user, requests[0]), self.items.fetch(self.model.item, requests[1])
+        return Fetched.of(user, item, *requests)
 
     def _for_target(self, batch: Batch, consensus_target: Tensor, before: Fetched) -> Fetched:
-        """The rows of the items that its users are taught, beside those of the users, which are there."""
-        listed = consensus_target[self.head_losses.students(batch)[0]].flatten()
-        if (listed < 0).any():  # an empty place reads some row, to no effect; a list is not longer than there are rows
+        """The rows of the items in its users' targets, beside those of the users, which are there."""
+        listed = consensus_target[self.head_losses.distinct_users(batch)[0]].flatten()
+        if (listed < 0).any():  # an empty rank reads some row, to no effect; a list is not longer than there are rows
             listed = torch.cat([listed[listed >= 0], torch.arange(consensus_target.shape[1]).to(listed)])
-        asked = self.items.ask(marked(listed, self.items.n))
-        return Fetched.of(before.user, self.items.fetch(self.model.item, asked), before.asked[0], asked)
+        request = self.items.request(unique(listed, self.items.n))
+        return Fetched.of(before.user, self.items.fetch(self.model.item, request), before.requests[0], request)
 
-    def sums(self, place: int, found: list[Tensor], rows: Sequence[Rows], first: int) -> tuple[Tensor, Tensor]:
-        """([heads], [heads]) |whole|^2 and <mine, whole> of `sums_of_groups`, over the rows of all processes.
+    def reduce(
+        self, batch: Batch, consensus_target: Tensor, losses: Tensor, tables: list[Tensor], others: list[Tensor]  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
+        """[2, heads] both losses on the whole batch; gradients on tables go to those who hold the rows, later."""
+        self.group.all_reduce([losses, *others])
+        return losses
 
-        The gradient of the table, that of all processes, is set.
-
-        place: 0 users, 1 items; found: [heads, n, d] on the rows of the batch, then those of the consensus loss if
-        there is one
-        """
-        table, parameter = (self.users, self.items)[place], (self.model.user, self.model.item)[place]
-        asked = [each.asked[place] for each in rows if isinstance(each, Fetched)]
-        touched = marked(torch.cat([each.own for each in asked]), parameter.shape[1])
-        back = [table.give_back(each, how, touched) for each, how in zip(found, asked, strict=True)]
+    def set_gradient(
+        self, side: int, gradients: list[Tensor], rows: Sequence[Rows], first: int
+    ) -> tuple[Tensor, Tensor]:
+        """As for replicated tables: of the rows that this process holds, the sums over all processes."""
+        table, parameter = (self.users, self.items)[side], (self.model.user, self.model.item)[side]
+        requests = [each.requests[side] for each in rows if isinstance(each, Fetched)]
+        touched = unique(torch.cat([each.own for each in requests]), parameter.shape[1])
+        back = [table.give_back(each, request, touched) for each, request in zip(gradients, requests, strict=True)]
         total, square, product = summed(back, first, len(parameter))
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -138,21 +142,21 @@ class ShardedTables:
         return square, product
 
     @torch.no_grad()
-    def ranked(self, seen: csr_array, k: int, asked: Tensor | None = None) -> dict[str, Tensor]:
+    def ranked(self, seen: csr_array, k: int, users: Tensor | None = None) -> dict[str, Tensor]:
         """[users of this process, k] int32 each head's lists.
 
-        seen: [users of this process, items] what is left out; asked: [e] only those of its users; None: all
+        seen: [users of this process, items] what is left out; users: [e] only those of its users; None: all
         """
-        seen = seen if asked is None else seen[asked.cpu().numpy()]
-        return {name: self._ranked(name, k, seen, asked) for name in self.model.names}
+        seen = seen if users is None else seen[users.cpu().numpy()]
+        return {name: self._ranked(name, k, seen, users) for name in self.model.names}
 
-    def _ranked(self, name: str, k: int, seen: csr_array, asked: Tensor | None) -> Tensor:
+    def _ranked(self, name: str, k: int, seen: csr_array, users: Tensor | None) -> Tensor:
         held = self.group.share(self.users.n)
-        users = torch.arange(held.start, held.stop, device=self.model.user.device)
-        vectors, _ = self.model.head(name).user(self._encoded(name, self.model.user), users)
+        mine = torch.arange(held.start, held.stop, device=self.model.user.device)
+        vectors, _ = self.model.head(name).user(self._encoded(name, self.model.user), mine)
         if self.group.any(not bool(vectors.isfinite().all())):
             raise not_finite(name)
-        vectors = vectors if asked is None else vectors[asked]
+        vectors = vectors if users is None else vectors[users]
         return rank_blocks(vectors.contiguous(), self._blocks(name, vectors.shape[1]), k, seen)
 
     def _blocks(self, name: str, size: int) -> Iterator[Block]:
@@ -164,9 +168,9 @@ class ShardedTables:
                 end = min(begin + BLOCK, held.stop)
                 whole = torch.empty(end - begin, size + 1, dtype=kind, device=device)
                 if rank == self.group.rank:
-                    places = torch.arange(begin, end, device=device)
+                    items = torch.arange(begin, end, device=device)
                     rows = self.model.item[:, begin - held.start : end - held.start]
-                    vectors, bias = self.model.head(name).item(self._encoded(name, rows), places)
+                    vectors, bias = self.model.head(name).item(self._encoded(name, rows), items)
                     whole = torch.cat([vectors, bias[:, None]], 1).contiguous()
                 whole = self.group.broadcast(whole, rank)
                 if not whole.isfinite().all():
@@ -175,11 +179,18 @@ class ShardedTables:
 
     def _encoded(self, name: str, rows: Tensor) -> Tensor:
         """[n, size] of one head."""
-        place = self.model.names.index(name)
+        x = self.model.names.index(name)
         if self.model.encoder.divides:
-            group = rows if len(rows) == 1 else rows[place : place + 1]
-            return self.model.encode(group, heads=slice(place, place + 1))[0]
-        return self.model.encode(rows)[place]
+            own = rows if len(rows) == 1 else rows[x : x + 1]
+            return self.model.encode(own, heads=slice(x, x + 1))[0]
+        return self.model.encode(rows)[x]
+
+
+def refuse_unsplittable(group: ProcessGroup, data: Split) -> None:
+    """Refuse what cannot be split among processes."""
+    users = data.train.shape[0]
+    if group.size > users:
+        raise ConfigError(f"{group.size} processes for {users} users: expected no more processes than users")
 
 
 def refuse_unshardable(group: ProcessGroup, settings: ConCFSettings, head_losses: HeadLosses) -> None:
@@ -200,10 +211,6 @@ def refuse_unshardable(group: ProcessGroup, settings: ConCFSettings, head_losses
         raise ConfigError(
             f"sharded tables: {whole[0]!r} looks at all items in every step. Leave it out{fix}, take the preset "
             "reference, or do not divide"
-        )
-    if settings.several and settings.consensus.by == "softmax":
-        raise ConfigError(
-            "sharded tables: consensus.by = 'softmax' looks at all items. Choose 'ranks', or do not divide"
         )
     if settings.several and settings.consensus.rerank:
         raise ConfigError(

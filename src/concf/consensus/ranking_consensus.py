@@ -1,0 +1,226 @@
+"""The consensus of a run over time: everyone's rankings, their queue, the consensus, and the target made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from math import exp
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from concf.consensus.consensus import NOTHING, consensus, consistencies
+from concf.consensus.fixed_voters import fixed_voter
+from concf.consensus.reranker import Reranked, Reranker
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS, ConsensusSettings
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.evaluation.ranking import Seen, rank, rank_everyone
+from concf.evaluation.validation import Validation, shared_items
+from concf.model.model import Model
+from concf.model.scorers import Factors
+from concf.runtime.process_group import ALONE, ProcessGroup
+
+RankHeads = Callable[[int, Tensor | None], dict[str, Tensor]]
+
+
+class RankingConsensus:
+    """Every p epochs the heads rank all items for every user, and agree (Algorithm 1, lines 14 and 15).
+
+    queue:  Q, the newest rankings, [voters, users, M] int32 each, the newest last; of several processes each holds its
+            own users'
+    window: the rankings over which consistency is measured
+    target: [users, L] int32 the consensus that students learn from, -1 where it is shorter
+    rank_heads: gives the lists of each head, of a length, for some of this process's users or all; None: they are
+            ranked here, by a model that this process holds whole
+    """
+
+    def __init__(
+        self, data: Split, settings: ConsensusSettings, seed: int, model: Model, validation: Validation,
+        teacher: Tensor | None = None, rank_heads: RankHeads | None = None, group: ProcessGroup = ALONE,
+    ) -> None:  # fmt: skip
+        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, group
+        self.heads, self.device, self.rank_heads = model.names, model.user.device, rank_heads
+        self.several = len(self.heads) > 1
+        self.users = group.share(data.train.shape[0])  # those that this process ranks for
+        self.seen, self.validation = Seen(data.train, self.device), validation
+        self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for everyone
+        n_items = model.n_items
+        self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
+        voters = [*self.heads, *settings.fixed_names]
+        self.voters = [x for x, name in enumerate(voters) if name not in settings.non_voting]
+        self.fixed_rankings = self._rank_fixed_voters()
+        self.voter_weights: list[float] = []
+        self.reranker = self._make_reranker() if self.several and settings.rerank else None
+        self.reranked: Reranked | None = None  # the newest consensus
+        self.queue: list[Tensor] = []
+        self.window: list[Tensor] = []
+        self.n_rankings = 0
+        self._voted: tuple[Tensor, list[Tensor]] | None = None  # the ranking of the newest consensus, and its window
+        length = settings.length + settings.tail if settings.tail is not None else len(self.voters) * self.top_k
+        size = model.n_users, min(length, n_items)
+        self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
+        self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
+
+    def _learn_from(self, teacher: Tensor) -> str:
+        """Take the lists as the target, once and for all; their SHA-256."""
+        users, items = self.model.n_users, self.model.n_items
+        if teacher.ndim != 2 or len(teacher) != users or not teacher.shape[1]:
+            raise ConfigError(f"teacher: expected ranked lists [{users} users, L], L > 0, found {list(teacher.shape)}")
+        unknown = teacher[(teacher < NOTHING) | (teacher >= items)]
+        if len(unknown):
+            raise ConfigError(f"teacher: expected items below {items} and -1 for none, found item {int(unknown[0])}")
+        length = min(teacher.shape[1], self.target.shape[1])
+        self.target[:, :length] = teacher[:, :length].to(self.target)
+        return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
+
+    def _rank_fixed_voters(self) -> Tensor:
+        """[fixed voters, users, M] the rankings of those who vote without learning."""
+        names = self.settings.fixed_voters if self.several else ()
+        lists = [fixed_voter(name).ranking(self.data.train, self.kept, self.seed, self.users) for name in names]
+        empty = torch.empty(0, self.users.stop - self.users.start, self.kept, dtype=torch.int32)
+        return (torch.stack(lists) if lists else empty).to(self.device)
+
+    def _make_reranker(self) -> Reranker:
+        train, temperature = self.data.train, self.settings.temperature
+        return Reranker(train, self.validation, self.top_k, temperature, self.users, self.device, self.group)
+
+    def voting_heads(self) -> list[str]:
+        """The heads whose vectors the re-ranker has features of."""
+        return [name for name in self.heads if name not in self.settings.non_voting]
+
+    def is_taught(self, epoch: int) -> bool:
+        """Whether the consensus loss counts in that epoch: the warm-up is over (Algorithm 1, line 6)."""
+        if self.teacher:
+            return self.settings.weight > 0
+        ready = self.n_rankings >= (1 if self.settings.newest_votes else 2)
+        return self.several and self.settings.weight > 0 and ready and epoch >= self.settings.first_consensus_epoch
+
+    def update(self) -> dict[str, Tensor]:
+        """Rank everything, update Q and the consensus: the lists [users, ...] of each head and consensus.
+
+        Of several processes each ranks for its own users; the target is everyone's.
+        """
+        length = max(self.kept, self.validation.depth)
+        if self.rank_heads is not None:
+            factors = {}
+            lists = self.rank_heads(length, None if self.ranks_all else self.validation.users)
+        else:
+            factors = self.model.factors()
+            lists = {name: self._rank(name, factors[name], length) for name in self.heads}
+        return lists | self._agree(lists, factors) if self.several else lists
+
+    def _rank(self, name: str, factors: Factors, k: int) -> Tensor:
+        if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
+            raise not_finite(name)
+        if self.ranks_all:
+            return rank_everyone(factors, k, self.seen, self.users)
+        users = self.users.start + self.validation.users.cpu().numpy()
+        return torch.from_numpy(rank(factors, users, k, seen=self.data.train, device=self.device)).to(self.device)
+
+    def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:
+        """The RC- and the R-consensus (Eq. 10-12) of the heads' lists and the fixed voters'; the target is renewed."""
+        chosen = self.settings
+        newest = torch.cat([torch.stack([each[:, : self.kept] for each in lists.values()]), self.fixed_rankings])
+        self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
+        self.n_rankings += 1
+        self.voter_weights = self._weigh_voters(newest)
+        if chosen.window_moves:
+            self.window = self.queue[-chosen.window :]
+        ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
+        self._voted = ranking, list(self.window)
+        both, by_rank = consensus(
+            ranking, self.window, self.model.n_items, self._list_length(), voters=self.voters,
+            voter_weights=self.voter_weights, top_k=self.top_k, temperature=chosen.temperature,
+            consistency_temperature=chosen.consistency_temperature,
+        )  # fmt: skip
+        if self.reranker is not None:
+            heads = [factors[name] for name in self.voting_heads()]
+            self.reranked = self.reranker(both, [ranking[x] for x in self.voters], self.voter_weights, heads)
+            both = self.reranked.lists
+        if not self.teacher:
+            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
+        if not chosen.window_moves and self.n_rankings == chosen.window + 1:
+            self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
+        return {CONSENSUS: both, R_CONSENSUS: by_rank}
+
+    def _weigh_voters(self, newest: Tensor) -> list[float]:
+        """exp(-(1 - v / the best v) / voter_temperature) of each voter, v the validation of its newest ranking."""
+        temperature = self.settings.voter_temperature
+        if temperature is None:
+            return [1.0] * len(self.voters)
+        scores = [self.validation(newest[x]) for x in self.voters]
+        best = max(scores)
+        return [exp((score / best - 1) / temperature) if best else 1.0 for score in scores]
+
+    def _list_length(self) -> int:
+        """Length of a consensus: to learn from, to validate by, and to recommend from.
+
+        `shown` are left to every user when what it holds out is taken out of its list. The test part is not looked at:
+        it is taken to be as long as the validation part, as most protocols make it. Where it is longer, its longest
+        rows leave somewhat fewer.
+        """
+        longest = int(np.diff(self.data.valid.indptr).max())
+        shown = self.settings.shown + 2 * longest
+        return int(min(max(self.target.shape[1], shown, self.validation.depth), self.model.n_items))
+
+    def votes(self) -> dict[str, Tensor]:
+        """What the newest consensus was made of, of all users.
+
+        items: [voters, users, K] int32 the first K items of each head and fixed voter, -1 where there are fewer;
+        consistency: [voters, users, K] C (Eq. 11), 0 without it; voter_weights: [voters], 0 for one that does not vote;
+        reranked: [users, L] the re-ranker's score of each item of the list
+        """
+        if self._voted is None:
+            return {}
+        ranking, window = self._voted
+        items, temperature = ranking[:, :, : self.top_k], self.settings.consistency_temperature
+        weights = torch.zeros(len(items), dtype=torch.float64)
+        weights[self.voters] = torch.tensor(self.voter_weights, dtype=torch.float64)
+        if temperature is None or not window:
+            consistency = torch.zeros(items.shape, device=items.device)
+        else:
+            consistency = consistencies(items, window, self.model.n_items, temperature)
+        votes = {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
+        return votes if self.reranked is None else votes | {"reranked": self.whole(self.reranked.scores)}
+
+    def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
+        """A copy of lists [this process's users, ...], of all users; where tables are sharded, so are lists."""
+        return lists.clone() if self.rank_heads else self.group.gather(lists, self.model.n_users, dim).clone()
+
+    def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
+        """The validation metric of each; a re-ranked consensus is validated by cross-fitting over users."""
+        validated = dict(lists)
+        if self.reranked is not None and CONSENSUS in lists:
+            validated[CONSENSUS] = self.reranked.cross_fitted
+        users = self.validation.users if self.ranks_all else slice(None)
+        return {name: self.validation.of_its_users(each[users]) for name, each in validated.items()}
+
+    def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
+        """The share of the consensus that each head lists too, as far as validation looks; {} for a single head."""
+        if CONSENSUS not in lists:
+            return {}
+        heads = {name: lists[name] for name in self.heads}
+        return shared_items(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next epochs depend on. A ranking that is in the queue and in the window is there once."""
+        rankings = list({id(each): each for each in (*self.queue, *self.window)}.values())
+        where = {id(each): n for n, each in enumerate(rankings)}
+        return {
+            "target": self.target, "rankings": rankings, "n_rankings": self.n_rankings,
+            "queue": [where[id(each)] for each in self.queue], "window": [where[id(each)] for each in self.window],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.target.copy_(state["target"])
+        self.n_rankings = state["n_rankings"]
+        self.queue, self.window = ([state["rankings"][n] for n in state[name]] for name in ("queue", "window"))
+
+
+def not_finite(head: str) -> DataError:
+    """The error of a head that cannot rank."""
+    return DataError(f"head {head!r} scores by vectors that are not finite; try a lower training.learning_rate")
