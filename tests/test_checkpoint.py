@@ -179,7 +179,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     assert len(folders) == 5
     without = [name for name, folder in folders.items() if not (folder / CHECKPOINT).exists()]
     assert without == ["in_the_first_epoch"]
-    assert checkpoint(folders["while_a_checkpoint_is_written"])[0]["epoch"] == 5
+    assert checkpoint(folders["while_a_checkpoint_is_written"])[0]["state"]["epoch"] == 5
     for folder in folders.values():
         assert concf("train", "--resume", "--out", folder)[0] == 0
         assert_same_end(folder, whole[preset])

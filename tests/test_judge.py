@@ -12,8 +12,16 @@ from test_strong import data, run  # noqa: F401
 from test_train import SEED, in_double, listed, tiny  # noqa: F401
 from test_train import small as tiny_settings
 
-from concf.consensus.features import FIGURES, HeadFeatures
-from concf.consensus.reranker import CURVE, HEAD, PLAIN, VOTER, Reranked, figures, standing
+from concf.consensus.features import N_FEATURES, HeadFeatures
+from concf.consensus.reranker import (
+    CURVE_FEATURES,
+    HEAD_FEATURES,
+    PLAIN,
+    VOTER_FEATURES,
+    Reranked,
+    feature_rows,
+    popularity_and_activity,
+)
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.inference.recommender import Recommender
@@ -49,9 +57,9 @@ def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
 def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
     trainer, literal, lists = both_ways()
     assert torch.allclose(trainer.consensus.reranker.weights, literal.reranker, rtol=0, atol=1e-8)
-    curve = literal.reranker[-CURVE - 5 * HEAD : -5 * HEAD]
+    curve = literal.reranker[-CURVE_FEATURES - 5 * HEAD_FEATURES : -5 * HEAD_FEATURES]
     assert curve.abs().min() > 1e-3  # where it begins they are 0
-    assert literal.reranker[-5 * HEAD :].abs().median() > 1e-3
+    assert literal.reranker[-5 * HEAD_FEATURES :].abs().median() > 1e-3
     assert listed(lists["consensus"]) != listed(lists["R-consensus"])
     for reranked, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
         assert sorted(reranked) == sorted(plain)
@@ -79,7 +87,7 @@ def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) ->
     verdict = judged_again(trainer, plain)
     weights = trainer.consensus.reranker.weights
     loud = torch.tensor(trainer.consensus.voter_weights)
-    assert torch.allclose(weights[PLAIN : VOTER * len(loud) : VOTER], loud / loud.mean())
+    assert torch.allclose(weights[PLAIN : VOTER_FEATURES * len(loud) : VOTER_FEATURES], loud / loud.mean())
     assert torch.count_nonzero(weights) == len(loud)
     assert torch.equal(verdict.lists, plain)
     assert torch.equal(verdict.cross_fitted, plain)
@@ -144,25 +152,25 @@ def test_what_never_changes_has_no_weight_in_single_precision_either(data: Split
     trainer = Trainer(data, JUDGED, SEED)
     trainer.epoch(0)
     trainer.consensus.update()
-    of_heads = trainer.consensus.reranker.weights[-5 * HEAD :].view(5, HEAD)
+    of_heads = trainer.consensus.reranker.weights[-5 * HEAD_FEATURES :].view(5, HEAD_FEATURES)
     assert of_heads.abs().max() > 1e-3
-    assert of_heads[:, FIGURES - 1].abs().max() < 1e-6
+    assert of_heads[:, N_FEATURES - 1].abs().max() < 1e-6
 
 
 def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity_and_what_heads_say() -> None:
     ranks = torch.full((3, 1, 2), 7)
     ranks[1, 0, 0] = 0
-    said = torch.arange(2 * FIGURES).float().view(1, 2, FIGURES)
-    told = figures(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), [said], 7, 10.0)
-    assert told.shape == (1, 2, 3 * VOTER + CURVE + HEAD)
-    assert told[0, 0, : 3 * VOTER].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
-    assert not told[0, 1, : 3 * VOTER].any()
-    assert told[0, 1, 3 * VOTER : -HEAD].tolist() == [-2, 4, -8, -6, 12]
-    assert told[0, 0, -HEAD:].tolist() == [*range(8), 0, 0.5, 1, 1.5, 0, 3, 6, 9]
+    said = torch.arange(2 * N_FEATURES).float().view(1, 2, N_FEATURES)
+    features = feature_rows(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), [said], 7, 10.0)
+    assert features.shape == (1, 2, 3 * VOTER_FEATURES + CURVE_FEATURES + HEAD_FEATURES)
+    assert features[0, 0, : 3 * VOTER_FEATURES].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
+    assert not features[0, 1, : 3 * VOTER_FEATURES].any()
+    assert features[0, 1, 3 * VOTER_FEATURES : -HEAD_FEATURES].tolist() == [-2, 4, -8, -6, 12]
+    assert features[0, 0, -HEAD_FEATURES:].tolist() == [*range(8), 0, 0.5, 1, 1.5, 0, 3, 6, 9]
 
 
 def test_popularity_and_activity_have_mean_0_and_spread_1(data: Split) -> None:  # noqa: F811
-    for each in standing(data.train):
+    for each in popularity_and_activity(data.train):
         assert float(each.mean()) == pytest.approx(0, abs=1e-12)
         assert float(each.std(correction=0)) == pytest.approx(1)
 

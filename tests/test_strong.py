@@ -29,7 +29,7 @@ from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-VOTERS, STUDENTS = ([named(entry)[0] for entry in entries] for entries in (presets.VOTERS, presets.STUDENTS))
+VOTERS, STUDENTS = (tuple(named(entry)[0] for entry in entries) for entries in (presets.VOTERS, presets.STUDENTS))
 
 SMALL: dict[str, Any] = {
     "model": {"dimensions": 8},

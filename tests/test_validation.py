@@ -52,7 +52,7 @@ def figure(model: Any, data: Split, metric: str) -> float:
     return evaluate(model, data, on="valid", at=int(n), metrics=name).means()[metric]
 
 
-EVERYTHING = {"places": None, "kept": None, "tail": None}
+EVERYTHING = {"top_k": None, "kept": None, "tail": None}
 
 
 @pytest.mark.parametrize("consensus", [{}, EVERYTHING], ids=["cut", "everything"])

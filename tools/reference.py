@@ -1,13 +1,12 @@
 """The reference pages, written from the code itself: `python tools/reference.py docs`.
 
-Settings: what a number means is the comment at the end of its line in the code. Commands: what `--help` says.
+Settings: what `Field(description=...)` says. Commands: what `--help` says.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,12 +53,6 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-def meanings(kind: type[Settings]) -> dict[str, str]:
-    """Setting -> the comment at the end of its line."""
-    lines = re.findall(r"^    (\w+): [^#\n]*(?:# (.*))?$", inspect.getsource(kind), re.MULTILINE)
-    return {name: comment for name, comment in lines if name in kind.model_fields}
-
-
 def commands_page() -> str:
     """Every command: what it does, what it takes."""
     from typer.main import get_command
@@ -90,7 +83,7 @@ def _presets() -> dict[str, ConCFSettings]:
 
 
 def _rows(group: str, kind: type[Settings]) -> list[list[str]]:
-    rows, meaning = [], meanings(kind)
+    rows = []
     for name, field in kind.model_fields.items():
         if not group and name in dict(_groups()):
             continue
@@ -98,7 +91,7 @@ def _rows(group: str, kind: type[Settings]) -> list[list[str]]:
         shown = [f"`{_value(value)}`" for value in values]
         bold = [text if text == shown[0] else f"**{text}**" for text in shown]
         full = f"`{group}.{name}`" if group else f"`{name}`"
-        rows.append([full, _type(field), *bold, _escaped(meaning[name])])
+        rows.append([full, _type(field), *bold, _escaped(field.description or "")])
     return rows
 
 

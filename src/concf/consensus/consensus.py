@@ -48,7 +48,7 @@ def consensus(
     Items by importance, the mean over heads of R + C or of R alone (Eq. 12); ties go to the item with the better
     best rank, then to the lower item.
     newest: the ranking that votes; window: the rankings over which consistency is measured, may be empty;
-    voters: the heads that vote, None: all; voter weights: how much the vote of each of them counts, None: 1;
+    voters: the heads that vote, None: all; voter_weights: of each of them, None: 1;
     top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
     """
     n_users = newest.shape[1]
@@ -56,26 +56,26 @@ def consensus(
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
-        asked = _of(newest[:, users, :top_k], voters)
+        listed = _of(newest[:, users, :top_k], voters)
         lists = [_of(ranking[:, users], voters) for ranking in window] if consistency_temperature is not None else []
-        agreed.append(_agree(asked, lists, voter_weights, n_items, length, temperature, consistency_temperature))
+        agreed.append(_agree(listed, lists, voter_weights, n_items, length, temperature, consistency_temperature))
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
 
 
-def consistencies(asked: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
-    """[heads, users, K] C (Eq. 11) of each head about the items `asked` of it. window: of [heads, users, M]."""
-    size = block_of_users(asked.device, n_items)
+def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
+    """[heads, users, K] C (Eq. 11) of the items listed [heads, users, K] by each head. window: of [heads, users, M]."""
+    size = block_of_users(listed.device, n_items)
     blocks = []
-    for begin in range(0, asked.shape[1], size):
+    for begin in range(0, listed.shape[1], size):
         users = slice(begin, begin + size)
-        steady = [
+        scores = [
             consistency(
                 ranks_over_time(mine[users].long(), [each[head, users].long() for each in window], n_items), temperature
             )
-            for head, mine in enumerate(asked)
+            for head, mine in enumerate(listed)
         ]
-        blocks.append(torch.stack(steady).float())
+        blocks.append(torch.stack(scores).float())
     return torch.cat(blocks, 1)
 
 
@@ -88,59 +88,59 @@ def _of(ranking: Tensor, voters: Sequence[int] | None) -> Tensor:
     return (ranking if voters is None else ranking[list(voters)]).long()
 
 
-def ranks_over_time(asked: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
-    """[Q, users, K] the rank of each asked item [users, K] in each of Q lists [users, M]; M where it is not listed."""
-    length = lists[0].shape[1]
-    table = torch.full((len(asked), n_items + 1), length, dtype=torch.int32, device=asked.device)  # last: empty places
-    rank = torch.arange(length, dtype=torch.int32, device=asked.device).expand(len(asked), -1)
-    found = []
+def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
+    """[Q, users, K] the rank of the items [users, K] in each of Q lists [users, M]; M where not listed."""
+    length, device = lists[0].shape[1], items.device
+    table = torch.full((len(items), n_items + 1), length, dtype=torch.int32, device=device)  # the last: no item
+    rank = torch.arange(length, dtype=torch.int32, device=device).expand(len(items), -1)
+    ranks = []
     for listed in lists:
         at = listed.where(listed != NOTHING, n_items)
         table.scatter_(1, at, rank)
-        found.append(table.gather(1, asked.where(asked != NOTHING, n_items)))
+        ranks.append(table.gather(1, items.where(items != NOTHING, n_items)))
         table.scatter_(1, at, length)  # as it was, for the next list
-    return torch.stack(found)
+    return torch.stack(ranks)
 
 
 def _agree(
-    asked: Tensor, window: Sequence[Tensor], voter_weights: Sequence[float] | None, n_items: int, length: int,
+    listed: Tensor, window: Sequence[Tensor], voter_weights: Sequence[float] | None, n_items: int, length: int,
     temperature: float, consistency_temperature: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The consensus of a block of users. asked: [heads, b, K]; window: of [heads, b, M]."""
-    heads, users, places = asked.shape
-    rank = torch.arange(places, device=asked.device)
+    heads, users, top_k = listed.shape
+    rank = torch.arange(top_k, device=listed.device)
     voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]
-    voter_weight = voter_weight.to(asked.device, torch.float64)
-    earned = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(users, heads, places)
-    votes = [earned]
+    voter_weight = voter_weight.to(listed.device, torch.float64)
+    importance = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(users, heads, top_k)
+    votes = [importance]
     if window and consistency_temperature is not None:
-        steady = [
+        scores = [
             consistency(
-                ranks_over_time(asked[head], [ranking[head] for ranking in window], n_items), consistency_temperature
+                ranks_over_time(listed[head], [ranking[head] for ranking in window], n_items), consistency_temperature
             )
             for head in range(heads)
         ]
-        votes.insert(0, earned + _steps(voter_weight * torch.stack(steady, 1)))
-    items = asked.transpose(0, 1).reshape(users, -1)  # [b, heads K]
+        votes.insert(0, importance + _steps(voter_weight * torch.stack(scores, 1)))
+    items = listed.transpose(0, 1).reshape(users, -1)  # [b, heads K]
     items = items.where(items != NOTHING, n_items)
-    order = (rank * heads + torch.arange(heads, device=asked.device)[:, None]).to(torch.int32)
+    order = (rank * heads + torch.arange(heads, device=listed.device)[:, None]).to(torch.int32)
     order = order.reshape(1, -1).expand(users, -1)
-    first = torch.full((users, n_items + 1), places * heads, dtype=torch.int32, device=asked.device)
+    first = torch.full((users, n_items + 1), top_k * heads, dtype=torch.int32, device=listed.device)
     first.scatter_reduce_(1, items, order, "amin")
-    speaks = (first.gather(1, items) == order) & (items < n_items)  # one vote of each item: the one at its best rank
+    counts = (first.gather(1, items) == order) & (items < n_items)  # one vote of each item: the one at its best rank
     by_rank = (rank.repeat(heads) * (n_items + 1) + items).sort(dim=1).indices  # ties: best rank, then item
-    agreed = [_by_total(each.reshape(users, -1), items, speaks, by_rank, n_items, length) for each in votes]
-    return agreed[0], agreed[-1]
+    lists = [_by_total(each.reshape(users, -1), items, counts, by_rank, n_items, length) for each in votes]
+    return lists[0], lists[-1]
 
 
 def _steps(importance: Tensor) -> Tensor:
     return (importance * STEPS).round().long()
 
 
-def _by_total(votes: Tensor, items: Tensor, speaks: Tensor, by_rank: Tensor, n_items: int, length: int) -> Tensor:
+def _by_total(votes: Tensor, items: Tensor, counts: Tensor, by_rank: Tensor, n_items: int, length: int) -> Tensor:
     """[b, length] the items by the sum of their votes. votes, items, speaks, by_rank: [b, heads K]."""
     total = torch.zeros(len(items), n_items + 1, dtype=torch.int64, device=items.device).scatter_add_(1, items, votes)
-    total = total.gather(1, items).masked_fill(~speaks, NOTHING).gather(1, by_rank)
+    total = total.gather(1, items).masked_fill(~counts, NOTHING).gather(1, by_rank)
     total, order = total.sort(dim=1, descending=True, stable=True)
     listed = items.gather(1, by_rank).gather(1, order).masked_fill(total == NOTHING, NOTHING)[:, :length]
     return F.pad(listed, (0, length - listed.shape[1]), value=NOTHING).to(torch.int32)

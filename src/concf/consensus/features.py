@@ -1,15 +1,15 @@
-"""What a head knows of a user and an item that its rank does not tell: the figures that a re-ranker hears of it.
+"""Features of a user and an item that a head's rank does not tell: what the re-ranker knows beside the votes.
 
-A head learns to order the items of a user; whether a score is high *for that item* it never says. With s the score in
-units of the spread of all the head's scores, m_i and d_i the mean and the spread of an item's scores over all users,
-and o_i their mean over those who used it:
+A head learns to order the items of a user; whether a score is high *for that item* its rank does not say. With s the
+score divided by the standard deviation of all the head's scores, m_i and d_i the mean and the standard deviation of an
+item's scores over all users, and o_i their mean over the users of the item:
 
-    z-score  (s - m_i) / d_i              how far the user stands out from everybody
-    relative score   (s - m_i) / (o_i - m_i)      0: like everybody, 1: like those who used it
-    similarity  ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the items that the user used,
-              c the cosine of their vectors with the item's
+    item z-score          (s - m_i) / d_i            how far the user stands out from everybody
+    relative score        (s - m_i) / (o_i - m_i)    0: like everybody, 1: like the users of the item
+    history similarity    ln(1/10 + l_k / l_k of all items), k = 2, 8; l_k the mean of c^k over the user's history,
+                          c the cosine between the vectors of its items and the item's
 
-Beside them the score itself, and what the item is like whoever asks: ln d_i, ln(o_i - m_i), m_i.
+Beside them the score itself, and three features of the item alone: ln d_i, ln(o_i - m_i), m_i.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from torch import Tensor
 
 from concf.model.scorers import Factors
 
-PAIR_FEATURES = 4  # z-score, relative score, similarity: of the user and the item
+PAIR_FEATURES = 4  # z-score, relative score, two similarities: of the user and the item
 ITEM_FEATURES = 3
-FIGURES = PAIR_FEATURES + 1 + ITEM_FEATURES
-LONGEST = 512  # items of a user that are looked at, evenly spaced: a bound on the work
-SAMPLE = 4096  # items that stand for all of them
-ITEMS = 4096  # that are held against them at a time
+N_FEATURES = PAIR_FEATURES + 1 + ITEM_FEATURES
+LONGEST_HISTORY = 512  # items of a user that are looked at, evenly spaced: a bound on the work
+SAMPLED_ITEMS = 4096  # items that stand for all of them
+ITEM_BLOCK = 4096  # that are held against them at a time
 CPU_USERS, GPU_USERS = 64, 1024  # that go through together
-PAIRS = 1 << 16  # of the log, whose scores are held at a time
-SMALL = 0.05  # o_i - m_i is no less: few users say little
-FLAT = 1e-3  # d_i is no less
+PAIR_BLOCK = 1 << 16  # of the log, whose scores are held at a time
+LEAST_GAP = 0.05  # o_i - m_i is no less: few users say little
+LEAST_STD = 1e-3  # d_i is no less
 LEAST_SIMILARITY = 1e-9  # to all items
 Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # beyond is as good as there
 
 
 class Histories:
-    """Who used what. train: of all users; users: whose items are asked for, by their places among them."""
+    """Who used what. train: of all users; users: the rows of those whose histories are needed."""
 
     def __init__(self, train: csr_array, users: slice, device: torch.device) -> None:
         def whole(numbers: NDArray[Any]) -> Tensor:
@@ -61,7 +61,7 @@ class Histories:
     def of(self, users: Tensor) -> tuple[Tensor, Tensor]:
         """([b, H] items, [b, H] which of them are there) of users [b]."""
         first, count = self.first[users], self.first[users + 1] - self.first[users]
-        most = count.clamp(max=LONGEST)
+        most = count.clamp(max=LONGEST_HISTORY)
         place = torch.arange(max(int(most.max()), 1), device=users.device)
         there = place < most[:, None]
         spaced = place * count[:, None] // most.clamp(min=1)[:, None]
@@ -70,7 +70,7 @@ class Histories:
 
 
 class HeadFeatures:
-    """A head's vectors, and what is usual for every item."""
+    """The features of one head: made from its vectors and from statistics of every item."""
 
     def __init__(self, factors: Factors, log: Histories) -> None:
         self.factors, self.log = factors, log
@@ -79,32 +79,32 @@ class HeadFeatures:
         away = user - user.mean(0)
         square = ((item @ (away.T @ away / len(user))) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
-        self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=FLAT)
-        self.kin = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=SMALL)
-        self.about = torch.stack([self.std.log(), self.kin.log(), self.mean], -1)  # [items, 3]
-        self.length = item.norm(dim=1)
-        self.direction = item / self.length.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
-        self.usual = self._usual()
+        self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=LEAST_STD)
+        self.gap = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=LEAST_GAP)
+        self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
+        self.norm = item.norm(dim=1)
+        self.direction = item / self.norm.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
+        self.typical = self._typical()
 
     def _of_its_users(self, mean: Tensor) -> Tensor:
         """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""
         count = self.log.of_item.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
         scores = torch.empty(len(item), dtype=self.factors.item.dtype, device=item.device)
-        for begin in range(0, len(item), PAIRS):
-            pairs = slice(begin, begin + PAIRS)
+        for begin in range(0, len(item), PAIR_BLOCK):
+            pairs = slice(begin, begin + PAIR_BLOCK)
             scores[pairs] = (self.factors.user[self.log.user[pairs]] * self.factors.item[item[pairs]]).sum(1)
         sums = torch.segment_reduce(scores, "sum", offsets=self.log.of_item, axis=0)
         own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
         return own.where(count > 0, mean)
 
-    def _usual(self) -> Tensor:
+    def _typical(self) -> Tensor:
         """[items, 2] the mean of c^2 and of c^8 over all items, or a sample of them; with itself an item has 0."""
         n = len(self.direction)
-        others = torch.arange(min(n, SAMPLE), device=self.direction.device) * n // min(n, SAMPLE)
+        others = torch.arange(min(n, SAMPLED_ITEMS), device=self.direction.device) * n // min(n, SAMPLED_ITEMS)
         blocks = []
-        for begin in range(0, n, ITEMS):
-            cosine = self.direction[begin : begin + ITEMS] @ self.direction[others].T
+        for begin in range(0, n, ITEM_BLOCK):
+            cosine = self.direction[begin : begin + ITEM_BLOCK] @ self.direction[others].T
             own = torch.arange(begin, begin + len(cosine), device=others.device)[:, None] == others
             blocks.append(_powers(cosine.masked_fill_(own, 0)) / len(others))
         return torch.cat(blocks).clamp(min=LEAST_SIMILARITY)
@@ -112,21 +112,21 @@ class HeadFeatures:
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""
         directions = self.direction[items]
-        score = (directions @ self.factors.user[users + self.log.offset, :, None])[..., 0] * self.length[items]
+        score = (directions @ self.factors.user[users + self.log.offset, :, None])[..., 0] * self.norm[items]
         if self.factors.bias is not None:
             score = score + self.factors.bias[items]
         score = score / self.unit
         above = score - self.mean[items]
         used, there = self.log.of(users)
         cosine = directions @ self.direction[used].transpose(1, 2)  # [b, L, H]
-        alike = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
-        similarity = (alike / self.usual[items] + 0.1).log()
+        near = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
+        similarity = (near / self.typical[items] + 0.1).log()
         z_score, relative_score = (
             (above / self.std[items]).clamp(*Z_SCORE),
-            (above / self.kin[items]).clamp(*RELATIVE_SCORE),
+            (above / self.gap[items]).clamp(*RELATIVE_SCORE),
         )
         return torch.cat(
-            [torch.stack([z_score, relative_score], -1), similarity, score[..., None], self.about[items]], -1
+            [torch.stack([z_score, relative_score], -1), similarity, score[..., None], self.item_features[items]], -1
         )
 
 

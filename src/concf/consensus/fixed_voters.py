@@ -24,22 +24,22 @@ class FixedVoter:
 
     model: Baseline
 
-    def ranking(self, train: csr_array, places: int, seed: int, users: slice = slice(None)) -> Tensor:
-        """[users, places] int32 each user's best items that it has not used, -1 at an empty place."""
+    def ranking(self, train: csr_array, length: int, seed: int, users: slice = slice(None)) -> Tensor:
+        """[users, length] int32 each user's best items that it has not used, -1 where there are fewer."""
         fitted = self.model.fit(train, seed)
-        lists = rank(fitted, np.arange(train.shape[0])[users], places, seen=train)
+        lists = rank(fitted, np.arange(train.shape[0])[users], length, seen=train)
         return torch.from_numpy(lists).to(torch.int32)
 
 
 def fixed_voter(name: str) -> FixedVoter:
     """`rp3beta`, or with settings and a name of its own: `rp3beta-a=rp3beta(beta=0.2, alpha=0.5)`."""
-    found = re.fullmatch(r"([a-z0-9]+)(?:\((.*)\))?", named(name)[1].strip())
-    if found is None:
+    parsed = re.fullmatch(r"([a-z0-9]+)(?:\((.*)\))?", named(name)[1].strip())
+    if parsed is None:
         raise ConfigError(f"fixed voter {name!r}: expected a baseline, such as rp3beta(beta=0.2)")
-    chosen = candidate(found[1])
+    chosen = candidate(parsed[1])
     chosen.refuse_if_absent()
     try:
-        return FixedVoter(chosen.make(**_settings(found[2] or "")))
+        return FixedVoter(chosen.make(**_settings(parsed[2] or "")))
     except (ValidationError, ValueError) as error:
         raise ConfigError(f"fixed voter {name!r}: {error}") from None
 

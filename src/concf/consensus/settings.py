@@ -13,56 +13,44 @@ Begins = Literal["full-window", "warm-up", "after-warm-up"]
 
 
 class ConsensusSettings(Settings):
-    """How the heads agree, and how loudly each is taught."""
+    """How the voters agree, and how the students learn from their consensus."""
 
-    weight: float = Field(
-        0.005, ge=0, description="alpha: how much the consensus loss counts beside a head's own loss; 0: none"
-    )
+    weight: float = Field(0.005, ge=0, description="alpha: weight of the consensus loss; 0: no distillation")
     every: int = Field(10, ge=1, description="p: epochs between two rankings")
     window: int = Field(5, ge=1, description="|Q|: rankings over which consistency is measured")
-    temperature: float = Field(10.0, gt=0, description="T: how much the top counts")
+    temperature: float = Field(10.0, gt=0, description="T: the smaller, the more the top ranks count")
     consistency_temperature: float | None = Field(
-        100.0, gt=0, description="T_c: how little a jump costs; none: R-consensus"
+        100.0, gt=0, description="T_c: the smaller, the more a changing rank costs; none: ranks alone (R-consensus)"
     )
-    top_k: int | None = Field(
-        100, ge=1, description="K: an item outside a head's newest first K earns nothing there; none: all"
-    )
-    kept: int | None = Field(500, ge=1, description="M: places of each ranking that are kept; none: all")
-    length: int = Field(50, ge=1, description="N: places that are taught")
+    top_k: int | None = Field(100, ge=1, description="K: a voter votes for its first K items; none: for all")
+    kept: int | None = Field(500, ge=1, description="M: items of each ranking that are kept; none: all")
+    length: int = Field(50, ge=1, description="N: items of the consensus target that students learn to order")
     tail: int | None = Field(
-        50, ge=0, description="further places that stand in the denominators; none: all that the heads name"
+        50, ge=0, description="further items of the target, in the denominators only; none: all that have a vote"
     )
-    shown: int = Field(200, ge=1, description="places of the consensus that are kept to recommend from")
-    warm_up: int | None = Field(
-        None, ge=1, description="rankings before the first epoch with consensus loss; none: |Q|"
-    )
+    shown: int = Field(200, ge=1, description="items of the consensus that are kept to recommend from")
+    warm_up: int | None = Field(None, ge=1, description="rankings before the consensus loss begins; none: |Q|")
     begins: Begins = Field(
-        "full-window",
-        description="the first epoch with consensus loss: right after the |Q|-th ranking, at epoch |Q| p, or one later",
+        "full-window", description="the consensus loss begins after the |Q|-th ranking, at epoch |Q| p, or one later"
     )
-    window_moves: bool = Field(
-        True, description="false: consistency is measured once, over the rankings up to epoch |Q| p"
-    )
-    newest_votes: bool = Field(True, description="false: the ranking before the newest votes")
+    window_moves: bool = Field(True, description="false: consistency is measured once, over rankings up to epoch |Q| p")
+    newest_votes: bool = Field(True, description="false: the ranking before the newest one votes")
     non_voting: tuple[str, ...] = Field((), description="heads that do not vote")
     fixed_voters: tuple[str, ...] = Field(
-        (), description="baselines that vote without learning, such as rp3beta(beta=0.2)"
+        (), description="baselines that vote without learning, such as rp3beta(beta=0.2) or name=rp3beta(beta=0.2)"
     )
     voter_temperature: float | None = Field(
-        None, gt=0
-    )  # a voter whose validation is this share below the best counts 1/e; none: 1
-    rerank: bool = Field(
-        False, description="votes, and what heads say beside, are weighed as explains the validation part best"
+        None, gt=0, description="a voter whose validation is this share below the best has weight 1/e; none: all have 1"
     )
-    undistilled: tuple[str, ...] = Field(("multinomial-users",), description="heads that are not taught")
-    weight_range: tuple[float, float] | None = (
-        0.5,
-        2.0,
-    )  # lambda_x is clipped to it before it weighs the consensus loss
+    rerank: bool = Field(False, description="re-rank the consensus with a linear model fitted on the validation part")
+    undistilled: tuple[str, ...] = Field(("multinomial-users",), description="heads without consensus loss")
+    weight_range: tuple[float, float] | None = Field(
+        (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
+    )
     clip: float | None = Field(
-        None, gt=0
-    )  # scores are clipped to +-this in the consensus loss of the heads in `clipped`
-    clipped: tuple[str, ...] = Field(("bpr", "multinomial"), description="see `clip`")
+        None, gt=0, description="in the consensus loss of the heads in `clipped`, scores are clipped to +-this"
+    )
+    clipped: tuple[str, ...] = Field(("bpr", "multinomial"), description="heads that `clip` is for")
 
     @model_validator(mode="after")
     def _makes_sense(self) -> ConsensusSettings:

@@ -54,7 +54,7 @@ class Validation:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
         return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total)).mean())
 
-    def held(self, lists: Tensor) -> Tensor:
+    def held_out(self, lists: Tensor) -> Tensor:
         """[validated users, L] where lists [this process's users, L] have an item that is held out for validation."""
         return self._hits(lists[self.users])
 

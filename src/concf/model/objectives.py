@@ -55,24 +55,24 @@ class Objective:
 
 
 class LossSettings(Settings):
-    """Where the paper and its released code differ, or leave a choice."""
+    """Parameters of the objectives, where the paper and its released code differ or leave a choice."""
 
-    margin: float = Field(1.0, gt=0, description="of CF-B")
-    distance: Literal["squared", "plain"] = Field("squared", description="CF-B trains on it")
+    margin: float = Field(1.0, gt=0, description="margin of CF-B (cml)")
+    distance: Literal["squared", "plain"] = Field("squared", description="distance that CF-B trains on")
     distance_scale: float = Field(
-        10.0, gt=0, description="CF-B's score in the consensus loss is minus the distance, times this"
+        10.0, gt=0, description="in the consensus loss CF-B scores by minus the distance, times this"
     )
-    error_scale: float = Field(1.0, gt=0, description="of CF-D; Eq. 4 has 1/2")
+    error_scale: float = Field(1.0, gt=0, description="factor of CF-D's squared error; Eq. 4 has 1/2")
     unobserved: float = Field(0.05, gt=0, description="weight of an unobserved pair in CF-D over all pairs")
-    penalty: float = Field(0.03, ge=0, description="of weighted-squares: how much a pair holds its vectors back")
-    squares_scale: float = Field(10.0, gt=0, description="weighted-squares' consensus target is the score, times this")
-    temperature: float = Field(0.15, gt=0, description="of cosine-softmax: the cosine is divided by it")
+    penalty: float = Field(0.03, ge=0, description="L2 penalty of weighted-squares, on the vectors of every pair")
+    squares_scale: float = Field(
+        10.0, gt=0, description="in the consensus loss weighted-squares scores by its score, times this"
+    )
+    temperature: float = Field(0.15, gt=0, description="temperature of cosine-softmax")
     softmax_samples: int | None = Field(
-        None, ge=1, description="draws that stand for what a batch does not hold; none: all of it"
+        None, ge=1, description="sampled softmax: draws that stand for what a batch does not hold; none: exact"
     )
-    softmax_power: float = Field(
-        0.5, ge=0, le=1, description="what is popular is drawn more often: by (1 + degree) to this power"
-    )
+    softmax_power: float = Field(0.5, ge=0, le=1, description="popular ones are drawn by (1 + degree) to this power")
 
 
 def minus_distance(scores: Tensor) -> Tensor:

@@ -16,16 +16,18 @@ EVERYTHING = "all"  # the heads and the consensuses
 
 
 class ModelSettings(Settings):
-    """What is learned."""
+    """The encoder, or backbone, under all heads."""
 
     dimensions: int = Field(64, ge=4, multiple_of=4, description="of an embedding")
     encoder: str = Field("mlp", description="mlp, mf, lightgcn, or module:name of an EncoderMaker of yours")
-    layers: int = Field(3, ge=1, description="of LightGCN: steps over the training graph")
-    dropout: float = Field(0.1, ge=0, lt=1, description="of the MLP")
+    layers: int = Field(3, ge=1, description="layers of LightGCN")
+    dropout: float = Field(0.1, ge=0, lt=1, description="dropout of the MLP")
     initial_std: float | None = Field(
-        0.01, gt=0
-    )  # standard deviation of the embeddings at the start; none: PyTorch's 1
-    sharing: Sharing = Field("embedding", description="full (all but the heads), layer, embedding, none")
+        0.01, gt=0, description="standard deviation of the initial embeddings; none: PyTorch's default, 1"
+    )
+    sharing: Sharing = Field(
+        "embedding", description="what heads share: full (all but the heads), layer, embedding, none"
+    )
 
     def make_encoder(self) -> EncoderMaker:
         """The target model."""
@@ -40,53 +42,51 @@ class ModelSettings(Settings):
 
 
 class BalanceSettings(Settings):
-    """How the heads' gradients are kept alike."""
+    """How the heads' gradients are balanced (Eq. 15, 16)."""
 
-    on: bool = Field(True, description="false: every weight stays 1")
-    ratio_of: Literal["own", "whole"] = (
-        "own"  # training ratio of lambda_x L_CF-x, or of L_x with its consensus loss (Eq. 15)
+    on: bool = Field(True, description="false: every lambda_x stays 1")
+    ratio_of: Literal["own", "whole"] = Field(
+        "own", description="training ratio of lambda_x L_CF-x (own), or of L_x with its consensus loss (whole)"
     )
-    exponent: float = Field(0.15, ge=0, description="of the training ratio")
-    settle: int = Field(10, ge=0, description="epochs in which every batch overwrites L^0; 0: it is the first batch's")
-    total: float | None = Field(None, gt=0, description="what the weights sum to; none: the number of heads")
-    floor: float = Field(0.01, gt=0, description="no weight falls below, before they are scaled to the total")
-    optimiser: Literal["adam", "descent"] = Field("adam", description="of the weights; descent: plain gradient descent")
-    learning_rate: float = Field(0.01, gt=0, description="of the weights")
+    exponent: float = Field(0.15, ge=0, description="exponent of the training ratio")
+    settle: int = Field(10, ge=0, description="epochs in which every batch sets L^0; 0: the first batch alone")
+    total: float | None = Field(None, gt=0, description="sum of all lambda_x; none: the number of heads")
+    floor: float = Field(0.01, gt=0, description="least lambda_x, before all are scaled to the total")
+    optimiser: Literal["adam", "descent"] = Field("adam", description="optimiser of lambda_x; descent: plain gradient")
+    learning_rate: float = Field(0.01, gt=0, description="learning rate of lambda_x")
     update: Literal["batch", "epoch"] = Field(
-        "batch", description="when the weights move; with epoch, by the mean of the batches"
+        "batch", description="when lambda_x is updated; epoch: by the mean gradient of its batches"
     )
     norm: Literal["sides", "joint"] = Field(
-        "sides", description="gradient scale: norm(users) + item_share norm(items), or of both as one"
+        "sides", description="gradient scale: norm(users) + item_share norm(items), or the norm of both as one"
     )
-    item_share: float = Field(0.5, gt=0, description="with norm = sides: how much the items' gradients count")
+    item_share: float = Field(0.5, gt=0, description="with norm = sides: weight of the items' norm")
 
 
 class TrainingSettings(Settings):
-    """The loop."""
+    """The training loop."""
 
-    epochs: int = Field(200, ge=1, description="at most; each goes over all observed pairs once")
-    batch: int = Field(1024, ge=1, description="observed pairs, one negative each")
+    epochs: int = Field(200, ge=1, description="most epochs; each goes over all observed pairs once")
+    batch: int = Field(1024, ge=1, description="observed pairs of a batch, with one negative each")
     steps: int | None = Field(
-        None, ge=1, description="batches of an epoch, of 1024 to 65536 pairs; none: `batch` says their size"
+        None, ge=1, description="batches of an epoch, of 1024 to 65536 pairs each; none: `batch` sets their size"
     )
     order: Literal["pairs", "users"] = Field(
-        "pairs", description="what is shuffled; users: a batch has all pairs of few users"
+        "pairs", description="what is shuffled; users: a batch holds all pairs of few users"
     )
-    learning_rate: float = Field(0.01, gt=0, description="of the model, by Adam")
-    weight_decay: float = Field(1e-5, ge=0, description="how strongly parameters are drawn to 0")
+    learning_rate: float = Field(0.01, gt=0, description="learning rate of the model, by Adam")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty of all parameters")
     patience: int | None = Field(
-        20, ge=1
-    )  # epochs without a rise, counted from the first epoch with consensus loss on; none: never stop
+        20, ge=1, description="epochs without a rise before a run stops, once the consensus loss began; none: never"
+    )
     metric: str = Field(
-        "auto", description="on validation, every p epochs; auto: recall@50, or of few items NDCG at a tenth of them"
+        "auto", description="validation metric, every p epochs; auto: recall@50, or with few items NDCG at a tenth"
     )
-    validated_users: int | None = Field(
-        None, ge=1, description="so many, drawn by the seed, are validated; none: all users"
-    )
+    validated_users: int | None = Field(None, ge=1, description="so many, drawn by the seed, are validated; none: all")
     watch: str = Field(
-        CONSENSUS, description="whose validation stops the run: the consensus, a head by name, or all of them"
+        CONSENSUS, description="whose validation stops a run: consensus, R-consensus, a head's name, or all"
     )
-    tf32: bool = Field(True, description="on a GPU: products with 10 bits of mantissa")
+    tf32: bool = Field(True, description="on a GPU: matrix products in TF32")
 
     def pairs_of_batch(self, pairs: int) -> int:
         """How many of so many observed pairs make a batch."""

@@ -1,0 +1,103 @@
+"""The structure of the package: imports run down the floors, without a circle, and no folder holds too much."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from floors import FLOORS
+
+ROOT = Path(__file__).parents[1] / "src" / "concf"
+DOZEN = 12
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Dotted name below the package -> file; a package stands for its `__init__`."""
+    files = {path.relative_to(root).with_suffix("").parts: path for path in root.rglob("*.py")}
+    return {".".join(part for part in parts if part != "__init__"): path for parts, path in files.items()}
+
+
+def imports(path: Path, known: set[str]) -> Iterator[str]:
+    """The modules of the package that a file imports, wherever it does: inside functions and for types alone too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        else:
+            continue
+        for name in names:
+            if name.split(".")[0] == "concf":
+                below = name.removeprefix("concf").lstrip(".")
+                yield below if below in known else below.rpartition(".")[0]
+
+
+def graph(root: Path) -> dict[str, set[str]]:
+    found = modules(root)
+    return {name: set(imports(path, set(found))) - {name} for name, path in found.items()}
+
+
+def upward(edges: dict[str, set[str]]) -> list[str]:
+    """Imports of something on a higher floor. The package itself and `__main__` stand on the roof."""
+    height = {room: floor for floor, room in enumerate(FLOORS)}
+
+    def floor_of(name: str) -> int:
+        room = name.split(".")[0]
+        return len(FLOORS) if room in ("", "__main__") else height[room]
+
+    pairs = ((name, each) for name, below in edges.items() for each in below)
+    return [f"{name} imports {each}" for name, each in pairs if floor_of(each) > floor_of(name)]
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """One circle of imports, if there is any; a package that lies above its own modules is none."""
+    own = {name: {each for each in below if not name.startswith(f"{each}.")} for name, below in edges.items()}
+    try:
+        TopologicalSorter(own).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_imports_run_down_the_floors() -> None:
+    assert upward(graph(ROOT)) == []
+
+
+def test_there_is_no_circle_of_imports() -> None:
+    assert circle(graph(ROOT)) == []
+
+
+def test_every_room_has_a_floor_and_every_floor_a_room() -> None:
+    rooms = {path.stem for path in ROOT.iterdir() if not path.name.startswith(("_", "py.typed"))}
+    assert rooms == set(FLOORS)
+
+
+def test_no_folder_holds_more_than_a_dozen() -> None:
+    """At the top entries of all kinds are counted, below files; what Python itself asks for is not."""
+    folders = [path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+    sizes = {path.name: sum(each.is_file() and each.name[0] != "_" for each in path.iterdir()) for path in folders}
+    sizes["concf"] = sum(each.name[0] != "_" and each.name != "py.typed" for each in ROOT.iterdir())
+    assert {name: size for name, size in sizes.items() if size > DOZEN} == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "up", "round_"),
+    [
+        ({"data/a": "import concf.model.b", "model/b": ""}, ["data.a imports model.b"], False),
+        ({"model/b": "def f():\n    from concf.cli import app", "cli/app": ""}, ["model.b imports cli.app"], False),
+        ({"model/a": "from concf.model.b import x", "model/b": "from concf.model import a"}, [], True),
+        ({"model/b": "from concf.errors import E", "errors": ""}, [], False),
+    ],
+)  # fmt: skip
+def test_a_wrong_arrow_and_a_circle_are_seen(
+    tmp_path: Path, files: dict[str, str], up: list[str], round_: bool
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert (upward(graph(tmp_path)), bool(circle(graph(tmp_path)))) == (up, round_)
