@@ -23,10 +23,10 @@ def hits(lists: NDArray[np.int32], relevant: csr_array) -> Hits:
     relevant.sort_indices()
     row = np.repeat(np.arange(relevant.shape[0]), np.diff(relevant.indptr))
     known = row * n_items + relevant.indices
-    asked = np.arange(len(lists))[:, None] * n_items + lists
-    place = np.searchsorted(known, asked).clip(max=max(len(known) - 1, 0))
-    found: Hits = (known[place] == asked) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool)
-    return found
+    keys = np.arange(len(lists))[:, None] * n_items + lists
+    at = np.searchsorted(known, keys).clip(max=max(len(known) - 1, 0))
+    hits: Hits = (known[at] == keys) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool)
+    return hits
 
 
 def recall(hit: Hits, total: Counts) -> PerUser:

@@ -60,9 +60,9 @@ class Validation:
 
     def _hits(self, lists: Tensor) -> Tensor:
         """[e, L] where the lists [e, L] of this process's `users` have an item that is held out for validation."""
-        asked = lists.long()
-        keys = torch.arange(len(asked), device=asked.device)[:, None] * self.n_items + asked
-        return _among(keys, self.valid) & (asked >= 0)
+        items = lists.long()
+        keys = torch.arange(len(items), device=items.device)[:, None] * self.n_items + items
+        return _among(keys, self.valid) & (items >= 0)
 
     def _of_everyone(self, figures: NDArray[np.float64]) -> NDArray[np.float64]:
         """[e] of all validated users in their order, so that the mean does not depend on the number of processes."""
@@ -93,12 +93,12 @@ def shared_items(
     both, there = torch.zeros(len(lists), dtype=torch.int64, device=agreed.device), (agreed[:, :n] >= 0).sum()
     size = max(1, CELLS // (n_items + 1))
     for begin in range(0, len(agreed), size):
-        asked = [each[begin : begin + size, :n].long() for each in (agreed, *lists.values())]
-        asked = [each.where(each >= 0, n_items) for each in asked]
-        named = torch.zeros(len(asked[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
-        named.scatter_(1, asked[0], True)
-        named[:, n_items] = False  # empty places
-        both += torch.stack([named.gather(1, each).sum() for each in asked[1:]])
+        items = [each[begin : begin + size, :n].long() for each in (agreed, *lists.values())]
+        items = [each.where(each >= 0, n_items) for each in items]
+        in_consensus = torch.zeros(len(items[0]), n_items + 1, dtype=torch.bool, device=agreed.device)
+        in_consensus.scatter_(1, items[0], True)
+        in_consensus[:, n_items] = False  # empty places
+        both += torch.stack([in_consensus.gather(1, each).sum() for each in items[1:]])
     group.all_reduce([both, there])
     return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
 
@@ -109,8 +109,8 @@ def _keys(part: csr_array, device: torch.device) -> Tensor:
     return torch.from_numpy(np.sort(row * part.shape[1] + part.indices)).to(device, torch.int64)
 
 
-def _among(asked: Tensor, known: Tensor) -> Tensor:
+def _among(items: Tensor, known: Tensor) -> Tensor:
     if not len(known):
-        return torch.zeros_like(asked, dtype=torch.bool)
-    place = torch.searchsorted(known, asked).clamp(max=len(known) - 1)
-    return torch.eq(known[place], asked)
+        return torch.zeros_like(items, dtype=torch.bool)
+    at = torch.searchsorted(known, items).clamp(max=len(known) - 1)
+    return torch.eq(known[at], items)

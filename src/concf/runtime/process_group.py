@@ -1,4 +1,4 @@
-"""Which part of the work this process does: the one place that knows of other processes.
+"""The process group: which part of the work this process does, and how processes communicate.
 
 Every process holds the whole model, or its rows of the embedding tables (`shards`). Each takes its rows of every
 global batch, and its users of every ranking; what they find is added up, put together or handed over here, by PyTorch's
@@ -49,7 +49,7 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     @property
@@ -82,26 +82,26 @@ class ProcessGroup:
         if not self.several:
             return part
         mine = self._padded(part, n, dim)
-        found = [torch.empty_like(mine) for _ in range(self.size)]
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
         with self._talking():
-            dist.all_gather(found, mine)
-        return self._joined(found, n, dim)
+            dist.all_gather(parts, mine)
+        return self._joined(parts, n, dim)
 
     def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """[all received, ...] so many rows from each process. rows: [all sent, ...] so many for each, in order."""
-        found = rows.new_empty(sum(received), *rows.shape[1:])
+        parts = rows.new_empty(sum(received), *rows.shape[1:])
         with self._talking():
-            dist.all_to_all_single(found, rows.contiguous(), received, sent)
-        return found
+            dist.all_to_all_single(parts, rows.contiguous(), received, sent)
+        return parts
 
     def broadcast(self, part: Tensor, rank: int) -> Tensor:
-        """What that process has; the other ones' part, of the same shape, is overwritten."""
+        """The tensor of that process, in every process; the others', of the same shape, are overwritten."""
         with self._talking():
             dist.broadcast(part, rank)
         return part
 
     def send(self, part: Tensor, rank: int) -> Tensor:
-        """The same for the process that writes alone; the others keep theirs."""
+        """The tensor of that process, in the main process alone; the others keep theirs."""
         with self._talking():
             if self.rank == rank != 0:
                 dist.send(part, 0)
@@ -116,40 +116,40 @@ class ProcessGroup:
         padded[: len(part)] = part
         return padded
 
-    def _joined(self, found: list[Tensor], n: int, dim: int) -> Tensor:
+    def _joined(self, parts: list[Tensor], n: int, dim: int) -> Tensor:
         shares = [self.share(n, rank) for rank in range(self.size)]
-        parts = [each[: mine.stop - mine.start] for each, mine in zip(found, shares, strict=True)]
+        parts = [each[: mine.stop - mine.start] for each, mine in zip(parts, shares, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
 
     def broadcast_flag(self, flag: bool) -> bool:
-        """What the process that writes says."""
+        """The flag of the main process, in every process."""
         if not self.several:
             return flag
-        said = torch.tensor(int(flag))
+        value = torch.tensor(int(flag))
         with self._talking():
-            dist.broadcast(said, 0)
-        return bool(said)
+            dist.broadcast(value, 0)
+        return bool(value)
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
-        said = torch.tensor(int(flag))
-        self.all_reduce([said])
-        return bool(said)
+        """Whether the flag is set in any process."""
+        value = torch.tensor(int(flag))
+        self.all_reduce([value])
+        return bool(value)
 
     def barrier(self) -> None:
         """Until all processes have come here."""
         self.broadcast_flag(True)
 
-    def refuse_difference(self, said: Mapping[str, str]) -> None:
+    def refuse_difference(self, values: Mapping[str, str]) -> None:
         """Refuse a process whose values are not those of process 0."""
         if not self.several:
             return
-        mine = torch.tensor([_digest(value) for value in said.values()])
-        found = [torch.empty_like(mine) for _ in range(self.size)]
+        mine = torch.tensor([_digest(value) for value in values.values()])
+        parts = [torch.empty_like(mine) for _ in range(self.size)]
         with self._talking():
-            dist.all_gather(found, mine)
-        for rank, theirs in enumerate(found):
-            for name, same in zip(said, (theirs == found[0]).tolist(), strict=True):
+            dist.all_gather(parts, mine)
+        for rank, digests in enumerate(parts):
+            for name, same in zip(values, (digests == parts[0]).tolist(), strict=True):
                 if not same:
                     raise ConfigError(
                         f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
@@ -206,7 +206,7 @@ def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGr
 def _unused(store: Store, group: ProcessGroup) -> Store:
     """A part of the store that no earlier attempt has used: torchrun keeps the store when it starts processes again.
 
-    Each process says hello by a name that is new. The first one says which names it has heard and what the part is
+    Each process stores a new name as its greeting. The first one stores which names it has read and what the part is
     called, until every other one has found its own name there.
     """
     from torch.distributed.distributed_c10d import PrefixStore
@@ -215,13 +215,13 @@ def _unused(store: Store, group: ProcessGroup) -> Store:
     store.set(f"concf/hello/{group.rank}", name)
     while time.monotonic() < deadline:
         if group.rank == 0:
-            heard = [store.get(f"concf/hello/{rank}").decode() for rank in range(1, group.size)]
-            store.set("concf/heard", " ".join([name, *heard]))
+            greeted = [store.get(f"concf/hello/{rank}").decode() for rank in range(1, group.size)]
+            store.set("concf/greeted", " ".join([name, *greeted]))
             if store.add(f"concf/begins/{name}", 0) == group.size - 1:
                 return PrefixStore(name, store)
         else:
-            called, *heard = store.get("concf/heard").decode().split()
-            if name in heard:
+            called, *greeted = store.get("concf/greeted").decode().split()
+            if name in greeted:
                 store.add(f"concf/begins/{called}", 1)
                 return PrefixStore(called, store)
         time.sleep(0.01)

@@ -94,7 +94,7 @@ class Batch:
 class Sampler:
     """Draws epochs on the CPU, so that a seed gives the same pairs on every device.
 
-    What has a place for every pair is of 32 bits where they are enough, and made in pieces: pairs may be very many.
+    Arrays with an entry for every pair are of 32 bits where these are enough, and made in pieces: pairs may be many.
     """
 
     def __init__(self, train: csr_array) -> None:
@@ -133,9 +133,9 @@ class Sampler:
 
     def _used(self, pairs: Positions, negative: Positions) -> Positions:
         """Those of the pairs whose negative is an item that the user has used."""
-        asked = self._cells(self.user[pairs], negative[pairs])
-        place = np.searchsorted(self.observed, asked).clip(max=len(self.observed) - 1)
-        return np.asarray(pairs[self.observed[place] == asked])
+        cells = self._cells(self.user[pairs], negative[pairs])
+        at = np.searchsorted(self.observed, cells).clip(max=len(self.observed) - 1)
+        return np.asarray(pairs[self.observed[at] == cells])
 
     def _cells(self, user: Positions, item: Positions) -> NDArray[np.int64]:
         return np.asarray(user.astype(np.int64) * self.n_items + item)
@@ -146,9 +146,9 @@ def _pieces(n: int) -> Iterator[slice]:
     yield from (slice(begin, min(begin + PIECE, n)) for begin in range(0, max(n, 1), PIECE))
 
 
-def _taken(column: Positions, places: NDArray[Any]) -> Positions:
-    """column[places]; numpy would make a copy of the places of 64 bits."""
-    taken = np.empty(len(places), column.dtype)
-    for rows in _pieces(len(places)):
-        taken[rows] = column[places[rows]]
+def _taken(column: Positions, positions: NDArray[Any]) -> Positions:
+    """column[positions]; numpy would make a copy of the positions in 64 bits."""
+    taken = np.empty(len(positions), column.dtype)
+    for rows in _pieces(len(positions)):
+        taken[rows] = column[positions[rows]]
     return taken

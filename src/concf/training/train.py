@@ -59,12 +59,12 @@ def train(
     """Train on the training part; every head and the consensus is kept at the epoch of its best validation.
 
     settings:   all of them, or changes to the preset such as {"consensus": {"weight": 0}}
-    preset:     reference, paper, released or, if not said, strong
-    seed:       if not said, 0
-    device:     cpu or cuda; if not said, a GPU if there is one
+    preset:     reference, paper, released or strong, which is the default
+    seed:       0 by default
+    device:     cpu or cuda; by default a GPU if there is one
     out:        a folder for history and checkpoints
-    resume:     go on with the run in `out`, to exactly the same end as if it had not been killed; what is not said
-                of settings, seed and device is the run's own
+    resume:     go on with the run in `out`, to exactly the same end as if it had not been killed; settings,
+                seed and device default to the run's own
     checkpoint_seconds: a checkpoint after the first epoch that ends so long after the last one, and at the end
     objectives, encoder: your own, by the names in `settings.objectives`, and in place of `settings.model.encoder`
     teacher:    [users, L] ranked items, -1 at an empty place, taught from the first epoch on in place of the consensus
@@ -178,12 +178,12 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
     )
 
 
-def _device(asked: str | torch.device | None, before: str | None, group: ProcessGroup) -> torch.device:
+def _device(wanted: str | torch.device | None, before: str | None, group: ProcessGroup) -> torch.device:
     """The device that is asked for, or as before, if it is there. Of several processes each has a GPU of its own."""
     try:
-        device = torch.device(asked or before or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise ConfigError(f"device {asked!r}: choose cpu or cuda") from None
+        raise ConfigError(f"device {wanted!r}: choose cpu or cuda") from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
     if device.type == "cuda" and group.several:

@@ -34,26 +34,26 @@ class Division:
 def write_pieces(
     path: Path,
     tensors: Mapping[str, Tensor],
-    divided: Mapping[str, Division],
-    said: Mapping[str, str],
+    divisions: Mapping[str, Division],
+    metadata: Mapping[str, str],
     group: ProcessGroup,
 ) -> None:
     """All tensors in one file, by the process that writes; the others call `hand_over` with the same ones.
 
-    divided: how the tensors that are held in parts are divided; of the others the writer's own is written
+    divisions: how the tensors that are held in parts are divided; of the others the writer's own is written
     """
     with path.open("wb") as file:
-        file.write(_header(tensors, divided, said))
+        file.write(_header(tensors, divisions, metadata))
         for name in _ordered(tensors):
-            for piece in _pieces(tensors[name], divided.get(name), group):
+            for piece in _pieces(tensors[name], divisions.get(name), group):
                 file.write(piece.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def hand_over(tensors: Mapping[str, Tensor], divided: Mapping[str, Division], group: ProcessGroup) -> None:
+def hand_over(tensors: Mapping[str, Tensor], divisions: Mapping[str, Division], group: ProcessGroup) -> None:
     """This process's parts, to the one that writes."""
     for name in _ordered(tensors):
-        if name in divided:
-            for _ in _pieces(tensors[name], divided[name], group):
+        if name in divisions:
+            for _ in _pieces(tensors[name], divisions[name], group):
                 pass
 
 
@@ -62,12 +62,12 @@ def _ordered(tensors: Mapping[str, Tensor]) -> list[str]:
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
 
-def _header(tensors: Mapping[str, Tensor], divided: Mapping[str, Division], said: Mapping[str, str]) -> bytes:
+def _header(tensors: Mapping[str, Tensor], divisions: Mapping[str, Division], metadata: Mapping[str, str]) -> bytes:
     """The length of a JSON table, and the table: kind, shape and place of every tensor."""
-    table: dict[str, object] = {"__metadata__": dict(said)}
+    table: dict[str, object] = {"__metadata__": dict(metadata)}
     begin = 0
     for name in _ordered(tensors):
-        shape = _whole_shape(tensors[name], divided.get(name))
+        shape = _whole_shape(tensors[name], divisions.get(name))
         end = begin + torch.Size(shape).numel() * tensors[name].element_size()
         table[name] = {"dtype": KINDS[tensors[name].dtype], "shape": shape, "data_offsets": [begin, end]}
         begin = end
