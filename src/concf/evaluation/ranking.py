@@ -20,7 +20,7 @@ from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer, floats
 from concf.runtime.arguments import check_count
 from concf.runtime.progress import working
 
-NOTHING = -1  # an empty place at the end of a list
+NOTHING = -1  # at the end of a list that is shorter
 CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the cache is ranked fastest
 GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
@@ -28,25 +28,25 @@ LISTED_USERS = 4096  # whose lists are asked for at a time
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """([b, k], [b, k]) the k highest scores of each row and their places, best first, ties by the lower place.
+    """([b, k], [b, k]) the k highest scores of each row and their columns, best first, ties by the lower column.
 
-    scores: [b, n], k <= n. NaN counts as the highest score; places of -inf are in no order.
+    scores: [b, n], k <= n. NaN counts as the highest score; columns of -inf are in no order.
     """
     n = scores.shape[1]
     wanted = min(k + 1, n)  # one more shows whether a tie crosses the end of the list
-    values, places = _highest(scores, wanted)
+    values, columns = _highest(scores, wanted)
     if wanted > k:
         crossing = values[:, k - 1] == values[:, k]
         crossing &= values[:, k] > -torch.inf
         if crossing.any():
             rows = crossing.nonzero().squeeze(1)
-            values[rows, :k], places[rows, :k] = _highest(_lowest_places_win(scores[rows], values[rows, k], k), k)
-        values, places = values[:, :k], places[:, :k]
-    return _order_ties(values, places)
+            values[rows, :k], columns[rows, :k] = _highest(_lowest_columns_win(scores[rows], values[rows, k], k), k)
+        values, columns = values[:, :k], columns[:, :k]
+    return _order_ties(values, columns)
 
 
 def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k highest scores of each row and their places, best first, ties in any order.
+    """The k highest scores of each row and their columns, best first, ties in any order.
 
     The columns are dealt into groups; the k highest lie in the k groups with the highest maxima, so only those
     are searched. With groups of sqrt(n / k) columns both stages are equally small.
@@ -65,20 +65,20 @@ def _highest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, candidates.gather(1, chosen)
 
 
-def _lowest_places_win(scores: Tensor, border: Tensor, k: int) -> Tensor:
-    """The scores, with -inf for those equal to the border's that the lower places leave no room for."""
+def _lowest_columns_win(scores: Tensor, border: Tensor, k: int) -> Tensor:
+    """The scores, with -inf for those equal to the border's that the lower columns leave no room for."""
     tied = scores == border[:, None]
     room = k - (scores > border[:, None]).sum(1, keepdim=True)
     return scores.masked_fill(tied & (tied.cumsum(1) > room), -torch.inf)
 
 
-def _order_ties(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows sorted by value, descending, and by place where values are equal."""
+def _order_ties(values: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows sorted by value, descending, and by column where values are equal."""
     if not (values[:, 1:] == values[:, :-1]).any():
-        return values, places
-    places, order = places.sort(dim=1)
+        return values, columns
+    columns, order = columns.sort(dim=1)
     values, again = values.gather(1, order).sort(dim=1, descending=True, stable=True)
-    return values, places.gather(1, again)
+    return values, columns.gather(1, again)
 
 
 def rank(
@@ -141,23 +141,23 @@ def rank(
 def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(None)) -> Tensor:
     """[users, k] int32: as `rank` for every user, or a run of them, but the lists stay where the vectors are."""
     device, n_items = factors.user.device, len(factors.item)
-    asked = range(len(factors.user))[users]
+    chosen = range(len(factors.user))[users]
     if device.type == "cpu":
-        return torch.from_numpy(rank(factors, np.asarray(asked), k, seen=seen.matrix))
-    lists = torch.full((len(asked), k), NOTHING, dtype=torch.int32, device=device)
+        return torch.from_numpy(rank(factors, np.asarray(chosen), k, seen=seen.matrix))
+    lists = torch.full((len(chosen), k), NOTHING, dtype=torch.int32, device=device)
     size = max(1, GPU_MEMORY // (factors.item.element_size() * n_items))
-    for begin in range(asked.start, asked.stop, size):
-        end = min(begin + size, asked.stop)
+    for begin in range(chosen.start, chosen.stop, size):
+        end = min(begin + size, chosen.stop)
         scores = factors.scores(torch.arange(begin, end, device=device))
         scores.view(-1).index_fill_(0, seen.flat(begin, end), -torch.inf)
         values, items = top_k(scores, min(k, n_items))
         listed = items.masked_fill_(values == -torch.inf, NOTHING)
-        lists[begin - asked.start : end - asked.start, : listed.shape[1]] = listed
+        lists[begin - chosen.start : end - chosen.start, : listed.shape[1]] = listed
     return lists
 
 
 class Seen:
-    """What each user has seen, on a device: `matrix` [users, items] with the places of its cells beside it."""
+    """What each user has seen, on a device: `matrix` [users, items] with the positions of its cells beside it."""
 
     def __init__(self, matrix: csr_array, device: str | torch.device) -> None:
         self.matrix, self.device = matrix, torch.device(device)
@@ -168,15 +168,15 @@ class Seen:
         return list(self.matrix.indptr.tolist())
 
     @cached_property
-    def places(self) -> Tensor:
-        """[n] of the cells; made for the first that asks, which nobody does on a CPU."""
+    def cells(self) -> Tensor:
+        """[n] positions of the cells in the flattened matrix; made at the first use."""
         row = np.repeat(np.arange(self.matrix.shape[0]), np.diff(self.matrix.indptr))
         return torch.from_numpy(row * self.matrix.shape[1] + self.matrix.indices).to(self.device)
 
     def flat(self, begin: int, end: int) -> Tensor:
-        """The places of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
+        """The cells of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
         n_items: int = self.matrix.shape[1]
-        return self.places[self.ends[begin] : self.ends[end]] - begin * n_items
+        return self.cells[self.ends[begin] : self.ends[end]] - begin * n_items
 
 
 def _refuse_other_items(probe: Tensor, seen: csr_array | None) -> None:
@@ -193,14 +193,14 @@ def _refuse_other_users(scorer: Scorer, users: NDArray[np.int64], seen: csr_arra
         raise ConfigError(f"user position {last} is asked for and there are {n_users} users, numbered from 0")
 
 
-def _map(work: Callable[[int], int], places: range, threads: int) -> Iterator[int]:
-    """The work at each place, a block a thread: threads that share a block wait for each other at every operation."""
-    if threads == 1 or len(places) == 1:
-        yield from map(work, places)
+def _map(work: Callable[[int], int], begins: range, threads: int) -> Iterator[int]:
+    """The work at each of them, a block a thread: threads that share a block wait for each other at every operation."""
+    if threads == 1 or len(begins) == 1:
+        yield from map(work, begins)
         return
     try:
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(work, places)
+            yield from pool.map(work, begins)
     finally:
         torch.set_num_threads(threads)  # a worker's setting may reach threads that are started later
 
@@ -221,16 +221,16 @@ def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_arra
 def _rank_lists(
     scorer: ListFunction, users: NDArray[np.int64], k: int, seen: csr_array | None, lists: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """Lists as they were given, seen items and empty places taken out, cut at k."""
+    """Lists as they were given, seen items and -1 taken out, cut at k."""
     longest = int(np.diff(seen.indptr)[users].max()) if seen is not None else 0
     for begin in range(0, len(users), LISTED_USERS):
         block = users[begin : begin + LISTED_USERS]
         given = scorer.lists(torch.as_tensor(block), k + longest).numpy()
-        for place, (user, items) in enumerate(zip(block, given, strict=True), start=begin):
+        for row, (user, items) in enumerate(zip(block, given, strict=True), start=begin):
             known = seen.indices[seen.indptr[user] : seen.indptr[user + 1]] if seen is not None else ()
             left = items[items != NOTHING]
             if len(np.unique(left)) < len(left):
                 raise DataError(f"the list of user position {user} names an item twice")
-            kept = np.setdiff1d(left, known, assume_unique=True)[:k]
-            lists[place, : len(kept)] = kept
+            best = np.setdiff1d(left, known, assume_unique=True)[:k]
+            lists[row, : len(best)] = best
     return lists

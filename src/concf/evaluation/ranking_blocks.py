@@ -29,14 +29,14 @@ def rank_blocks(user: Tensor, blocks: Iterable[Block], k: int, seen: csr_array) 
             rows = slice(begin, begin + size)
             scores = torch.addmm(bias, user[rows], item.T)
             scores.view(-1).index_fill_(0, _cells(used, rows).to(user.device), -torch.inf)
-            best, places = top_k(scores, min(k, len(item)))
-            both, which = torch.cat([values[rows], best], 1), torch.cat([items[rows], places + first], 1)
+            best, columns = top_k(scores, min(k, len(item)))
+            both, which = torch.cat([values[rows], best], 1), torch.cat([items[rows], columns + first], 1)
             values[rows], at = top_k(both, k)  # of equals the earlier block's, which is the lower item
             items[rows] = which.gather(1, at)
     return items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32)
 
 
 def _cells(used: csr_array, rows: slice) -> Tensor:
-    """The places of these users' items in their own [users, items] table, flattened."""
+    """The cells of these users' items in their own [users, items] table, flattened."""
     part = used[rows]
     return torch.from_numpy(np.repeat(np.arange(part.shape[0]) * part.shape[1], np.diff(part.indptr)) + part.indices)
