@@ -1,9 +1,11 @@
-"""What the paper's text claims: a sentence in our words, where it stands, and what decides it."""
+"""What the paper's text claims: a sentence in our words, where it is found there, and what decides it."""
 
 from __future__ import annotations
 
-from concf.experiments.paper import decisions, published
-from concf.experiments.paper.decisions import (
+from concf.experiments.paper import published
+from concf.experiments.paper.published import BEST, CONSENSUS, R_CONSENSUS
+from reproduction import decisions
+from reproduction.decisions import (
     CONSIDERABLE,
     NEAR,
     STABLE,
@@ -15,9 +17,8 @@ from concf.experiments.paper.decisions import (
     in_schemes,
     stable,
 )
-from concf.experiments.paper.measured import NON_VOTING
-from concf.experiments.paper.published import BEST, CONSENSUS, R_CONSENSUS
-from concf.experiments.paper.verdicts import Claim
+from reproduction.lines import NON_VOTING
+from reproduction.verdicts import Claim
 
 S4 = "Section 4.1"
 FIG5A, FIG5B, FIG4, TRAINING = f"{S4}, Fig. 5a", f"{S4}, Fig. 5b", "Section 3.2.3, Fig. 4", "Appendix A.2"
@@ -41,9 +42,9 @@ CLAIMS = tuple(Claim(*each) for each in (
      "Without consensus learning the heads hardly improve over SingleCF (here: by no more than the run-to-run noise).",
      decisions.heads_hardly),
     ("rc-over-r", "schemes", FIG5B, "The RC-consensus beats the R-consensus in every scheme.",
-     in_schemes(CONSENSUS, R_CONSENSUS, "{} against {}")),
+     in_schemes(CONSENSUS, R_CONSENSUS)),
     ("rc-over-best", "schemes", FIG5B, "The RC-consensus always beats the best head or model.",
-     in_schemes(CONSENSUS, BEST, "{} against {}")),
+     in_schemes(CONSENSUS, BEST)),
     ("r-below-best", "schemes", FIG5B,
      "The R-consensus is sometimes below the best head or model (there on Foursquare).",
      decisions.r_sometimes),
@@ -62,11 +63,12 @@ CLAIMS = tuple(Claim(*each) for each in (
      decisions.over_size),
     ("chr-users", "chr", "Section 2.3, Fig. 2b", f"On CiteULike most users have a CHR above {published.USER_CHR}.",
      decisions.most_users),
-    ("steadier", "consistency", FIG4, "Correct predictions are steadier than incorrect ones in every bin of ranks.",
-     decisions.steadier),
-    ("steadier-top", "consistency", FIG4,
-     "The higher the rank, the steadier (from the first bin to the last alone: in part).",
-     decisions.steadier_at_the_top),
+    ("consistency-correct", "consistency", FIG4,
+     "Correct predictions are more consistent than incorrect ones in every bin of ranks.",
+     decisions.more_consistent),
+    ("consistency-top", "consistency", FIG4,
+     "The higher the rank, the more consistent (from the first bin to the last alone: in part).",
+     decisions.consistent_at_the_top),
     ("rc-over-training", "consistency", FIG4,
      "Throughout training the RC-consensus is above the R-consensus (by up to 16 % for all heads).",
      decisions.over_training),
