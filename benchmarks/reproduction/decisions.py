@@ -1,4 +1,4 @@
-"""What decides each claim of the paper: functions from measured lines to cases. `claims` has the sentences."""
+"""What decides each claim of the paper: functions from measured lines to cases. `claims.csv` has the sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import pairwise, product
 from statistics import mean
 
 from concf.experiments.paper import published
-from concf.experiments.paper.measured import estimate, hundredths
+from concf.experiments.paper.measured import Dataset, estimate, hundredths
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from concf.runtime.text_tables import short
 from reproduction.lines import (
@@ -32,7 +32,6 @@ CONSIDERABLE = 0.25  # a PER that counts as high: the paper names 0.35 as an exa
 STABLE = 0.03  # figures that differ by no more than this share are stable: the paper's differ by up to 2 %
 NEAR = 0.1  # "a little": the paper's are 4 % below and 1 % above
 LONG = ("ConCF", "Q=5,p=20", "Q=10,p=1", "Q=10,p=10", "Q=10,p=20")  # windows; `reference` has |Q| 5, p 10 itself
-STUDENTS = ("SingleCF", "ConCF best head", "ConCF consensus")
 WHICH = (("one", "CF-A"), ("all", "all"))  # heads of the lines of `consistency`
 
 
@@ -113,30 +112,6 @@ def sparse_users(lines: Lines) -> Cases:
             yield Case(grade, words, means[3], p)
 
 
-def in_schemes(row: str, other: str, name: str = "") -> Decide:
-    """Whether one row is above another in every scheme and data set. name: of the other row."""
-
-    def decide(lines: Lines) -> Cases:
-        for dataset, scheme in product(DATASETS, SCHEMES):
-            ours, theirs = lines.test(scheme, dataset, row), lines.test(scheme, dataset, other)
-            words = f"{label(dataset)}, {SCHEMES[scheme]} {{}} against {name}{{}}"
-            yield compare(ours, theirs, words, noise=lines.noise(row))
-
-    return decide
-
-
-def below_concf(scheme: str, rows: Iterable[str]) -> Decide:
-    """Whether rows of a scheme are below those of ConCF on all data sets."""
-
-    def decide(lines: Lines) -> Cases:
-        for dataset, row in product(DATASETS, rows):
-            ours, concf = lines.test(scheme, dataset, row), lines.test("ConCF", dataset, row)
-            words = f"{label(dataset)} {name_of(row)} {{}} against {{}}"
-            yield compare(ours, concf, words, noise=lines.noise(row), way=-1)
-
-    return decide
-
-
 def heads_hardly(lines: Lines) -> Cases:
     """Heads trained together without consensus learning, no higher than the same objectives alone by the noise."""
     noise = lines.noise(BEST)
@@ -150,19 +125,12 @@ def heads_hardly(lines: Lines) -> Cases:
 
 def r_sometimes(lines: Lines) -> Cases:
     """Whether the R-consensus is anywhere below the best head or model, and where."""
-    cases = [case for case in in_schemes(BEST, R_CONSENSUS, "R-con ")(lines) if case]
+    pairs = (((scheme, BEST), (scheme, R_CONSENSUS)) for scheme in SCHEMES)
+    cases = [case for case in beats(*pairs, datasets=DATASETS)(lines) if case]
     lower = [case for case in cases if case.grade is not NO]
     if cases:
         named = f": {'; '.join(case.words for case in lower)}" if lower else ""
         yield Case(max(case.grade for case in cases), f"in {len(lower)} of {len(cases)} cases{named}")
-
-
-def lowest_chr(lines: Lines) -> Cases:
-    """CHR of ConCF against the other schemes'."""
-    noise = lines.noise_of("chr", "bpr")
-    for dataset, scheme in product(DATASETS, ("SingleCF", "without CL")):
-        words = f"{label(dataset)} {{}} against {SCHEMES[scheme]} {{}}"
-        yield compare(lines.chr("ConCF", dataset), lines.chr(scheme, dataset), words, hundredths, noise=noise, way=-1)
 
 
 def high_per(lines: Lines) -> Cases:
@@ -182,14 +150,6 @@ def e_misses(lines: Lines) -> Cases:
     missed = estimate(lines.field("SingleCF", CITEULIKE, "per", "bpr", "multinomial"))
     if missed:
         yield Case(_yes(missed.mean >= CONSIDERABLE), f"PER(A;E) {missed.mean:.2f} (paper {published.PER_A_E})")
-
-
-def objective_most(lines: Lines) -> Cases:
-    """CHR by objective against that by start and by size."""
-    noise = lines.noise_of("chr", "bpr")
-    for dataset, factor in product(DATASETS, ("initial conditions", "model sizes")):
-        words = f"{label(dataset)}: {{}} against {{}} by {factor}"
-        yield compare(lines.chr("SingleCF", dataset), lines.chr(factor, dataset), words, hundredths, noise=noise)
 
 
 def over_size(lines: Lines) -> Cases:
@@ -253,21 +213,45 @@ def all_rise_more(lines: Lines) -> Cases:
     yield compare(every, one, "{} on average over the epochs, CF-A alone {}", percent)
 
 
-def beats(*pairs: tuple[tuple[str, str], tuple[str, str]]) -> Decide:
-    """Whether each first (variant, row) is above its second in R@50 on CiteULike."""
+def beats(*pairs: tuple[tuple[str, str], tuple[str, str]], datasets: Sequence[Dataset] = (CITEULIKE,)) -> Decide:
+    """Whether each first (variant, row) is above its second in R@50."""
 
     def decide(lines: Lines) -> Cases:
-        for pair in pairs:
+        for dataset, pair in product(datasets, pairs):
             first, second = (f"{TITLES.get(variant, variant)} {name_of(row)}" for variant, row in pair)
-            a, b = (lines.test(variant, CITEULIKE, row) for variant, row in pair)
-            yield compare(a, b, f"{first} {{}} against {second} {{}}", noise=lines.noise(pair[0][1]))
+            where = f"{label(dataset)}: " if len(datasets) > 1 else ""
+            a, b = (lines.test(variant, dataset, row) for variant, row in pair)
+            yield compare(a, b, f"{where}{first} {{}} against {second} {{}}", noise=lines.noise(pair[0][1]))
 
     return decide
 
 
-def every(ours: str, others: Iterable[str]) -> Decide:
+def higher_chr(*pairs: tuple[str, str]) -> Decide:
+    """Whether the CHR of each first variant is above that of its second."""
+
+    def decide(lines: Lines) -> Cases:
+        noise = lines.noise_of("chr", "bpr")
+        for dataset, (high, low) in product(DATASETS, pairs):
+            words = f"{label(dataset)}: {TITLES.get(high, high)} {{}} against {TITLES.get(low, low)} {{}}"
+            yield compare(lines.chr(high, dataset), lines.chr(low, dataset), words, hundredths, noise=noise)
+
+    return decide
+
+
+def every(ours: str, *others: str) -> Decide:
     """Whether a variant's best head and consensus are above those of the others."""
     return beats(*(((ours, row), (other, row)) for other in others for row in (BEST, CONSENSUS)))
+
+
+STUDENTS = ("SingleCF", "ConCF best head", "ConCF consensus")
+above_students = beats(
+    *((("ConCF", CONSENSUS if student.endswith(CONSENSUS) else BEST), ("distillation", f"{teacher} > {student}"))
+      for teacher, student in product(("T1", "T2"), STUDENTS))
+)  # fmt: skip
+all_rankings = beats(
+    *((("ConCF" if (q, p) == (5, 10) else f"Q={q},p={p}", CONSENSUS), (f"Q=all,p={p}", CONSENSUS))
+      for p, q in product((1, 10, 20), (5, 10)))
+)  # fmt: skip
 
 
 def no_better_than_its_teacher(lines: Lines) -> Cases:
@@ -294,8 +278,7 @@ def stable(*variants: str) -> Decide:
 def windows(lines: Lines) -> Cases:
     """Long windows near one another, and each above the short one."""
     yield from stable(*LONG)(lines)
-    pairs: Sequence[tuple[str, str]] = [(name, row) for name in LONG for row in (BEST, CONSENSUS)]
-    yield from beats(*(((name, row), ("Q=5,p=1", row)) for name, row in pairs))(lines)
+    yield from beats(*(((name, row), ("Q=5,p=1", row)) for name, row in product(LONG, (BEST, CONSENSUS))))(lines)
 
 
 def embeddings(lines: Lines) -> Cases:

@@ -60,16 +60,12 @@ def panel_each(datasets: Sequence[Dataset], height: float, **options: Any) -> tu
     return figure, list(zip(panel, datasets, strict=True))
 
 
-def dot(axes: Axes, x: float, y: Estimate | None, colour: str) -> None:
-    """Ours: a filled dot with its standard deviation."""
-    if y:
-        axes.errorbar(x, y.mean, yerr=y.std, color=colour, **DOT)
-
-
-def dot_across(axes: Axes, x: Estimate | None, y: float, colour: str) -> None:
-    """The same from left to right."""
-    if x:
-        axes.errorbar(x.mean, y, xerr=x.std, color=colour, **DOT)
+def dot(axes: Axes, x: float | Estimate | None, y: float | Estimate | None, colour: str) -> None:
+    """Ours: a filled dot, with its standard deviation across or up and down."""
+    if x is not None and y is not None:
+        ends = [(each.mean, each.std) if isinstance(each, Estimate) else (each, None) for each in (x, y)]
+        (x, xerr), (y, yerr) = ends
+        axes.errorbar(x, y, xerr=xerr, yerr=yerr, color=colour, **DOT)
 
 
 def hollow(axes: Axes, x: float | None, y: float | None, colour: str) -> None:

@@ -22,7 +22,6 @@ from reproduction.drawing import (
     STYLE,
     Drawing,
     dot,
-    dot_across,
     hollow,
     key,
     panel_each,
@@ -64,7 +63,7 @@ def main(lines: Lines, datasets: Sequence[Dataset]) -> Drawing:
     for axes, dataset in panel:
         for height, (scheme, row) in enumerate(rows):
             colour = COLOURS.get(row, BLACK if row == CONSENSUS else GREY)
-            dot_across(axes, estimate(lines.test(scheme, dataset, row)), height, colour)
+            dot(axes, estimate(lines.test(scheme, dataset, row)), height, colour)
             if row != R_CONSENSUS:
                 hollow(axes, _printed(dataset, scheme, row), height + 0.27, colour)
         axes.axhspan(4.62, len(rows) - 0.4, color="#f4f4f4", zorder=0)
@@ -269,7 +268,7 @@ def differences(lines: Lines, _: Sequence[Dataset]) -> Drawing:
     for height, name in enumerate(drawn):
         values, colour = list(effects[name].values()), BLUE if name.startswith("paper") else RED
         axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.35, markersize=4)
-        dot_across(axes, estimate(effects[name]), height, colour)
+        dot(axes, estimate(effects[name]), height, colour)
     if noise:
         axes.axvspan(-noise, noise, color=LIGHT, alpha=0.6, zorder=0)
     axes.axvline(0, color=GREY, linewidth=1)

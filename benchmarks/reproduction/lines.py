@@ -18,11 +18,8 @@ CITEULIKE: Dataset = ("citeulike", "released")
 DATASETS: tuple[Dataset, ...] = (CITEULIKE, ("ciao", "paper"), ("ciao", "released"), ("foursquare", "released"))
 NAMES = {"citeulike": "CiteULike", "ciao": "Ciao", "foursquare": "Foursquare (subset)"}
 SCHEMES = {"SingleCF": "SingleCF", "without CL": "ConCF without CL", "ConCF": "ConCF"}
-FACTORS = {
-    "initial conditions": "initial condition",
-    "model sizes": "model size",
-    "SingleCF": "learning objective",
-}  # of CHR
+# What makes models differ, for CHR
+FACTORS = {"initial conditions": "initial condition", "model sizes": "model size", "SingleCF": "learning objective"}
 NON_VOTING = "paper: voters"  # ConCF where CF-E' has no vote
 TITLES = SCHEMES | {NON_VOTING: "ConCF, CF-E' non-voting"}  # of variants; others are called by their names
 EQUAL = (("alpha=0", "without CL"), ("alpha=0.01", "paper: alpha"), ("ConCF", "paper: epochs"))  # equal settings

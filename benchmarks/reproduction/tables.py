@@ -63,18 +63,15 @@ def _four(
     lines: Lines, rows: Sequence[tuple[str, str]], cut: int, dataset: Dataset = CITEULIKE, preset: str = "reference"
 ) -> list[Row]:
     """The two metrics at a cut of each (variant, row)."""
-    found: list[Row] = []
-    for variant, row in rows:
-        pairs = []
-        for metric in (f"recall@{cut}", f"ndcg@{cut}"):
-            paper = None if row == R_CONSENSUS else printed(dataset[0], variant, row, metric)  # of another table
-            gains = lines.gains(dataset, metric, preset)
-            if row in gains:
-                pairs.append(_pair(dataset, paper, gain(*gains[row]), percent))
-            else:
-                pairs.append(_pair(dataset, paper, lines.test(variant, dataset, row, metric, preset)))
-        found.append(([TITLES.get(variant, variant), name_of(row)], pairs))
-    return found
+
+    def pair(variant: str, row: str, metric: str) -> Pair:
+        paper = None if row == R_CONSENSUS else printed(dataset[0], variant, row, metric)  # of another table
+        if row.startswith("Gain"):
+            return _pair(dataset, paper, gain(*lines.gains(dataset, metric, preset)[row]), percent)
+        return _pair(dataset, paper, lines.test(variant, dataset, row, metric, preset))
+
+    metrics = (f"recall@{cut}", f"ndcg@{cut}")
+    return [([TITLES.get(v, v), name_of(row)], [pair(v, row, metric) for metric in metrics]) for v, row in rows]
 
 
 def _four_twice(lines: Lines, name: str, title: str, rows: Sequence[tuple[str, str]]) -> list[Table]:
@@ -99,14 +96,10 @@ def statistics(lines: Lines) -> list[Table]:
         paper = published.STATISTICS[dataset[0]]
         sizes.append(([label(dataset)], [_pair(dataset, paper[kind], counts[kind], kinds[kind]) for kind in kinds]))
         divided.append([label(dataset), *(_text(counts[part], whole) for part in parts)])
+    header = [DATA, "train", "valid", "test", "evaluated users"]
     return [
         compared("statistics", "The data", [DATA], kinds, sizes, SPLITS["stats"]),
-        Table(
-            "division",
-            "Pairs that train, validate and test",
-            [DATA, *(part.replace("_", " ") for part in parts)],
-            divided,
-        ),
+        Table("division", "Pairs that train, validate and test", header, divided),
     ]
 
 
@@ -152,12 +145,12 @@ def groups(lines: Lines) -> list[Table]:
 def schemes(lines: Lines) -> list[Table]:
     """Three schemes, their best head and consensuses, and CHR of the head of CF-A."""
     columns = {"best": BEST, "R-con": R_CONSENSUS, "RC-con": CONSENSUS}
-    rows: list[Row] = []
-    for dataset, scheme in product(DATASETS, SCHEMES):
-        rows.append(([label(dataset), SCHEMES[scheme]], _recall(lines, scheme, list(columns.values()), dataset)))
-    title = "Three training schemes, R@50"
+    rows = [
+        ([label(dataset), title], _recall(lines, scheme, list(columns.values()), dataset))
+        for dataset, (scheme, title) in product(DATASETS, SCHEMES.items())
+    ]
     return [
-        compared("schemes", title, [DATA, "scheme"], columns, rows, SPLITS["schemes"]),
+        compared("schemes", "Three training schemes, R@50", [DATA, "scheme"], columns, rows, SPLITS["schemes"]),
         _chr(lines, "chr-by-scheme", "CHR by three training schemes", "scheme", SCHEMES),
         _epochs(lines),
     ]

@@ -113,13 +113,13 @@ def chance(p: float | None, moves: Sequence[float]) -> str:
 
 
 def compare(
-    ours: Series, theirs: Series, words: str = "", write: Write = figure, *, noise: float | None = None, way: int = 1
+    ours: Series, theirs: Series, words: str = "", write: Write = figure, *, noise: float | None = None
 ) -> Case | None:
-    """Whether ours is the higher one, or, way -1, the lower one. words: with {} for each of the two means."""
+    """Whether ours is the higher one. words: with {} for each of the two means."""
     a, b = paired(ours, theirs)
     if not a:
         return None
-    moves, p = [way * (x - y) for x, y in zip(a, b, strict=True)], p_value(ours, theirs)
+    moves, p = [x - y for x, y in zip(a, b, strict=True)], p_value(ours, theirs)
     text = words.format(write(mean(a)), write(mean(b)))
     return Case(graded(moves, p, noise), f"{text} ({chance(p, moves)})", mean(a), p)
 
