@@ -87,11 +87,11 @@ def test_the_plan_has_the_paper_s_experiments_on_their_data() -> None:
     assert {name: len(cells_of([name])) for name in EXPERIMENTS} == SIZES_OF_PLAN
     for name in EXPERIMENTS:
         cells = cells_of([name])
-        places = {(cell.data, cell.protocol) for cell in cells}
+        datasets = {(cell.data, cell.protocol) for cell in cells}
         if name == "stats":
-            assert places == FOUR | {("citeulike", "paper")}
+            assert datasets == FOUR | {("citeulike", "paper")}
         else:
-            assert places == (FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE)
+            assert datasets == (FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE)
         seeds = {"stats": 1, "main": 5, "schemes": 5, "groups": 5}.get(name, 3)
         assert {cell.seed for cell in cells} == {*range(seeds)}
         assert {cell.preset for cell in cells} == ({*PRESETS} - {"strong"} if name == "main" else {"reference"})

@@ -156,7 +156,7 @@ def test_a_comparison_is_mirrored_and_has_p():
     assert (higher.grade, lower.grade) == (YES, NO)
     assert higher.words.startswith("0.3100 against 0.2133 (p 0.00")
     assert lower.words.startswith("0.2133 against 0.3100 (p 0.00")
-    assert (higher.mean, higher.p) == (pytest.approx(0.31), lower.p)
+    assert higher.p == lower.p
     assert compare(ours, {}) is None
 
 

@@ -6,16 +6,16 @@ import csv
 from itertools import product
 from pathlib import Path
 
-from concf.experiments.paper.published import BEST, CONSENSUS, R_CONSENSUS
+from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS
 from reproduction import decisions
 from reproduction.decisions import beats, every, gains, higher_chr, stable
-from reproduction.lines import DATASETS, NON_VOTING, SCHEMES
+from reproduction.lines import BEST_TESTED, DATASETS, NON_VOTING, SCHEMES
 from reproduction.verdicts import Claim, Decide
 
 BOTH = (BEST, CONSENSUS)
 DECIDED_BY: dict[str, Decide] = {
     "statistics": decisions.statistics,
-    "every-head": decisions.every_head,
+    "every-head": beats(*((("ConCF", head), ("SingleCF", BEST_TESTED)) for head in HEADS), datasets=DATASETS),
     "gain-best": gains("Gain.Best"),
     "gain-consensus": gains("Gain.Con."),
     "all-groups": decisions.all_groups,

@@ -105,7 +105,7 @@ def _noise(lines: Lines) -> str:
     apart = {row: lines.apart_in(row) for row in (CONSENSUS, BEST)}
     if not all(apart.values()):
         return "Run-to-run noise: not measured."
-    means = ", ".join(f"{mean(found):.4f} ({row}; at most {max(found):.4f})" for row, found in apart.items())
+    means = ", ".join(f"{mean(values):.4f} ({row}; at most {max(values):.4f})" for row, values in apart.items())
     return (
         f"Run-to-run noise: pairs of equal settings among the lines ({pairs}; CiteULike) differ in R@50 on a split by "
         f"{means} on average. Other figures, such as CHR, are compared with the same pairs, single heads with the "

@@ -21,6 +21,7 @@ from concf.experiments.paper.measured import (
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
 from concf.experiments.paper.table import NOT_MEASURED, NOTHING, Pair
 from reproduction.lines import (
+    BEST_TESTED,
     CITEULIKE,
     DATASETS,
     FACTORS,
@@ -123,7 +124,7 @@ def _presets(lines: Lines) -> Table:
     rows: list[Row] = []
     for dataset, preset in product(DATASETS, PRESETS):
         ours = {which: lines.test(which[0], dataset, which[1], preset=preset) for which in columns.values()}
-        ours["SingleCF", BEST] = lines.single(dataset, preset=preset)
+        ours["SingleCF", BEST] = lines.test("SingleCF", dataset, BEST_TESTED, preset=preset)
         pairs = [_pair(dataset, printed(dataset[0], *which), ours[which]) for which in ours]
         rows.append(([label(dataset), preset], pairs))
     return compared("presets", "The three presets, R@50", [DATA, "preset"], columns, rows, SPLITS["main"])

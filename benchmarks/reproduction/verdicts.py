@@ -42,14 +42,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """One of the things a claim says: how far it is so, and its figures in words.
-
-    mean, p: of a comparison, our mean and the t-test's p over the splits
-    """
+    """One of the things a claim says: how far it is so, its figures in words, and p of the t-test over the splits."""
 
     grade: Grade
     words: str
-    mean: float | None = None
     p: float | None = None
 
 
@@ -121,7 +117,7 @@ def compare(
         return None
     moves, p = [x - y for x, y in zip(a, b, strict=True)], p_value(ours, theirs)
     text = words.format(write(mean(a)), write(mean(b)))
-    return Case(graded(moves, p, noise), f"{text} ({chance(p, moves)})", mean(a), p)
+    return Case(graded(moves, p, noise), f"{text} ({chance(p, moves)})", p)
 
 
 def significant(ours: Series, theirs: Series, words: str = "") -> Case | None:

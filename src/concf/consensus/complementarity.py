@@ -89,8 +89,8 @@ def quantiles(values: NDArray[np.float64]) -> list[float]:
     if not len(values):
         return [0.0] * 101
     counts = -(-np.arange(101) * len(values) // 100)  # whole numbers: 0.07 * 100 is more than 7
-    found: list[float] = np.sort(values)[np.maximum(counts, 1) - 1].tolist()
-    return found
+    levels: list[float] = np.sort(values)[np.maximum(counts, 1) - 1].tolist()
+    return levels
 
 
 def consistency_by_rank(
@@ -111,7 +111,7 @@ def consistency_by_rank(
     where they differ, as the correct ones do, a rank weighs as much as it has cells.
     newest: [users, M] the ranking of one head without training items, -1 where it is shorter
     window: of [users, M], the rankings over which consistency is measured, the newest among them
-    test, valid: [users, items]; validation items stand in the rankings and are of neither kind
+    test, valid: [users, items]; validation items are in the rankings and are of neither kind
     users: [e] those who are evaluated; the others do not count
     """
     if bins < 1 or depth < bins or depth % bins:

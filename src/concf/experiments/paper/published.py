@@ -46,15 +46,15 @@ def figures() -> dict[tuple[str, str, str], dict[str, float]]:
     T2 of the table of two-stage KD is the consensus of SingleCF, alpha = 0 is ConCF without consensus learning.
     The best head is the one with the highest R@50 where the heads are printed.
     """
-    found: dict[tuple[str, str, str], dict[str, float]] = {}
+    rows: dict[tuple[str, str, str], dict[str, float]] = {}
     with files(__package__).joinpath("published.csv").open(encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
             values = {metric: float(line[metric]) for metric in METRICS if line[metric]}
-            found[line["data"], line["variant"], line["row"]] = values
-    for data, variant in {(data, variant) for data, variant, row in found if row in HEADS}:
-        heads = [found[data, variant, head] for head in HEADS]
-        found[data, variant, BEST] = max(heads, key=lambda values: values["recall@50"])
-    return found
+            rows[line["data"], line["variant"], line["row"]] = values
+    for data, variant in {(data, variant) for data, variant, row in rows if row in HEADS}:
+        heads = [rows[data, variant, head] for head in HEADS]
+        rows[data, variant, BEST] = max(heads, key=lambda values: values["recall@50"])
+    return rows
 
 
 def printed(data: str, variant: str, row: str, metric: str = "recall@50") -> float | None:
