@@ -92,7 +92,7 @@ baselines: $(READY)
 	$(BIN)/python benchmarks/compare_baselines.py
 
 reproduction: $(READY)
-	$(BIN)/concf reproduce --render
+	$(BIN)/python benchmarks/render_reproduction.py
 
 dist: $(DEMO)
 	$(PIP) build

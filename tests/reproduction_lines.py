@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from reproduction.lines import CITEULIKE, DATASETS, NON_VOTING
+
 from concf.experiments.paper import published
-from concf.experiments.paper.measured import CITEULIKE, NON_VOTING, PLACES
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
+from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, figures
 
 Line = dict[str, Any]
 SHIFTS = (0.0, 0.004, -0.002, 0.001, 0.003)  # of the splits
 NOISE = 0.005  # between equal runs
+HYPERPARAMETERS = ("without balancing", "alpha=0", "alpha=0.01", "alpha=0.1", "alpha=1",
+                   *(f"Q={q},p={p}" for q in ("all", 5, 10) for p in (1, 10, 20)))  # fmt: skip
 
 
 def line(
-    variant: str, figures: dict[str, float], place: tuple[str, str] = CITEULIKE, seed: int = 0, **fields: Any
+    variant: str, figures: dict[str, float], dataset: tuple[str, str] = CITEULIKE, seed: int = 0, **fields: Any
 ) -> Line:
     """R@50 of each row; the other metrics and the groups are shares of it, G-4 gains with the rows' own `gains`."""
     preset, gains = fields.pop("preset", "reference"), fields.pop("gains", (0.9, 1.0, 1.1, 1.2))
@@ -26,7 +29,7 @@ def line(
         ]
         rows[row] = {"validation": value, "epoch": 50, "test": test, "groups": groups}
     heads = [row for row in figures if row not in (CONSENSUS, R_CONSENSUS)]
-    cell = {"variant": variant, "data": place[0], "protocol": place[1], "seed": seed, "preset": preset}
+    cell = {"variant": variant, "data": dataset[0], "protocol": dataset[1], "seed": seed, "preset": preset}
     return {
         "cell": cell, "split_hash": "ab", "changes": [], "rows": rows, "seconds": 12.5, "device": "NVIDIA H200",
         "epochs": 200, "settings": {"training": {"epochs": 200}},
@@ -35,12 +38,21 @@ def line(
     } | fields  # fmt: skip
 
 
-def five(place: tuple[str, str], scheme: str, shift: float = 0.0) -> dict[str, float]:
+def recalls(variant: str, data: str = "citeulike") -> dict[str, float]:
+    """The paper's R@50 of each row of a variant."""
+    return {row: four["recall@50"] for (where, who, row), four in figures().items() if (where, who) == (data, variant)}
+
+
+def five(dataset: tuple[str, str], scheme: str, shift: float = 0.0) -> dict[str, float]:
     """The paper's own R@50, moved by a shift."""
-    printed = (published.SINGLE if scheme == "SingleCF" else published.CONCF)[place[0]]
-    found = {head: printed[head][2] + shift for head in HEADS}
+    found = {head: recalls(scheme, dataset[0])[head] + shift for head in HEADS}
     best = max(found.values())
     return found | {R_CONSENSUS: best - 0.004, CONSENSUS: best + 0.012}
+
+
+def renamed(rows: dict[str, float], shift: float) -> dict[str, float]:
+    """The best head is that of CF-A, moved by a shift."""
+    return {"bpr" if row == BEST else row: value + shift for row, value in rows.items()}
 
 
 def complements(ratio: float) -> dict[str, Any]:
@@ -65,23 +77,23 @@ def consistency() -> dict[str, Any]:
 def everything() -> list[Line]:
     """Lines as the paper would have them, so that its claims hold."""
     lines = []
-    for place in (("citeulike", "paper"), *PLACES):
-        printed = published.STATISTICS[place[0]]
+    for dataset in (("citeulike", "paper"), *DATASETS):
+        printed = published.STATISTICS[dataset[0]]
         parts = {"train": 100, "valid": 20, "test": 20, "evaluated_users": 50}
-        lines.append(line("statistics", {}, place, statistics={**printed, **parts}))
+        lines.append(line("statistics", {}, dataset, statistics={**printed, **parts}))
     for seed, shift in enumerate(SHIFTS):
-        for place in PLACES:
-            single, concf = five(place, "SingleCF", shift), five(place, "ConCF", 1.1 * shift)
+        for dataset in DATASETS:
+            single, concf = five(dataset, "SingleCF", shift), five(dataset, "ConCF", 1.1 * shift)
             for preset in ("reference", "paper", "released"):
-                lines.append(line("SingleCF", single, place, seed, preset=preset, **complements(0.56)))
+                lines.append(line("SingleCF", single, dataset, seed, preset=preset, **complements(0.56)))
                 sizes = {"all": 1000, "embeddings": 995}
-                lines.append(line("ConCF", concf, place, seed, preset=preset, gains=(0.9, 1.0, 1.1, 1.6),
+                lines.append(line("ConCF", concf, dataset, seed, preset=preset, gains=(0.9, 1.0, 1.1, 1.6),
                                   parameters=sizes, **complements(0.18)))  # fmt: skip
             together = {k: v + (0.003, 0.005)[seed % 2] for k, v in single.items()} | {CONSENSUS: single[CONSENSUS]}
-            lines.append(line("without CL", together, place, seed, **complements(0.42)))
+            lines.append(line("without CL", together, dataset, seed, **complements(0.42)))
             if seed < 3:
-                lines.append(line("initial conditions", {"bpr#1": 0.25}, place, seed, chr={"bpr#1": 0.30}))
-                lines.append(line("model sizes", {"bpr d=64": 0.25}, place, seed, chr={"bpr d=64": 0.32}))
+                lines.append(line("initial conditions", {"bpr#1": 0.25}, dataset, seed, chr={"bpr#1": 0.30}))
+                lines.append(line("model sizes", {"bpr d=64": 0.25}, dataset, seed, chr={"bpr d=64": 0.32}))
     for seed, shift in enumerate(SHIFTS[:3]):
         lines += only_citeulike(seed, shift)
     return lines
@@ -91,23 +103,20 @@ def only_citeulike(seed: int, shift: float) -> list[Line]:
     consensus = five(CITEULIKE, "ConCF", 1.1 * shift)[CONSENSUS]
     lines = [line("consistency", {}, seed=seed, **consistency())]
     for variant in ("PCL", "homogeneous"):
-        printed = {row: four[2] + shift for (who, row), four in published.HOMOGENEOUS.items() if who == variant}
-        lines.append(line(variant, printed, seed=seed))
+        lines.append(line(variant, {row: value + shift for row, value in recalls(variant).items()}, seed=seed))
     noise = 0.02 * (seed - 1)  # a student head is better or worse than its teacher by chance
-    taught = {row: value + shift + noise * (">" in row) for row, value in published.DISTILLATION.items()}
+    taught = {row: value + shift + noise * (">" in row) for row, value in recalls("distillation").items()}
     taught = {row: min(value, 0.3700 + shift) if ">" in row else value for row, value in taught.items()}
     lines.append(line("distillation", taught, seed=seed))
-    for variant, (best, both) in published.HYPERPARAMETERS.items():
-        lines.append(line(variant, {"bpr": best + shift, CONSENSUS: both + shift}, seed=seed))
+    for variant in HYPERPARAMETERS:
+        lines.append(line(variant, renamed(recalls(variant), shift), seed=seed))
     lines += twins(seed, shift)
     lines.append(line("weights per epoch", {"bpr": 0.36 + shift, CONSENSUS: 0.37 + shift}, seed=seed))
     for variant in ("ConCF-S", "AutoML"):
-        figures = {"bpr": published.SELECTION[variant, BEST][2], CONSENSUS: published.SELECTION[variant, CONSENSUS][2]}
-        lines.append(line(variant, {row: value + shift for row, value in figures.items()}, seed=seed))
-    for variant, (best, r, rc) in published.SHARING.items():
-        if variant != "ConCF":
-            figures = {"bpr": best + shift, R_CONSENSUS: r + shift, CONSENSUS: rc + shift}
-            lines.append(line(variant, figures, seed=seed, parameters={"all": 1000, "embeddings": 900}))
+        lines.append(line(variant, renamed(recalls(variant), shift), seed=seed))
+    for variant in ("sharing=full", "sharing=layer", "sharing=none"):
+        sizes = {"all": 1000, "embeddings": 900}
+        lines.append(line(variant, renamed(recalls(variant), shift), seed=seed, parameters=sizes))
     for variant, effect in (("paper: lambdas", 0.01), ("released: window_[x]", -0.02), (NON_VOTING, -0.01)):
         figures = five(CITEULIKE, "ConCF", 1.1 * shift) | {CONSENSUS: consensus + effect}
         lines.append(line(variant, figures, seed=seed, changes=["balance.total=1"]))
@@ -117,8 +126,7 @@ def only_citeulike(seed: int, shift: float) -> list[Line]:
 def twins(seed: int, shift: float) -> list[Line]:
     """Equal settings once more: NOISE apart on every split, one way or the other."""
     apart = NOISE * (-1) ** seed
-    best, both = published.HYPERPARAMETERS["alpha=0.01"]
-    alpha = line("paper: alpha", {"bpr": best + shift + apart, CONSENSUS: both + shift + apart}, seed=seed)
+    alpha = line("paper: alpha", renamed(recalls("alpha=0.01"), shift + apart), seed=seed)
     again = {row: value + apart for row, value in five(CITEULIKE, "ConCF", 1.1 * shift).items()}
     # `without CL` is of the main experiment: here `alpha=0` is its twin
     alone = {row: value + (0.003, 0.005)[seed % 2] for row, value in five(CITEULIKE, "SingleCF", shift).items()}

@@ -154,15 +154,15 @@ def test_a_device_that_does_not_exist_is_refused_before_anything_is_prepared(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_reproduction_says_how_to_draw_these_lines(tmp_path: Path, concf: CLI) -> None:
+def test_a_reproduction_names_its_lines(tmp_path: Path, concf: CLI) -> None:
     lines = tmp_path / "lines.jsonl"
     where = ("--results", lines, "--data", tmp_path / "data")
     _, out, _ = concf("reproduce", "stats", "--dataset", "demo", *where)
-    assert f"Draw them: concf reproduce --render --results {lines}" in " ".join(out.split())
+    assert f"1 cell, 1 of them measured now. Lines: {lines}." in " ".join(out.split())
     assert json.loads(lines.read_text(encoding="utf-8").splitlines()[0])["key"]
 
 
-def test_a_reproduction_of_nothing_has_nothing_to_draw(tmp_path: Path, concf: CLI) -> None:
+def test_a_reproduction_of_nothing_has_nothing_to_show(tmp_path: Path, concf: CLI) -> None:
     where = ("--results", tmp_path / "lines.jsonl", "--data", tmp_path / "data")
     code, out, err = concf("reproduce", "stats", "--dataset", "nowhere", *where)
     assert code == 2

@@ -17,12 +17,12 @@ from concf.consensus import complementarity as module
 from concf.consensus.complementarity import (
     chr_of_each,
     complementary_hit_ratio,
+    consistency_by_rank,
     hit_pairs,
     hits_of,
     per,
     per_map,
     quantiles,
-    steadiness_by_rank,
     union,
     user_level,
 )
@@ -110,7 +110,7 @@ def test_hits_of_an_evaluation_are_what_its_recall_counts() -> None:
         found = hits_of(evaluation, split, n)
         counted = np.bincount(found // split.test.shape[1], minlength=split.test.shape[0])[evaluation.users]
         np.testing.assert_allclose(counted / total, evaluation.per_user[f"recall@{n}"])
-    with pytest.raises(ConfigError, match="first 51 places can be told from lists of 50; evaluate at 51"):
+    with pytest.raises(ConfigError, match="first 51 items need longer lists than 50; evaluate at 51"):
         hits_of(evaluation, split, 51)
 
 
@@ -213,17 +213,17 @@ def test_quantiles_of_the_whole_percentages_are_these() -> None:
     assert quantiles(np.arange(1.0, 101.0)[::-1]) == [1.0, *np.arange(1.0, 101.0)]
 
 
-def literal_steadiness(newest, window, test, valid, users, places, bins, temperature):
+def literal_consistency(newest, window, test, valid, users, depth, bins, temperature):
     """Cell by cell: the rank of the item in every ranking of the window, then the mean of each bin."""
     cells = {kind: [[] for _ in range(bins)] for kind in ("correct", "incorrect")}
     for user in users:
-        for rank, item in enumerate(newest[user][:places]):
+        for rank, item in enumerate(newest[user][:depth]):
             if item == -1 or (user, item) in valid:
                 continue
             past = [listed[user] for listed in window]
             ranks = [row.index(item) if item in row else len(row) for row in past]
             kind = "correct" if (user, item) in test else "incorrect"
-            cells[kind][rank * bins // places].append(exp(-pstdev(ranks) / temperature))
+            cells[kind][rank * bins // depth].append(exp(-pstdev(ranks) / temperature))
     return {kind: [fmean(cell) if cell else None for cell in row] for kind, row in cells.items()}
 
 
@@ -257,15 +257,15 @@ def assert_alike(found, expected) -> None:
 )
 def test_steadiness_is_the_mean_over_cells(cells: int, drawn, shape, temperature: float) -> None:
     times, test, valid, users = drawn
-    places, bins = shape
+    depth, bins = shape
     tensors = [torch.tensor(time, dtype=torch.int32) for time in times]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CELLS", cells)
-        found = steadiness_by_rank(
+        found = consistency_by_rank(
             tensors[-1], tensors, matrix(test), matrix(valid), np.array(users, np.int64),
-            places=places, bins=bins, temperature=temperature,
+            depth=depth, bins=bins, temperature=temperature,
         )  # fmt: skip
-    assert_alike(found, literal_steadiness(times[-1], times, test, valid, users, places, bins, temperature))
+    assert_alike(found, literal_consistency(times[-1], times, test, valid, users, depth, bins, temperature))
     json.dumps(found, allow_nan=False)
 
 
@@ -277,36 +277,36 @@ def test_relabelling_items_changes_no_steadiness(drawn, label) -> None:
     for renamed in (list(range(ITEMS)), list(label)):
         tensors = [torch.tensor([[*renamed, -1][i] for row in time for i in row]).view(USERS, -1) for time in times]
         parts = [matrix({(user, renamed[item]) for user, item in pairs}) for pairs in (test, valid)]
-        found.append(steadiness_by_rank(tensors[-1], tensors, *parts, everyone, places=10, bins=5))
+        found.append(consistency_by_rank(tensors[-1], tensors, *parts, everyone, depth=10, bins=5))
     assert_alike(*found)
 
 
 def test_a_ranking_that_never_changes_is_wholly_steady() -> None:
-    """And the bins are of equal size: of 100 places, items 0..9 stand in the first, 10..19 in the second."""
+    """And the bins are of equal size: of 100 depth, items 0..9 stand in the first, 10..19 in the second."""
     ranking = torch.arange(100, dtype=torch.int32).expand(3, -1)
     test, valid = matrix({(1, 12)}, 3, 100), matrix({(user, item) for user in range(3) for item in range(10)}, 3, 100)
-    found = steadiness_by_rank(ranking, [ranking] * 20, test, valid, np.array([0, 1]))
+    found = consistency_by_rank(ranking, [ranking] * 20, test, valid, np.array([0, 1]))
     assert found == {"correct": [None, 1.0, *[None] * 8], "incorrect": [None, *[1.0] * 9]}
 
 
 def test_one_user_and_a_bin_of_unequal_ranks() -> None:
-    """Two places swap: standard deviation 1/2 each; the third is steady. A rank counts by its cells."""
+    """Two depth swap: standard deviation 1/2 each; the third is steady. A rank counts by its cells."""
     before, now = torch.tensor([[1, 0, 2]]), torch.tensor([[0, 1, 2]])
     test, valid = matrix({(0, 0), (0, 2)}, 1, 3), matrix(set(), 1, 3)
-    found = steadiness_by_rank(now, [before, now], test, valid, np.array([0]), places=3, bins=1, temperature=2.0)
+    found = consistency_by_rank(now, [before, now], test, valid, np.array([0]), depth=3, bins=1, temperature=2.0)
     assert found == {"correct": [pytest.approx((exp(-0.25) + 1) / 2)], "incorrect": [pytest.approx(exp(-0.25))]}
-    nobody = steadiness_by_rank(now, [before, now], test, valid, np.empty(0, np.int64), places=3, bins=3)
+    nobody = consistency_by_rank(now, [before, now], test, valid, np.empty(0, np.int64), depth=3, bins=3)
     assert nobody == {"correct": [None] * 3, "incorrect": [None] * 3}
 
 
-@pytest.mark.parametrize(("places", "bins"), [(100, 7), (5, 10), (10, 0), (0, 1)])
-def test_unequal_bins_are_refused(places: int, bins: int) -> None:
+@pytest.mark.parametrize(("depth", "bins"), [(100, 7), (5, 10), (10, 0), (0, 1)])
+def test_unequal_bins_are_refused(depth: int, bins: int) -> None:
     ranking, empty = torch.tensor([[0]]), matrix(set(), 1, 1)
-    with pytest.raises(ConfigError, match=f"{places} places cannot be cut into {bins} equal bins"):
-        steadiness_by_rank(ranking, [ranking], empty, empty, np.array([0]), places=places, bins=bins)
+    with pytest.raises(ConfigError, match=f"{depth} ranks cannot be cut into {bins} equal bins"):
+        consistency_by_rank(ranking, [ranking], empty, empty, np.array([0]), depth=depth, bins=bins)
 
 
 def test_steadiness_over_no_time_is_refused() -> None:
     empty = matrix(set(), 1, 1)
     with pytest.raises(ConfigError, match="the window has none"):
-        steadiness_by_rank(torch.tensor([[0]]), [], empty, empty, np.array([0]))
+        consistency_by_rank(torch.tensor([[0]]), [], empty, empty, np.array([0]))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from concf.consensus.complementarity import steadiness_by_rank
+from concf.consensus.complementarity import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -141,7 +141,7 @@ def test_what_heads_know_of_each_other_is_told(lines: dict[str, dict[str, Any]],
             assert line["chr"][x] == 0
 
 
-def test_steadiness_is_told_in_ten_bins_and_curves_by_epoch(lines: dict[str, dict[str, Any]]) -> None:
+def test_consistency_is_told_in_ten_bins_and_curves_by_epoch(lines: dict[str, dict[str, Any]]) -> None:
     line = lines["consistency"]
     assert line["consistency"].keys() == {"one", "all"}
     for kinds in line["consistency"].values():
@@ -157,14 +157,14 @@ def test_steadiness_is_told_in_ten_bins_and_curves_by_epoch(lines: dict[str, dic
         assert all(len(each) == 1 and 0 < each[0] <= 1 for each in curves[kind].values())
 
 
-def test_steadiness_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:
+def test_consistency_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:
     rankings: list[torch.Tensor] = []
     chosen = choose_settings("reference", words=[*VARIANTS["consistency"], *SMALL])
     train(
         data, chosen, watch_rankings=lambda epoch, trainer, lists: rankings.append(trainer.consensus.queue[-1].clone())
     )
     heads = [
-        steadiness_by_rank(
+        consistency_by_rank(
             rankings[-1][place], [ranking[place] for ranking in rankings], data.test, data.valid, data.evaluated,
             temperature=chosen.consensus.consistency_temperature,
         )

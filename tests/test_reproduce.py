@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,11 @@ def test_the_plan_has_the_paper_s_experiments_on_their_data() -> None:
     assert {name: len(cells_of([name])) for name in EXPERIMENTS} == SIZES_OF_PLAN
     for name in EXPERIMENTS:
         cells = cells_of([name])
-        places = {(cell.data, cell.protocol) for cell in cells}
+        datasets = {(cell.data, cell.protocol) for cell in cells}
         if name == "stats":
-            assert places == FOUR | {("citeulike", "paper")}
+            assert datasets == FOUR | {("citeulike", "paper")}
         else:
-            assert places == (FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE)
+            assert datasets == (FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE)
         seeds = {"stats": 1, "main": 5, "schemes": 5, "groups": 5}.get(name, 3)
         assert {cell.seed for cell in cells} == {*range(seeds)}
         assert {cell.preset for cell in cells} == ({*PRESETS} - {"strong"} if name == "main" else {"reference"})
@@ -177,18 +178,18 @@ def by_cell(path: Path) -> dict[str, dict[str, Any]]:
     return {json.dumps(line["cell"]): measured_again(line) for line in lines_of(path)}
 
 
-def test_what_is_in_the_book_is_not_measured_again(prepared: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    assert run(CELLS[:3], tmp_path / "book", prepared, say=said.append) == []
-    assert [sentence.partition(": ")[0] for sentence in said] == [
+def test_what_is_in_the_log_is_not_measured_again(prepared: Path, tmp_path: Path) -> None:
+    messages: list[str] = []
+    assert run(CELLS[:3], tmp_path / "book", prepared, say=messages.append) == []
+    assert [sentence.partition(": ")[0] for sentence in messages] == [
         "statistics, demo released, split 0, reference", "statistics, demo released, split 1, reference",
         "PCL, demo released, split 0, reference",
     ]  # fmt: skip
     before = (tmp_path / "book").read_bytes()
-    assert run(CELLS, tmp_path / "book", prepared, say=said.append) == []
+    assert run(CELLS, tmp_path / "book", prepared, say=messages.append) == []
     after = (tmp_path / "book").read_bytes()
     assert after.startswith(before)
-    assert len(said) == len(lines_of(tmp_path / "book")) == 4
+    assert len(messages) == len(lines_of(tmp_path / "book")) == 4
     for cell, line in zip(CELLS, lines_of(tmp_path / "book"), strict=True):
         assert line["key"] == line["cell"] | {"set": list(SMALL)}
         assert line["cell"]["variant"] == cell.variant
@@ -273,7 +274,7 @@ def test_one_process_leaves_the_threads_as_they_are(prepared: Path, tmp_path: Pa
     assert torch.get_num_threads() == 1
 
 
-def test_a_file_that_is_no_book_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
     for content in (b"a shopping list\n", b"\xff\xfe\x00", b'{"cell": 3}\n', b"[1, 2]\n3\n"):
         (tmp_path / "notes").write_bytes(content)
         with pytest.raises(DataError, match=r"notes: .*Choose another --results"):
@@ -332,18 +333,24 @@ def test_an_experiment_is_measured_and_then_only_counted(concf: CLI, prepared: P
     words = ["reproduce", "homogeneous", "--seeds", 2, *words_for(prepared, tmp_path / "book"), *changes]
     for new in (8, 0):
         code, out, err = concf(*words)
-        said = {"cells": 8, "measured_now": new, "failures": [], "results": str(tmp_path / "book")}
-        assert (code, json.loads(out)) == (0, said)
+        answer = json.loads(out)
+        figures = answer.pop("figures")
+        assert (code, answer) == (
+            0, {"cells": 8, "measured_now": new, "failures": [], "results": str(tmp_path / "book")},
+        )  # fmt: skip
         assert err.count("R@50 ") == new
+        assert {figure["variant"] for figure in figures} == {"ConCF", "SingleCF", "homogeneous", "PCL"}
+        assert {figure["splits"] for figure in figures} == {2}
+        assert {figure["paper"] for figure in figures} == {None}  # the paper has no such data
 
 
 def test_cells_that_fail_end_the_command_with_their_sentence(concf: CLI, home: Path, tmp_path: Path) -> None:
     (home / "demo-released-0" / "part.npy").write_bytes(b"")
     code, out, err = concf("reproduce", "stats", "per", "--seeds", 2, *words_for(home, tmp_path / "book"),
                            *(word for each in SMALL for word in ("--set", each)))  # fmt: skip
-    said = json.loads(out)
+    answer = json.loads(out)
     assert code == 2
-    assert (said["cells"], said["measured_now"], len(said["failures"])) == (3, 1, 2)
+    assert (answer["cells"], answer["measured_now"], len(answer["failures"])) == (3, 1, 2)
     assert err.splitlines()[-1].startswith(
         "concf: 2 cells could not be measured; the others are kept. statistics, demo"
     )
@@ -359,18 +366,32 @@ def test_data_that_is_not_there_is_prepared(concf: CLI, tmp_path: Path) -> None:
     assert Split.load(tmp_path / "data" / "demo-released-0").hash == expected.hash
 
 
-def test_render_is_handed_the_lines(concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broadcast: list[Any] = []
-
-    def render(*arguments: Any) -> list[Path]:
-        broadcast.extend(arguments)
-        return [tmp_path / "docs" / "reproduction.md"]
-
-    monkeypatch.setattr("concf.experiments.paper.page.render", render)
-    line = ResultsLog(tmp_path / "book").add(CELLS[0].key(), {"cell": {}, "provenance": {}})
-    code, out, err = concf("reproduce", "--render", "--results", tmp_path / "book", "--docs", tmp_path / "docs")
-    assert (code, out, err) == (0, f"{tmp_path / 'docs' / 'reproduction.md'}\n", "")
-    assert broadcast == [[line], tmp_path / "docs", tmp_path]
+def test_measured_figures_are_shown_beside_the_published_ones(concf: CLI, tmp_path: Path) -> None:
+    log = ResultsLog(tmp_path / "book")
+    for seed, recall in enumerate((0.37, 0.39)):
+        row = {"validation": recall, "test": {"recall@50": recall}}
+        line = {"rows": {"bpr": row, "consensus": row}, "best_head": "bpr", "chr": {"bpr": 0.2}, "provenance": {}}
+        for change in ([], ["training.epochs=2"]):
+            cell = Cell("ConCF", "citeulike", "released", seed)
+            log.add(cell.key(change), {"cell": asdict(cell)} | line)
+    code, out, err = concf("reproduce", "--json", "--results", tmp_path / "book")
+    answer = json.loads(out)
+    assert (code, err, answer["measured_now"]) == (0, "", 0)
+    ours = {(figure["row"], figure["figure"]): figure for figure in answer["figures"]}
+    assert {which: (figure["paper"], figure["splits"]) for which, figure in ours.items()} == {
+        ("bpr", "R@50"): (0.3701, 2), ("consensus", "R@50"): (0.3896, 2), ("best head", "R@50"): (0.3763, 2),
+        ("bpr", "CHR"): (0.18, 2),
+    }  # fmt: skip
+    assert ours["bpr", "R@50"]["mean"] == pytest.approx(0.38)
+    assert ours["bpr", "R@50"]["std"] == pytest.approx(0.02 / 2**0.5)
+    code, out, err = concf("reproduce", "--results", tmp_path / "book")
+    assert (code, err) == (0, "")
+    row = next(line for line in out.splitlines() if "consensus" in line)
+    assert all(cell in row for cell in ("0.3896", "0.3800 ± 0.0141", "-0.0096"))
+    code, out, _ = concf("reproduce", "--seeds", 1, "--set", "training.epochs=2", "--results", tmp_path / "book")
+    assert (code, "0.3700" in out, "±" in out) == (0, True, False)
+    code, out, _ = concf("reproduce", "--dataset", "ciao", "--results", tmp_path / "book")
+    assert (code, "ConCF" in out) == (0, False)
 
 
 def test_lines_have_six_digits() -> None:

@@ -7,26 +7,29 @@ import io
 import json
 import re
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from reproduction.claims import CLAIMS
+from reproduction.drawing import Drawing
+from reproduction.figures import draw
+from reproduction.lines import CITEULIKE, Lines
+from reproduction.page import document, render
+from reproduction.table import Table, compared, escape
+from reproduction.tables import TABLES
 from reproduction_lines import LINES, Line, line
 
 from concf.experiments.paper import published
-from concf.experiments.paper.claims import CLAIMS
-from concf.experiments.paper.drawing import Drawing
-from concf.experiments.paper.figures import draw
-from concf.experiments.paper.measured import CITEULIKE, Estimate, Measured
-from concf.experiments.paper.page import SECTIONS, document, render
+from concf.experiments.paper.measured import Estimate
 from concf.experiments.paper.plan import ALL, cells_of
-from concf.experiments.paper.published import CONSENSUS, METRICS, R_CONSENSUS
-from concf.experiments.paper.table import Pair, Table, compared, escape
-from concf.experiments.paper.tables import TABLES
+from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
+from concf.experiments.paper.table import Pair
 
 
 def table(experiment: str, name: str, lines: list[Line] = LINES) -> Table:
-    return next(each for each in TABLES[experiment](Measured(lines)) if each.name == name)
+    return next(each for each in TABLES[experiment](Lines(lines)) if each.name == name)
 
 
 def cell(found: Table, column: str, *labels: str) -> str:
@@ -34,26 +37,32 @@ def cell(found: Table, column: str, *labels: str) -> str:
     return row[found.header.index(column)]
 
 
-@pytest.mark.parametrize("data", published.SINGLE)
-@pytest.mark.parametrize("place", range(4), ids=METRICS)
-def test_printed_gains_follow_from_the_printed_figures(data: str, place: int):
-    single = {head: four[place] for head, four in published.SINGLE[data].items()}
+@pytest.mark.parametrize("data", published.STATISTICS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_printed_gains_follow_from_the_printed_figures(data: str, metric: str):
+    single = {head: printed(data, "SingleCF", head, metric) for head in HEADS}
     best = max(single, key=lambda head: single[head])
-    concf = published.CONCF[data]
-    assert concf[best][place] / single[best] - 1 == pytest.approx(published.GAIN_BEST[data][place], abs=6e-5)
-    assert concf[CONSENSUS][place] / single[best] - 1 == pytest.approx(published.GAIN_CONSENSUS[data][place], abs=6e-5)
+    for name, row in (("Gain.Best", best), ("Gain.Con.", CONSENSUS)):
+        gain = printed(data, "ConCF", row, metric) / single[best] - 1
+        assert gain == pytest.approx(printed(data, "ConCF", name, metric), abs=6e-5)
 
 
 def test_printed_figures_agree_between_tables():
-    assert published.GAIN_CONSENSUS["citeulike"][2] == 0.2255
-    assert published.HYPERPARAMETERS["Q=5,p=20"] == published.HYPERPARAMETERS["alpha=0.01"]
-    assert published.SHARING["ConCF"][::2] == published.HYPERPARAMETERS["alpha=0.01"]
-    assert published.DISTILLATION["T1"] == published.SINGLE["citeulike"]["multinomial"][2]
-    assert published.SELECTION["ConCF", CONSENSUS] == published.CONCF["citeulike"][CONSENSUS]
-    assert published.CHR["SingleCF"] == published.CHR_BY_SCHEME["SingleCF"]
-    for name, printed in published.STATISTICS.items():
-        density = printed["events"] / printed["users"] / printed["items"]
-        assert density == pytest.approx(printed["density"], abs=6e-6), name
+    citeulike = partial(printed, "citeulike")
+    assert citeulike("ConCF", "Gain.Con.") == 0.2255
+    assert citeulike("ConCF", BEST) == citeulike("alpha=0.01", BEST) == citeulike("Q=5,p=20", BEST) == 0.3763
+    assert citeulike("ConCF", CONSENSUS) == citeulike("alpha=0.01", CONSENSUS) == 0.3896
+    assert [citeulike("ConCF", BEST, metric) for metric in METRICS] == [0.2412, 0.1395, 0.3763, 0.1756]
+    assert citeulike("distillation", "T1") == citeulike("SingleCF", BEST) == 0.3179
+    assert citeulike("distillation", "T2") == citeulike("SingleCF", CONSENSUS)
+    assert [citeulike("alpha=0", row) for row in (BEST, CONSENSUS)] == [
+        citeulike("without CL", row) for row in (BEST, CONSENSUS)
+    ]
+    assert citeulike("ConCF", R_CONSENSUS, "ndcg@50") is None
+    assert printed("demo", "ConCF", "bpr") is None
+    for name, counts in published.STATISTICS.items():
+        density = counts["events"] / counts["users"] / counts["items"]
+        assert density == pytest.approx(counts["density"], abs=6e-6), name
 
 
 def test_known_figures_give_known_cells():
@@ -75,7 +84,7 @@ def test_foursquare_is_another_data_set():
 
 def test_what_is_missing_says_so_and_what_is_partly_there_says_how_much():
     for experiment, tables in TABLES.items():
-        for each in tables(Measured([])):
+        for each in tables(Lines([])):
             assert any("not measured" in row for row in each.rows), (experiment, each.name)
     two = [each for each in LINES if each["cell"]["seed"] < 2]
     assert cell(table("main", "main-ciao-paper-reference-50", two), "splits", "ConCF", "CF-A") == "2 of 5"
@@ -91,13 +100,13 @@ def test_a_groups_gain_is_the_ratio_of_its_means():
 
 def test_the_best_single_is_that_of_the_mean_validation():
     lines = [line("SingleCF", {"bpr": 0.30, "cml": 0.29}), line("SingleCF", {"bpr": 0.20, "cml": 0.29}, seed=1)]
-    assert Measured(lines).best_single(CITEULIKE) == "cml"
+    assert Lines(lines).test("SingleCF", CITEULIKE, BEST) == {0: 0.29, 1: 0.29}
 
 
 def test_a_line_measured_again_counts_once_and_trials_do_not_count():
     again = [line("SingleCF", {"bpr": 0.1}), line("SingleCF", {"bpr": 0.2})]
     trial = line("SingleCF", {"bpr": 0.9}) | {"key": {"set": ["training.epochs=2"]}}
-    assert Measured([*again, trial]).test("SingleCF", CITEULIKE, "bpr") == {0: 0.2}
+    assert Lines([*again, trial]).test("SingleCF", CITEULIKE, "bpr") == {0: 0.2}
 
 
 def test_differences_are_sorted_by_their_effect():
@@ -128,7 +137,7 @@ def test_csv_reads_back_and_latex_is_whole():
     assert "\\|" in Table("t", "", ["a"], [["x|y"]]).markdown()
     assert escape("\\") == r"\textbackslash{}"
     for tables in TABLES.values():
-        for each in tables(Measured(LINES)):
+        for each in tables(Lines(LINES)):
             rows = each.latex().split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
             assert len(rows) == len(each.rows)
             assert all(len(re.split(r"(?<!\\)&", row)) == len(each.header) for row in rows)
@@ -150,9 +159,9 @@ def test_rendering_twice_gives_the_same_bytes(tmp_path: Path):
     assert len(shown) == 2 * 8
     files = re.findall(r"\]\((\.\./results/[^)]+)\)", text)
     assert all((tmp_path / "a" / "docs" / path).is_file() for path in (*shown, *files))
-    assert [text.index(f"## {title}\n") for title in SECTIONS.values()] == sorted(
-        text.index(f"## {title}\n") for title in SECTIONS.values()
-    )
+    assert re.findall(r'<a id="(\w+)">', text) == list(TABLES)
+    assert "{{" not in text
+    assert "- **Confirmed**: " in text
     assert f"Of these {len(CLAIMS)} claims {len(CLAIMS) - 1} hold, 1 holds in part, 0 do not hold" in text
     assert f"a verdict on {len(CLAIMS)} claims of its text" in text
     noise = "0.0050 (consensus; at most 0.0050), 0.0050 (best head; at most 0.0050) on average"
@@ -167,26 +176,13 @@ def test_little_is_enough(tmp_path: Path, lines: list[Line]):
     assert "not measured" in (tmp_path / "docs" / "reproduction.md").read_text(encoding="utf-8")
 
 
-def test_a_persons_summary_stands_at_the_top(tmp_path: Path):
-    own = tmp_path / "docs" / "reproduction" / "summary.md"
-    own.parent.mkdir(parents=True)
-    own.write_text("Read by a **person**.\n", encoding="utf-8")
-    render([], tmp_path / "docs", tmp_path)
-    text = (tmp_path / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    assert text.index("Read by a **person**.") < text.index("## How it is made")
-    render([], tmp_path / "docs", tmp_path, summary="Said by hand.")
-    text = (tmp_path / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    assert "Said by hand." in text
-    assert "person" not in text.split("## How")[0]
-
-
 def test_drawing_leaves_matplotlib_as_it_was():
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    assert [drawing.name for drawing in draw("chr", Measured(LINES))] == ["user-chr"]
-    assert draw("chr", Measured([])) == []
-    assert draw("stats", Measured(LINES)) == []
+    assert [drawing.name for drawing in draw("chr", Lines(LINES))] == ["user-chr"]
+    assert draw("chr", Lines([])) == []
+    assert draw("stats", Lines(LINES)) == []
     assert dict(matplotlib.rcParams) == before
 
 
@@ -195,10 +191,9 @@ def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(
 ) -> None:
     monkeypatch.setattr(Drawing, "save", lambda self, path, kind: path.touch())  # their bytes depend on the fonts there
     root = Path(__file__).parent.parent
-    summary = (root / "docs/reproduction/summary.md").read_text(encoding="utf-8")
     text = (root / "results/reproduction.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
-    written = render(lines, tmp_path / "docs", tmp_path / "results", summary)
+    written = render(lines, tmp_path / "docs", tmp_path / "results")
     for path in written:
         there = root / path.relative_to(tmp_path)
         assert there.exists(), f"{there} is missing: make reproduction"
@@ -210,7 +205,8 @@ def test_cells_of_the_plan_without_a_line_are_counted() -> None:
     planned = [asdict(each) for each in cells_of([ALL])]
 
     def first_words(absent: int) -> str:
-        return document([], [line("", {}) | {"cell": each} for each in planned[absent:]], "", "").split("## How")[0]
+        lines = Lines(line("", {}) | {"cell": each} for each in planned[absent:])
+        return document({}, lines, "").split("## How")[0]
 
     assert "cells of the plan" not in first_words(0)
     assert f"1 cell of the plan is not measured: 1 of {planned[0]['variant']}." in first_words(1)
@@ -236,7 +232,7 @@ def test_homogeneous_has_concf_with_as_many_voters():
 
 
 def axes(experiment: str, lines: list[Line] = LINES) -> Any:
-    return draw(experiment, Measured(lines))[0].figure.axes
+    return draw(experiment, Lines(lines))[0].figure.axes
 
 
 def test_panels_of_one_data_set_have_one_scale():
@@ -256,4 +252,4 @@ def test_what_is_far_off_is_told_and_not_drawn():
     (panel,) = axes("differences")
     assert "paper: all" not in [tick.get_text() for tick in panel.get_yticklabels()]
     assert "not drawn: paper: all, 0.0000" in panel.get_xlabel().replace("+", "")
-    assert "`paper: epochs`, which changes nothing there, stands at " in draw("differences", Measured(LINES))[0].caption
+    assert "`paper: epochs`, which changes nothing there, stands at " in draw("differences", Lines(LINES))[0].caption

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from concf.consensus.complementarity import (
     Pairs,
     chr_of_each,
+    consistency_by_rank,
     hits_of,
     per_map,
     quantiles,
-    steadiness_by_rank,
     user_level,
 )
 from concf.consensus.consensus import consensus
@@ -36,8 +37,8 @@ from concf.training.train import train
 from concf.training.trainer import Trainer
 
 AT_EPOCH = 50  # where the paper looks at consistency
-OF_A_GROUP = ("users", "activity", "recall@50")  # what the paper tells of user groups
 CURVE_EVERY = 5  # epochs between two points of a curve
+GROUP = ("users", "activity", "recall@50")  # what the paper reports of a group of users
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,25 @@ class _Setup:
     def evaluate(self, recommender: Any) -> Evaluation:
         return evaluate(recommender, self.data, device=self.device)
 
+    def row(self, run: Run, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
+        """A row of the line: validation and epoch of the run's best, test figures, groups of users."""
+        best, evaluation = run.best[name], evaluation or self.evaluate(run.recommender(name))
+        row = {"validation": best.validation, "epoch": best.epoch, "test": evaluation.means()}
+        groups = [{figure: group[figure] for figure in GROUP} for group in evaluation.by_activity()]
+        return row | {"groups": groups} if self.cell.in_detail else row
+
 
 def measure(cell: Cell, data: Split, device: str = "cpu", changes: Sequence[str] = ()) -> dict[str, Any]:
     """Train the cell's variant and measure it on the test part: a line of results."""
     words = VARIANTS[cell.variant]
     begin = time.perf_counter()
     setup = _Setup(cell, data, (*words, *changes), device)
-    found = SPECIAL.get(cell.variant, _trained)(setup)
     return {
         "cell": asdict(cell),
         "split_hash": data.hash,
         "changes": [*words, *changes],
         "settings": setup.settings().model_dump(mode="json"),
-        **found,
+        **SPECIAL.get(cell.variant, _trained)(setup),
         "seconds": round(time.perf_counter() - begin, 2),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
         "provenance": provenance(),
@@ -80,43 +87,26 @@ def measure(cell: Cell, data: Split, device: str = "cpu", changes: Sequence[str]
 
 def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
     run = setup.train(setup.settings(), **options)
-    found = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
+    evaluations = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
     heads = [name for name in run.model.names if name in PAPERS_FIVE or "#" in name]
-    known = {name: hits_of(found[name], setup.data) for name in heads}
-    drawn = setup.cell.variant == "SingleCF" and setup.cell.in_detail
-    more = {"user_chr": _user_chr(known, setup.data)} if drawn else {}
-    described = _described(run, found) | _complementary(known) | more
-    if not setup.cell.in_detail:
-        described["rows"] = {
-            name: {part: row[part] for part in row if part != "groups"} for name, row in described["rows"].items()
-        }
-    return described
-
-
-def _described(run: Run, found: dict[str, Evaluation]) -> dict[str, Any]:
-    embeddings = run.model.user.numel() + run.model.item.numel()
-    return {
-        "rows": {name: _row(run, name, each) for name, each in found.items()},
+    hits = {name: hits_of(evaluations[name], setup.data) for name in heads}
+    parameters = sum(each.numel() for each in run.model.parameters())
+    line = {
+        "rows": {name: setup.row(run, name, evaluation) for name, evaluation in evaluations.items()},
         "best_head": run.best_head(),
-        "parameters": {"all": sum(each.numel() for each in run.model.parameters()), "embeddings": embeddings},
+        "parameters": {"all": parameters, "embeddings": run.model.user.numel() + run.model.item.numel()},
         "epochs": run.epoch,
+        **_complementarity(hits),
     }
+    if setup.cell.variant == "SingleCF" and setup.cell.in_detail:  # long, and drawn for these alone
+        n_items = setup.data.train.shape[1]
+        line["user_chr"] = {name: quantiles(user_level(hits[name], hits.values(), n_items)) for name in hits}
+    return line
 
 
-def _row(run: Run, name: str, found: Evaluation) -> dict[str, Any]:
-    best = run.best[name]
-    groups = [{figure: group[figure] for figure in OF_A_GROUP} for group in found.by_activity()]
-    return {"validation": best.validation, "epoch": best.epoch, "test": found.means(), "groups": groups}
-
-
-def _complementary(hits: dict[str, Pairs]) -> dict[str, Any]:
+def _complementarity(hits: dict[str, Pairs]) -> dict[str, Any]:
     """PER and CHR of each among all of them (Eq. 6, 7)."""
     return {"per": per_map(hits), "chr": chr_of_each(hits)}
-
-
-def _user_chr(hits: dict[str, Pairs], data: Split) -> dict[str, list[float]]:
-    """The CDF of user-level CHR: of the models that the paper draws it for, since it is long."""
-    return {name: quantiles(user_level(hits[name], hits.values(), data.train.shape[1])) for name in hits}
 
 
 def _statistics(setup: _Setup) -> dict[str, Any]:
@@ -128,44 +118,36 @@ def _statistics(setup: _Setup) -> dict[str, Any]:
 
 
 def _model_sizes(setup: _Setup) -> dict[str, Any]:
-    """BPR alone with other dimensions; CHR of each among all of them."""
-    found, rows = {}, {}
+    """BPR alone with other dimensions; PER and CHR of each among all of them."""
+    rows, hits = {}, {}
     for size in SIZES:
-        sized = choose_settings(setup.settings(), {"model": {"dimensions": size}}, single="bpr")
-        run = setup.train(sized)
-        name = f"bpr d={size}"
-        found[name] = setup.evaluate(run.recommender("bpr"))
-        rows[name] = _row(run, "bpr", found[name])
-    return {"rows": rows, "best_head": max(rows, key=lambda name: rows[name]["validation"])} | _complementary(
-        {name: hits_of(each, setup.data) for name, each in found.items()}
-    )
+        run = setup.train(choose_settings(setup.settings(), {"model": {"dimensions": size}}, single="bpr"))
+        name, evaluation = f"bpr d={size}", setup.evaluate(run.recommender("bpr"))
+        rows[name], hits[name] = setup.row(run, "bpr", evaluation), hits_of(evaluation, setup.data)
+    return {"rows": rows, "best_head": max(rows, key=lambda name: rows[name]["validation"]), **_complementarity(hits)}
 
 
-def _steadiness(setup: _Setup) -> dict[str, Any]:
+def _consistency(setup: _Setup) -> dict[str, Any]:
     """How consistently right and wrong predictions are ranked, and what consistency adds to a consensus over time."""
     curves: dict[str, Any] = {"epoch": [], "one": {"R": [], "RC": []}, "all": {"R": [], "RC": []}}
     bins: dict[str, Any] = {}
-    chosen = setup.settings().consensus
+    data, chosen = setup.data, setup.settings().consensus
 
     def recall(lists: Tensor) -> float:
         listed = lists.cpu().numpy()
         return setup.evaluate(ListFunction(lambda users, _: torch.from_numpy(listed[users]))).means()["recall@50"]
 
-    def look(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
+    def by_rank(trainer: Trainer, head: int) -> dict[str, list[float | None]]:
+        window = [rankings[head] for rankings in trainer.consensus.queue]
+        temperature = chosen.consistency_temperature or chosen.temperature
+        return consistency_by_rank(window[-1], window, data.test, data.valid, data.evaluated, temperature=temperature)
+
+    def watch(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
         if epoch == min(AT_EPOCH, trainer.settings.training.epochs - 1):
-            places = [trainer.names.index(name) for name in PAPERS_FIVE]
-            heads = [
-                steadiness_by_rank(
-                    trainer.consensus.queue[-1][place], [each[place] for each in trainer.consensus.queue],
-                    setup.data.test,
-                    setup.data.valid, setup.data.evaluated,
-                    temperature=chosen.consistency_temperature or chosen.temperature,
-                )
-                for place in places
-            ]  # fmt: skip
+            heads = [by_rank(trainer, trainer.names.index(name)) for name in PAPERS_FIVE]
             bins["one"] = heads[0]
             bins["all"] = {
-                kind: [_mean([head[kind][place] for head in heads]) for place in range(len(heads[0][kind]))]
+                kind: [_mean(values) for values in zip(*(head[kind] for head in heads), strict=True)]
                 for kind in heads[0]
             }
         if epoch % CURVE_EVERY == 0:
@@ -177,14 +159,14 @@ def _steadiness(setup: _Setup) -> dict[str, Any]:
             )  # fmt: skip
             curves["epoch"].append(epoch)
             drawn = {"one": (lists[trainer.names[0]], one), "all": (lists[R_CONSENSUS], lists[CONSENSUS])}
-            for name, (by_rank, both) in drawn.items():
-                curves[name]["R"].append(recall(by_rank))
-                curves[name]["RC"].append(recall(both))
+            for name, (r_consensus, rc_consensus) in drawn.items():
+                curves[name]["R"].append(recall(r_consensus))
+                curves[name]["RC"].append(recall(rc_consensus))
 
-    return _trained(setup, watch_rankings=look) | {"consistency": bins, "curves": curves}
+    return _trained(setup, watch_rankings=watch) | {"consistency": bins, "curves": curves}
 
 
-def _mean(values: list[float | None]) -> float | None:
+def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
@@ -194,30 +176,25 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
     chosen = setup.settings()
     teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
     best, length = teachers.best_head(), chosen.consensus.length + (chosen.consensus.tail or 0)
-    everyone, lists = torch.arange(setup.data.train.shape[0]).numpy(), teachers.best[CONSENSUS].lists
+    users, lists = np.arange(setup.data.train.shape[0]), teachers.best[CONSENSUS].lists
     assert lists is not None
-    taught = {
-        "T1": rank(teachers.recommender(best), everyone, length, seen=setup.data.train, device=setup.device),
+    targets = {
+        "T1": rank(teachers.recommender(best), users, length, seen=setup.data.train, device=setup.device),
         "T2": lists.cpu().numpy(),
     }
-    rows = {
-        "T1": _row(teachers, best, setup.evaluate(teachers.recommender(best))),
-        "T2": _row(teachers, CONSENSUS, setup.evaluate(teachers.recommender(CONSENSUS))),
-    }
-    for name, consensus_target in taught.items():
-        alone = setup.train(chosen.single("multinomial"), teacher=consensus_target)
-        together = setup.train(chosen, teacher=consensus_target)
-        students = ((f"{name} > SingleCF", alone, "multinomial"),
-                    (f"{name} > ConCF best head", together, together.best_head()),
-                    (f"{name} > ConCF consensus", together, CONSENSUS))  # fmt: skip
-        for row, run, which in students:
-            rows[row] = _row(run, which, setup.evaluate(run.recommender(which)))
+    rows = {"T1": setup.row(teachers, best), "T2": setup.row(teachers, CONSENSUS)}
+    for name, target in targets.items():
+        alone = setup.train(chosen.single("multinomial"), teacher=target)
+        together = setup.train(chosen, teacher=target)
+        rows[f"{name} > SingleCF"] = setup.row(alone, "multinomial")
+        rows[f"{name} > ConCF best head"] = setup.row(together, together.best_head())
+        rows[f"{name} > ConCF consensus"] = setup.row(together, CONSENSUS)
     return {"rows": rows, "best_head": best}
 
 
 SPECIAL: dict[str, Callable[[_Setup], dict[str, Any]]] = {
     "statistics": _statistics,
     "model sizes": _model_sizes,
-    "consistency": _steadiness,
+    "consistency": _consistency,
     "distillation": _distillation,
 }

@@ -17,7 +17,7 @@ STATISTICS = (("citeulike", "paper"), ("citeulike", "released"), ("ciao", "paper
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured."""
+    """What a line of results is of: a variant on a split under a preset."""
 
     variant: str
     data: str
@@ -26,12 +26,12 @@ class Cell:
     preset: str = "reference"
 
     def key(self, changes: Sequence[str] = ()) -> dict[str, Any]:
-        """What a line of results is known by. changes: settings of the caller's over the variant's."""
+        """The key of its line of results. changes: settings of the caller's over the variant's."""
         return asdict(self) | ({"set": list(changes)} if changes else {})
 
     @property
     def in_detail(self) -> bool:
-        """Whether groups of users and single users are measured too, which only `reference` is drawn for."""
+        """Whether groups of users and single users are measured too: only under `reference`, which is drawn."""
         return self.preset == "reference"
 
     @property
@@ -50,12 +50,12 @@ class Experiment:
     splits: int
     presets: tuple[str, ...] = ()
 
-    def cells(self, data: tuple[tuple[str, str], ...] | None = None) -> list[Cell]:
-        """Its cells, or those on other data: the default preset first, each data set whole before the next."""
+    def cells(self, more: tuple[tuple[str, str], ...] = ()) -> list[Cell]:
+        """Its cells, also on more data: the default preset first, each data set whole before the next."""
         return [
             Cell(variant, name, protocol, seed, preset)
             for preset in ("reference", *self.presets)
-            for name, protocol in (self.data if data is None else data)
+            for name, protocol in (*self.data, *more)
             for seed in range(self.splits)
             for variant in self.variants
         ]
@@ -103,20 +103,19 @@ def cells_of(
     for name in names:
         if name not in (*EXPERIMENTS, ALL):
             raise ConfigError(f"no experiment is called {name!r}; there are {', '.join(EXPERIMENTS)} and {ALL}")
-    chosen = list(EXPERIMENTS) if ALL in names else names
-    strange = [name for name in data if name not in {place for place, _ in STATISTICS}]
-    more = tuple((name, protocol) for name in strange for protocol in protocols or ("released",))
-    experiments = [EXPERIMENTS[name] for name in chosen]
-    found = dict.fromkeys(cell for each in experiments for cell in each.cells((*each.data, *more)))
-    kept = [
+    names = list(EXPERIMENTS) if ALL in names else names
+    others = [name for name in data if name not in dict(STATISTICS)]
+    more = tuple((name, protocol) for name in others for protocol in protocols or ("released",))
+    planned = (cell for name in names for cell in EXPERIMENTS[name].cells(more))
+    cells = [
         cell
-        for cell in found
+        for cell in dict.fromkeys(planned)
         if (not data or cell.data in data)
         and (not protocols or cell.protocol in protocols)
         and (not presets or cell.preset in presets)
         and (not variants or cell.variant in variants)
         and (splits is None or cell.seed < splits)
     ]
-    if not kept:
-        raise ConfigError(f"nothing of {', '.join(chosen)} is left; see `concf reproduce --list` for what there is")
-    return sorted(kept, key=lambda cell: cell.preset != "reference")
+    if not cells:
+        raise ConfigError(f"nothing of {', '.join(names)} is left; see `concf reproduce --list` for what there is")
+    return sorted(cells, key=lambda cell: cell.preset != "reference")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from concf.runtime.executors import RAY, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.training.config.presets import choose_settings
 
-A_GPU = 6  # cells that share a card well
+A_GPU = 6  # cells that share a GPU well
 
 
 def run_cells(
     cells: Sequence[Cell],
-    book: ResultsLog,
+    log: ResultsLog,
     data: Path,
     *,
     device: str | None = None,
@@ -36,40 +36,38 @@ def run_cells(
     changes: Sequence[str] = (),
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
-    """Measure what `book` does not have; gives what went wrong, one sentence a cell.
+    """Measure the cells that are not in the log; returns the failures, one sentence a cell.
 
     data:    a folder for the prepared splits, `NAME-PROTOCOL-SEED` each; one that is missing is prepared
-    device:  cpu or cuda; None: the GPUs, if there are any. workers: cells at a time; None: a few for each GPU, or one
-    engine:  processes or ray (see `executors`); with a cluster of several machines, `data` is on shared storage,
-             and if not said, there is a worker for each of its cores
-    changes: settings over those of each variant, such as `training.epochs=2`; such lines stand apart from the others
+    device:  cpu or cuda; None: the GPUs, if there are any
+    workers: cells at a time; None: a few for each GPU, one on a CPU, with Ray one for each core of the cluster
+    engine:  processes or ray (see `executors`); with a cluster of several machines, `data` is on shared storage
+    changes: settings over those of each variant, such as `training.epochs=2`; such lines are kept apart
     say:     called with a sentence for every cell
     """
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device or "cpu"):
         raise ConfigError(f"device {device!r}: choose cpu or cuda")
     for preset, variant in {(cell.preset, cell.variant) for cell in cells}:
         choose_settings(preset, words=[*VARIANTS[variant], *changes])  # a misspelt change is refused at once
-    missing = [cell for cell in cells if book.find(cell.key(changes)) is None]
-    refused = {
-        cell.folder: why for cell in {cell.folder: cell for cell in missing}.values() if (why := _prepared(cell, data))
-    }
-    failures = [f"{_name(cell)}: {refused[cell.folder]}" for cell in missing if cell.folder in refused]
+    missing = [cell for cell in cells if log.find(cell.key(changes)) is None]
+    unprepared = {folder: why for folder, cell in {cell.folder: cell for cell in missing}.items()
+                  if (why := _prepare(cell, data))}  # fmt: skip
+    failures = [f"{_name(cell)}: {unprepared[cell.folder]}" for cell in missing if cell.folder in unprepared]
     for failure in failures:
         say(failure)
-    missing = [cell for cell in missing if cell.folder not in refused]
+    missing = [cell for cell in missing if cell.folder not in unprepared]
     with (
         working("measuring", len(missing)) as advance,
         closing(_measured(missing, data.absolute(), device, workers, engine, tuple(changes))) as measured,
     ):
         for (cell, _), future in measured:
-            name = _name(cell)
             error = future.exception()
             if error is None:
-                book.add(cell.key(changes), rounded(future.result()))
-                say(f"{name}: {_figure(future.result())}")
+                log.add(cell.key(changes), rounded(future.result()))
+                say(f"{_name(cell)}: {_summary(future.result())}")
             else:  # whatever it was, the other cells are worth having
                 kind = "" if isinstance(error, ConcfError) else f"{type(error).__name__}: "
-                failures.append(f"{name}: {kind}{error}")
+                failures.append(f"{_name(cell)}: {kind}{error}")
                 say(failures[-1])
             advance(1)
     return failures
@@ -78,9 +76,9 @@ def run_cells(
 def _measured(
     cells: list[Cell], data: Path, device: str | None, workers: int | None, engine: str, changes: tuple[str, ...]
 ) -> Done[tuple[Cell, str | None], dict[str, Any]]:
-    """Each cell when it is done: here if one process is enough, else by workers of their own."""
-    work = Measuring(data, changes)
-    if engine == RAY:  # which card of which machine is Ray's to say
+    """Each cell when it is done: in this process if one is enough, else in workers."""
+    work = partial(_measure, data, changes)
+    if engine == RAY:  # it chooses the machine and the GPU
         return execute(work, [(cell, device) for cell in cells], engine, workers, 0.0 if device == "cpu" else 1 / A_GPU)
     devices = _devices(device)
     workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(cells), 1))
@@ -89,21 +87,14 @@ def _measured(
     return execute(work, list(zip(cells, cycle(devices), strict=False)), engine, workers)
 
 
-@dataclass(frozen=True)
-class Measuring:
-    """Measures a cell on a device; None: the one there is."""
-
-    data: Path
-    changes: tuple[str, ...]
-
-    def __call__(self, job: tuple[Cell, str | None]) -> dict[str, Any]:
-        """Measure it."""
-        cell, device = job
-        return measure(cell, Split.load(self.data / cell.folder), device or _devices(None)[0], self.changes)
+def _measure(data: Path, changes: tuple[str, ...], job: tuple[Cell, str | None]) -> dict[str, Any]:
+    """Measure a cell on a device; None: the first GPU, or the CPU."""
+    cell, device = job
+    return measure(cell, Split.load(data / cell.folder), device or _devices(None)[0], changes)
 
 
-def _prepared(cell: Cell, data: Path) -> str | None:
-    """Prepare the cell's split unless it is there; why it cannot be."""
+def _prepare(cell: Cell, data: Path) -> str | None:
+    """Prepare the cell's split unless it is there; returns why it cannot be."""
     if (data / cell.folder).exists():
         return None
     from concf.data.prepare import prepare
@@ -120,7 +111,7 @@ def _name(cell: Cell) -> str:
 
 
 def rounded(value: Any) -> Any:
-    """The same with figures of six digits: lines are kept and read by people."""
+    """The same with figures of six digits, so that lines stay readable."""
     if isinstance(value, dict):
         return {name: rounded(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -128,15 +119,12 @@ def rounded(value: Any) -> Any:
     return round(value, 6) if isinstance(value, float) else value
 
 
-def _devices(asked: str | None) -> list[str]:
-    if asked == "cpu" or (asked is None and not torch.cuda.is_available()):
-        return ["cpu"]
-    if asked not in (None, "cuda"):
-        return [str(asked)]
-    return [f"cuda:{place}" for place in range(max(torch.cuda.device_count(), 1))]
+def _devices(device: str | None) -> list[str]:
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return [f"cuda:{index}" for index in range(max(torch.cuda.device_count(), 1))] if device == "cuda" else [device]
 
 
-def _figure(line: dict[str, Any]) -> str:
+def _summary(line: dict[str, Any]) -> str:
     """The best row in a few words."""
     rows = {name: row["test"]["recall@50"] for name, row in line.get("rows", {}).items()}
     if not rows:

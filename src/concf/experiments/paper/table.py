@@ -1,62 +1,23 @@
-"""A table as it is written: cells as words, and the paper's value beside ours with the difference."""
+"""Measured figures beside the paper's."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from concf.experiments.paper.measured import FEWER, NAMES, Estimate, Place, Write, figure
-from concf.experiments.paper.published import HEADS
-from concf.runtime.text_tables import markdown
+from concf.experiments.paper.measured import Dataset, Estimate, Measured, Write, estimate, figure, hundredths, whole
+from concf.experiments.paper.plan import Cell
+from concf.experiments.paper.published import BEST, CHR, CHR_ROWS, CONSENSUS, STATISTICS, printed
 
 NOT_MEASURED, NOTHING = "not measured", "–"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells as words; `name` is that of its files."""
-
-    name: str
-    title: str
-    header: list[str]
-    rows: list[list[str]]
-    note: str = ""
-
-    def markdown(self) -> str:
-        """With the title above and the note below."""
-        rows = [[cell.replace("|", "\\|") for cell in row] for row in self.rows]
-        return f"**{self.title}**\n\n{markdown(self.header, rows)}" + (f"\n{self.note}\n" if self.note else "")
-
-    def csv(self) -> str:
-        """The header and the rows."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self.header, *self.rows])
-        return text.getvalue()
-
-    def latex(self) -> str:
-        """For booktabs; the note is part of the caption."""
-        header, *rows = (" & ".join(map(escape, row)) + r" \\" for row in (self.header, *self.rows))
-        start = [r"\begin{table}", rf"\caption{{{escape(f'{self.title}. {self.note}'.strip())}}}"]
-        tabular = [rf"\begin{{tabular}}{{l{'r' * (len(self.header) - 1)}}}", r"\toprule", header, r"\midrule", *rows]
-        return "\n".join([*start, *tabular, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
-
-
-LATEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$",
-    "^": r"\textasciicircum{}", "–": "--", "<": "$<$", ">": "$>$", "|": "$|$", "[": "{[}", "]": "{]}", "`": "",
-}  # fmt: skip
-
-
-def escape(text: str) -> str:
-    """For LaTeX; a bracket at the start of a row would be an option of the line before."""
-    return "".join(LATEX.get(sign, sign) for sign in text)
+NAMES = ("data", "protocol", "preset", "variant", "row", "figure")
+HEADER = [*NAMES, "paper", "ours", "difference", "splits"]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The paper's value beside ours; `same` says whether both are of the same data."""
+    """The paper's value beside ours. same: whether both are of the same data; of Foursquare there is only a subset."""
 
     paper: float | None
     ours: Estimate | None
@@ -64,54 +25,55 @@ class Pair:
     same: bool = True
 
     def cells(self) -> list[str]:
-        """The paper's, ours, the difference."""
+        """The paper's value, ours, the difference."""
         paper = "not given" if self.paper is None else self.write(self.paper)
+        ours = self.ours.text(self.write) if self.ours else NOT_MEASURED
         if self.paper is None or self.ours is None:
-            return [paper, words(self.ours, self.write), NOTHING]
+            return [paper, ours, NOTHING]
         difference = self.ours.mean - self.paper
         size = self.write(abs(difference))
         signed = size if size == self.write(0.0) else ("+" if difference > 0 else "-") + size
-        return [paper, words(self.ours, self.write), signed if self.same else "other data"]
+        return [paper, ours, signed if self.same else "other data"]
 
 
-Row = tuple[list[str], list[Pair]]
+Row = tuple[tuple[str, ...], Pair]  # NAMES, the values
 
 
-def words(ours: Estimate | None, write: Write = figure) -> str:
-    """`0.3795 ± 0.0037`, or that it was not measured."""
-    return ours.words(write) if ours else NOT_MEASURED
+def compared(measured: Measured, cells: Iterable[Cell]) -> list[Row]:
+    """R@50 of each row of the measured lines, CHR of CF-A and the statistics of the data, each beside the paper's."""
+    runs = dict.fromkeys((cell.variant, (cell.data, cell.protocol), cell.preset) for cell in cells)
+    return [
+        ((*dataset, preset, variant, row, name), Pair(paper, ours, write, same=dataset[0] != "foursquare"))
+        for variant, dataset, preset in runs
+        for row, name, paper, ours, write in _figures(measured, variant, dataset, preset)
+        if ours is not None
+    ]
 
 
-def splits_in_words(splits: int, planned: int) -> str:
-    """`5`, or `3 of 5` when some are still to come."""
-    return str(splits) if splits >= planned else f"{splits} of {planned}"
+def _figures(
+    measured: Measured, variant: str, dataset: Dataset, preset: str
+) -> Iterator[tuple[str, str, float | None, Estimate | None, Write]]:
+    data = dataset[0]
+    for name in ("users", "items", "events"):
+        count = measured.field(variant, dataset, "statistics", name, preset=preset)
+        yield "", name, STATISTICS.get(data, {}).get(name), estimate(count), whole
+    rows = dict.fromkeys(
+        row for line in measured.runs(variant, dataset, preset).values() for row in line.get("rows", {})
+    )
+    for row in (*rows, BEST) if CONSENSUS in rows else rows:
+        recall = measured.test(variant, dataset, row, preset=preset)
+        yield row, "R@50", printed(data, variant, row), estimate(recall), figure
+    if variant in CHR:
+        row = CHR_ROWS.get(variant, "bpr")
+        ratio = measured.field(variant, dataset, "chr", row, preset=preset)
+        yield row, "CHR", CHR[variant].get(data), estimate(ratio), hundredths
 
 
-def compared(
-    name: str,
-    title: str,
-    labels: list[str],
-    columns: Iterable[str],
-    rows: Iterable[Row],
-    planned: int = FEWER,
-    note: str = "",
-) -> Table:
-    """A table of pairs: three columns for each, then the number of splits, of each pair where they differ."""
-    header = [*labels, *(f"{column} {who}".strip() for column in columns for who in ("paper", "ours", "difference"))]
-    body = []
-    for names, pairs in rows:
-        splits = [splits_in_words(pair.ours.splits if pair.ours else 0, planned) for pair in pairs]
-        told = splits[0] if len(set(splits)) == 1 else ", ".join(splits)
-        body.append([*names, *(cell for pair in pairs for cell in pair.cells()), told])
-    return Table(name, title, [*header, "splits"], body, note)
+def text_rows(rows: Iterable[Row]) -> list[list[str]]:
+    """The cells of a table under HEADER."""
+    return [[*names, *pair.cells(), str(pair.ours.splits if pair.ours else 0)] for names, pair in rows]
 
 
-def label(place: Place) -> str:
-    """`CiteULike, released`."""
-    return f"{NAMES.get(place[0], place[0])}, {place[1]}"
-
-
-def name_of(row: str) -> str:
-    """`CF-E 2` of `multinomial#2`; other names as they are."""
-    head, _, number = row.partition("#")
-    return f"{HEADS.get(head, head)} {number}".strip()
+def records(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The rows as JSON objects: NAMES, `paper`, and `mean`, `std`, `splits` of ours."""
+    return [dict(zip(NAMES, names, strict=True)) | {"paper": pair.paper} | vars(pair.ours) for names, pair in rows]

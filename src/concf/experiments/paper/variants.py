@@ -7,7 +7,7 @@ from concf.experiments.paper.published import HEADS
 PAPERS_FIVE = tuple(HEADS)  # CF-A .. CF-E
 SIZES = (32, 48, 64, 80, 96)
 
-# SingleCF of every objective in one run: nothing is shared, no head hears of another, each is kept at its best.
+# SingleCF of every objective in one run: nothing is shared, no head learns from another, each is taken at its best.
 SIDE_BY_SIDE = ("model.sharing=none", "balance.on=false", "consensus.weight=0", "training.watch=all")
 
 # A head sees a sixth of the pairs in an epoch and rises for long: no early stop.

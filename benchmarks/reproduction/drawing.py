@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from concf.experiments.paper.measured import Place
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from concf.experiments.paper.measured import Dataset, Estimate
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from reproduction.lines import label
 
 WIDE = 10.0  # inches: a page
 COLOURS = dict(zip(HEADS, ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"), strict=True))  # Okabe and Ito's
 MARKS = {BEST: ("#0072B2", "best"), R_CONSENSUS: ("#E69F00", "R-con"), CONSENSUS: ("#222222", "RC-con")}
 GREY, LIGHT = "#666666", "#dddddd"
+DOT: Any = {"fmt": "o", "markersize": 6, "elinewidth": 1.4, "capsize": 2.5}
+HOLLOW: Any = {"markersize": 6, "markerfacecolor": "white"}
 STYLE: Any = {
     "font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 9, "axes.titlelocation": "left", "axes.grid": True,
     "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False, "axes.edgecolor": GREY,
@@ -37,8 +41,6 @@ class Drawing:
 
     def save(self, path: Path, kind: str) -> None:
         """As `png` or `svg`; the same lines give the same bytes."""
-        from matplotlib import rc_context
-
         metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
         with rc_context(STYLE):
             self.figure.savefig(path, format=kind, dpi=160, metadata=metadata, facecolor="white")
@@ -46,38 +48,44 @@ class Drawing:
 
 def panels(rows: int, columns: int, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
     """A page-wide figure and its panels, row by row."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(WIDE, height), layout="constrained")
     return figure, list(figure.subplots(rows, columns, squeeze=False, **options).flat)
 
 
-def dot(axes: Axes, x: float, y: float, spread: float | None, colour: str, across: bool = False) -> None:
-    """Ours: a filled dot, with its spread up and down or, `across`, left and right."""
-    bars = {"xerr" if across else "yerr": spread}
-    axes.errorbar(x, y, **bars, fmt="o", color=colour, markersize=6, elinewidth=1.4, capsize=2.5)  # type: ignore[arg-type]
+def panel_each(datasets: Sequence[Dataset], height: float, **options: Any) -> tuple[Figure, list[tuple[Axes, Dataset]]]:
+    """A page-wide figure with a panel for each data set."""
+    figure, panel = panels(1, len(datasets), height, **options)
+    for axes, dataset in zip(panel, datasets, strict=True):
+        axes.set_title(label(dataset))
+    return figure, list(zip(panel, datasets, strict=True))
 
 
-def hollow(axes: Axes, x: float, y: float, colour: str) -> None:
+def dot(axes: Axes, x: float | Estimate | None, y: float | Estimate | None, colour: str) -> None:
+    """Ours: a filled dot, with its standard deviation across or up and down."""
+    if x is not None and y is not None:
+        ends = [(each.mean, each.std) if isinstance(each, Estimate) else (each, None) for each in (x, y)]
+        (x, xerr), (y, yerr) = ends
+        axes.errorbar(x, y, xerr=xerr, yerr=yerr, color=colour, **DOT)
+
+
+def hollow(axes: Axes, x: float | None, y: float | None, colour: str) -> None:
     """The paper's."""
-    axes.plot(x, y, "D", markersize=6, markerfacecolor="white", markeredgecolor=colour, markeredgewidth=1.4, zorder=3)
+    if x is not None and y is not None:
+        axes.plot(x, y, "D", markeredgecolor=colour, markeredgewidth=1.4, zorder=3, **HOLLOW)
 
 
-def key(target: Axes | Figure, names: Iterable[tuple[str, str]], paper: bool = True, **where: Any) -> None:
+def key(figure: Figure, names: Iterable[tuple[str, str]], paper: bool = True, columns: int = 4) -> None:
     """Which colour is what; then what filled and hollow marks are."""
-    from matplotlib.lines import Line2D
-
     marks = [Line2D([], [], color=colour, marker="o", linestyle="", label=name) for colour, name in names]
     if paper:
-        hollow = {"marker": "D", "markerfacecolor": "white", "markeredgecolor": GREY, "linestyle": ""}
-        marks.append(Line2D([], [], label="the paper's", **hollow))  # type: ignore[arg-type]
-    target.legend(handles=marks, **where)
+        marks.append(Line2D([], [], label="the paper's", marker="D", markeredgecolor=GREY, linestyle="", **HOLLOW))
+    figure.legend(handles=marks, loc="outside lower center", ncols=columns)
 
 
-def same_scale(found: Sequence[tuple[Axes, Place]], axis: str) -> None:
+def same_scale(panel: Sequence[tuple[Axes, Dataset]], axis: str) -> None:
     """Panels of the same data set, by another protocol, get the same limits."""
-    for data in {place[0] for _, place in found}:
-        twins = [axes for axes, place in found if place[0] == data]
-        limits = [getattr(axes, f"get_{axis}lim")() for axes in twins]
-        for axes in twins:
+    for data in {dataset[0] for _, dataset in panel}:
+        alike = [axes for axes, dataset in panel if dataset[0] == data]
+        limits = [getattr(axes, f"get_{axis}lim")() for axes in alike]
+        for axes in alike:
             getattr(axes, f"set_{axis}lim")(min(low for low, _ in limits), max(high for _, high in limits))
