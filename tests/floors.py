@@ -1,0 +1,16 @@
+"""The rooms of src/concf from the bottom up: a room imports only rooms below it. Read by tools/architecture.py too."""
+
+FLOORS = [
+    "errors",
+    "runtime",
+    "data",
+    "model",
+    "evaluation",
+    "consensus",
+    "training",
+    "inference",
+    "report",
+    "experiments",
+    "service",
+    "cli",
+]
