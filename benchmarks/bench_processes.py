@@ -103,7 +103,8 @@ def measure(data: Split, settings: ConCFSettings, group: ProcessGroup) -> dict[s
         "busy_step_seconds": busy,
         "median_agreement_seconds": medians(agreement), "fastest_agreement_seconds": fastest(agreement),
         "bytes_added_a_step": added, "bytes_added_before_the_consensus_loss": before,
-        "fastest_adding_seconds": fastest(adding)["adding"], "consensus_loss_bytes": together.consensus_target.numel() * 4,
+        "fastest_adding_seconds": fastest(adding)["adding"],
+        "consensus_loss_bytes": together.consensus_target.numel() * 4,
     }  # fmt: skip
 
 

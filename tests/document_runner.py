@@ -4,8 +4,8 @@ The words are the document's; the numbers are small. Presets train for a few epo
 and the catalogue's data sets are small simulated files of the same names. What is changed beyond that stands in
 SUBSTITUTIONS, what a page takes for granted in PRELUDES, and what is not run at all in EXCEPTIONS, with the reason.
 
-A fenced block without a language (or `sh`, `bash`) is commands and nothing else; output is marked `text`. A Python block
-whose first line is `# name.py` is run and also written to that file, which later commands may import.
+A fenced block without a language (or `sh`, `bash`) is commands and nothing else; output is marked `text`. A block of
+Python whose first line is `# name.py` is run and also written to that file, which later commands may import.
 """
 
 from __future__ import annotations
