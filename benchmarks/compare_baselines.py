@@ -31,9 +31,9 @@ concf compare data/citeulike-paper --models {models} --seeds 5 --markdown table.
 
 Mean ± standard deviation of the test figures over five [splits](glossary.md#split) (seeds 0 to 4). The settings of each
 [baseline](glossary.md#baseline) were chosen by validation recall@50 on the split of seed 0, over the grids of
-`model/baselines/table.py`, and then kept; * marks a value at the edge of its grid. p: paired t-test over the splits against
-the first row, Holm-corrected. R is recall, N is NDCG; full ranking, ties to the lower item id. Seconds to fit come from several
-machines under different loads (each raw line names its own): take them for an order of magnitude.
+`model/baselines/table.py`, and then kept; * marks a value at the edge of its grid. p: paired t-test over the splits
+against the first row, Holm-corrected. R is recall, N is NDCG; full ranking, ties to the lower item id. Seconds to fit
+come from several machines under different loads (each raw line names its own): take them for an order of magnitude.
 """
 
 

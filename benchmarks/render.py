@@ -17,9 +17,10 @@ ROOT = Path(__file__).parent.parent
 HEAD = """# Speed and memory
 
 Rebuilt by `make bench`, which takes an hour, most of it for the large memory run; the GPU's line by
-`benchmarks/bench_training.py DATA --device cuda`. Raw lines with machine and commit are under `benchmarks/results/`, and
-[their commits](#where-the-lines-come-from) are listed at the end. Times are medians on two cores of a shared virtual
-machine. The ratios count, which are measured in turns within one run. The [glossary](glossary.md) explains the words.
+`benchmarks/bench_training.py DATA --device cuda`. Raw lines with machine and commit are under `benchmarks/results/`,
+and [their commits](#where-the-lines-come-from) are listed at the end. Times are medians on two cores of a shared
+virtual machine. The ratios count, which are measured in turns within one run. The [glossary](glossary.md) explains the
+words.
 """
 NEWEST = ("first_log", "training-gpu", "evaluation-gpu", "service")  # of these the newest line is shown
 SHOWN = (
@@ -38,8 +39,8 @@ def first_log() -> str:
     text = f"""
 ## README's first page (`benchmarks/bench_first_log.py`)
 
-Every command on a simulated log of {log["events"]:,} rows ({log["users"]:,} users, {log["items"]:,} items) with the default
-preset, each in a process of its own: {line["sum"] / 60:.1f} minutes in all on
+Every command on a simulated log of {log["events"]:,} rows ({log["users"]:,} users, {log["items"]:,} items) with the
+default preset, each in a process of its own: {line["sum"] / 60:.1f} minutes in all on
 {line["provenance"]["machine"]["cores"]} cores.
 
 """
@@ -56,10 +57,11 @@ def evaluation() -> str:
     text = """
 ## Evaluation (`benchmarks/bench_evaluation.py`)
 
-Full ranking of 25,181 items by random vectors of 64 dimensions, without the training items, ties exact, four metrics at 20
-and 50. The bare work is the same blocked matrix product with `torch.topk` and nothing else; concf is faster because it
-searches for the highest scores only in the groups of columns that can contain them. implicit is `ranking_metrics_at_k` on
-the same vectors, with the better of two BLAS settings. The goals were at most 2.5, and below 1.
+Full ranking of 25,181 items by random vectors of 64 dimensions, without the training items, ties exact, four metrics at
+20 and 50. The bare work is the same blocked matrix product with `torch.topk` and nothing else; concf is faster because
+it searches for the highest scores only in the groups of columns that can contain them. implicit is
+`ranking_metrics_at_k` on the same vectors, with the better of two BLAS settings. The goals were at most 2.5, and below
+1.
 
 """
     return text + markdown(header, rows) + _gpu()
@@ -90,8 +92,8 @@ def loading() -> str:
 
 Each in a fresh process. The other libraries do less: Polars reads everything and counts the pairs; pandas reads the ids
 and builds a sparse matrix. concf checks every row, orders the ids, merges repeats, keeps counts and first times, and
-gives the same result for any order of the rows (checked in the same run on a shuffled copy of 10 million rows). It spends
-its time on reading the file twice. Peak memory includes the pages of the file that the system has mapped.
+gives the same result for any order of the rows (checked in the same run on a shuffled copy of 10 million rows). It
+spends its time on reading the file twice. Peak memory includes the pages of the file that the system has mapped.
 
 The table is from before the reader took several files. The present reader, which merges pairs in groups of users, was
 measured on the first four logs with both cores busy elsewhere (`results/loading-busy.jsonl`), so by its processor time
@@ -113,8 +115,9 @@ def splitting() -> str:
     text = """
 ## Splitting (`benchmarks/bench_splitting.py`)
 
-Splitting is almost linear in the pairs. It is compared with `numpy.lexsort` of users and draws, and with plain `numpy.save`
-and `numpy.load` of the same arrays (saving also flushes to the disk and hashes the split, loading checks that hash).
+Splitting is almost linear in the pairs. It is compared with `numpy.lexsort` of users and draws, and with plain
+`numpy.save` and `numpy.load` of the same arrays (saving also flushes to the disk and hashes the split, loading checks
+that hash).
 
 """
     return text + markdown([*header, "save over `np.save`", "load over `np.load`"], rows)
@@ -141,11 +144,11 @@ def training() -> str:
     text = """
 ## Training (`benchmarks/bench_training.py DATA`)
 
-Preset `reference`, batch 1024, float32, all five objectives with the column-wise one, full softmax. "Bare" is the matrix
-products of E and E' at the same sizes, forward and both backward ones, and nothing else. A step includes the consensus loss
-and balancing; a ranking ranks all items for all users by six heads, validates and builds both consensuses. The goal was a
-step of at most 6 times the bare products. Where the logits fit into the cache (CiteULike `released`) the bare products are so
-fast that the rest of the step shows more.
+Preset `reference`, batch 1024, float32, all five objectives with the column-wise one, full softmax. "Bare" is the
+matrix products of E and E' at the same sizes, forward and both backward ones, and nothing else. A step includes the
+consensus loss and balancing; a ranking ranks all items for all users by six heads, validates and builds both
+consensuses. The goal was a step of at most 6 times the bare products. Where the logits fit into the cache (CiteULike
+`released`) the bare products are so fast that the rest of the step shows more.
 
 """
     return text + markdown([*header, "ranking, s"], rows) + _training_gpu() + _memory()
@@ -164,10 +167,10 @@ def folding() -> str:
     text = """
 ## New users (`benchmarks/bench_folding.py DATA`)
 
-Strong generalisation: a fifth of the users is held out altogether. Of each, four fifths of the items are the history, and
-the rest is to be found. Settings are chosen on one half of these users, and the figures are of the other half. ConCF
-(preset `reference`) folds a history in by ridge regression (`fold_in.py`); its consensus uses R alone. iALS solves for a new
-user as it does for a known one; EASE^R multiplies the history by its weights.
+Strong generalisation: a fifth of the users is held out altogether. Of each, four fifths of the items are the history,
+and the rest is to be found. Settings are chosen on one half of these users, and the figures are of the other half.
+ConCF (preset `reference`) folds a history in by ridge regression (`fold_in.py`); its consensus uses R alone. iALS
+solves for a new user as it does for a known one; EASE^R multiplies the history by its weights.
 
 """
     return text + markdown(["data", "held-out users", "model", "R@50", "N@50", "chosen"], rows)
@@ -185,7 +188,8 @@ def _training_gpu() -> str:
         f"({1000 * line['median_seconds']['warm_up_step']:.2f} ms in warm-up), {step / floor:.1f} times a floor of "
         f"{floor:.2f} ms (the logits of E and E' touched nine times at 4.3 TB/s; the kernels never store them); an "
         f"epoch {line['consensus_epoch_seconds']:.3f} s; a ranking {line['rank_validate_consensus_seconds']:.3f} s; "
-        f"{line['epochs']} epochs with a ranking every 10, start-up and graph capture included, {line['run_seconds']:.0f} s; "
+        f"{line['epochs']} epochs with a ranking every 10, start-up and graph capture included, "
+        f"{line['run_seconds']:.0f} s; "
         f"{line['peak_allocated_bytes'] / 2**30:.2f} GiB at the peak. The authors' released code on the same card: "
         f"11.7 s an epoch in warm-up alone.\n"
     )
@@ -247,10 +251,10 @@ def serving() -> str:
 ## Serving (`benchmarks/bench_service.py`)
 
 `GET /recommend/{{user}}`, k = {line["k"]}, of a run of {line["users"]:,} users and {line["items"]:,} items (preset
-`reference`, untrained), one process, {line["connections"]} persistent connections, clients on the same two cores. The floor
-is a FastAPI route that sends {line["bytes"]} constant bytes, as many as a list has. Measured in turns; medians of
-{line["rounds"]} rounds. Nothing is cached. The goals were at least half the floor's requests, and p99 below five times its
-p99.
+`reference`, untrained), one process, {line["connections"]} persistent connections, clients on the same two cores. The
+floor is a FastAPI route that sends {line["bytes"]} constant bytes, as many as a list has. Measured in turns; medians of
+{line["rounds"]} rounds. Nothing is cached. The goals were at least half the floor's requests, and p99 below five times
+its p99.
 
 """
     rows = [
