@@ -24,6 +24,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from io import StringIO
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ SUBSTITUTIONS = {
     r"--trials \d+": "--trials 2",
     r"trials=\d+": "trials=2",
     r"--seeds \d+": "--seeds 1",
+    r"range\(3\)": "range(2)",  # splits
     r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
 }
 EXCEPTIONS = {
@@ -122,6 +124,8 @@ class Page:
         """The prelude, then every block."""
         shell, python = PRELUDES.get(page.name, ("", ""))
         blocks = [Block(0, "", shell), Block(0, "python", python), *blocks_of(page)]
+        if any(command.startswith("concf serve") for block in blocks for command in block.commands()):
+            ensure_running()  # it imports its libraries while the commands before the server run
         try:
             for block in blocks:
                 for command in block.commands():
