@@ -25,7 +25,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup demo test suite test-oldest lint docs bench baselines reproduction wheels dist clean
+.PHONY: setup demo test suite test-oldest lint size docs bench baselines reproduction wheels dist clean
 
 setup: $(READY)
 
@@ -53,6 +53,11 @@ test: lint suite
 suite: $(TEST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Lines of code by folder, the largest last: a change reports how much they grew.
+size:
+	@find src/concf -name '*.py' -exec wc -l {} + | awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); lines[$$2] += $$1; \
+		total += $$1} END {for (folder in lines) printf "%6d %s\n", lines[folder], folder; printf "%6d total\n", total}' | sort -n
+
 # The oldest libraries that pyproject.toml allows, in an environment of their own.
 OLDEST := build/constraints-oldest.txt
 test-oldest: $(OLDEST)
@@ -68,6 +73,7 @@ wheels: $(TEST)
 
 docs: $(TEST)
 	$(BIN)/python tools/reference.py docs
+	$(BIN)/python tools/architecture.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "Open site/index.html"
 

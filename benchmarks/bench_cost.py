@@ -1,9 +1,9 @@
-"""What a run costs against users, items, interactions, dimensions, heads and batch: measured, fitted, and foretold.
+"""What a run costs against users, items, interactions, dimensions, heads and batch: measured, fitted and projected.
 
 python benchmarks/bench_cost.py measure     # processor seconds of a step with its consensus loss, and of a ranking: one
 thread
 python benchmarks/bench_cost.py fit         # the model, its error on what it was fitted to and on what it was not
-python benchmarks/bench_cost.py foretell    # 10 million users, 1 million items, 1 billion interactions
+python benchmarks/bench_cost.py project     # 10 million users, 1 million items, 1 billion interactions
 
 Random pairs, preset `reference` with `losses.softmax_samples` 1024. Processor seconds, for a busy machine's clock says
 little. Lines with `held_out` take no part in the fit.
@@ -114,7 +114,7 @@ def fitted(what: str, lines: list[dict[str, Any]]) -> dict[str, float]:
     return dict(zip([*names, "a step"], found.tolist(), strict=True))
 
 
-def foretold(what: str, weights: dict[str, float], line: dict[str, Any]) -> float:
+def predicted(what: str, weights: dict[str, float], line: dict[str, Any]) -> float:
     counts = terms(what, line) | {"a step": 1e-3}
     return sum(weights[name] * count for name, count in counts.items())
 
@@ -137,7 +137,7 @@ def fit() -> dict[str, dict[str, float]]:
         models[what] = fitted(what, [line for line in known if not line["held_out"]])
         print(what, {name: round(weight, 4) for name, weight in models[what].items()})
         for line in known:
-            ratio = foretold(what, models[what], line) / line["processor_seconds"]
+            ratio = predicted(what, models[what], line) / line["processor_seconds"]
             sizes = {name: line[name] for name in BASE if line[name] != BASE[name]}
             print("  held out" if line["held_out"] else "  fitted  ", f"{ratio:.2f}", sizes)
     return models
@@ -156,13 +156,13 @@ def gpu_is_worth() -> dict[str, float]:
     return {"step": 2 * step, "ranking": 2 * ranking}
 
 
-def foretell() -> None:
+def project() -> None:
     """What the largest log would need, by the model, were every process as good as alone."""
     models, cores = fit(), gpu_is_worth()
     sizes = BASE | {"users": 10**7, "items": 10**6, "batch": 65_536, "train_pairs": 10**9}
     users, items, size, heads = (sizes[name] for name in ("users", "items", "dimensions", "heads"))
     steps, epochs, rankings = sizes["train_pairs"] / sizes["batch"], 100, 10
-    seconds = {what: foretold(what, models[what], sizes) / cores[what] for what in models}
+    seconds = {what: predicted(what, models[what], sizes) / cores[what] for what in models}
     hours = {"steps": steps * epochs * seconds["step"] / 3600, "rankings": rankings * seconds["ranking"] / 3600}
     listed = items * (1 - np.exp(-min(sizes["batch"], users) * 100 / items))
     touched = min(sizes["batch"], users) + min(2 * sizes["batch"], items) + listed
@@ -185,5 +185,5 @@ def foretell() -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["measure", "fit", "foretell"])
-    {"measure": measure, "fit": fit, "foretell": foretell}[parser.parse_args().what]()
+    parser.add_argument("what", choices=["measure", "fit", "project"])
+    {"measure": measure, "fit": fit, "project": project}[parser.parse_args().what]()

@@ -2,7 +2,7 @@
 
     make baselines
 
-Every measurement is a line of benchmarks/results/baselines-*.jsonl; one that stands there is not run again.
+Every measurement is a line of benchmarks/results/baselines-*.jsonl; one that is there already is not run again.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ ROOT = Path(__file__).parent.parent
 RUNS = ["citeulike-released", "citeulike-paper", "ciao-released", "foursquare-released"]
 HEAD = """# The baselines, tuned and tested
 
-Rebuilt by `make baselines` (on two cores about an hour from nothing; the raw measurements under
-`benchmarks/results/baselines-*.jsonl` are reused, remove them to measure again). One table by hand:
+Rebuilt by `make baselines`, which takes about an hour on two cores; the raw measurements in
+`benchmarks/results/baselines-*.jsonl` are reused, so remove them to measure again. One table by hand:
 
 ```
 concf prepare citeulike --protocol paper --out data/citeulike-paper
 concf compare data/citeulike-paper --models {models} --seeds 5 --markdown table.md
 ```
 
-Mean ± standard deviation of the test figures over five splits (seeds 0 to 4). Settings were chosen by validation
-recall@50 on the split of seed 0, over the grids of `model/baselines/table.py`, and then held; * marks a value at
-the edge of its grid. p: paired t-test over the splits against the first row, Holm-corrected. R recall, N NDCG; full
-ranking, ties to the lower item id. Seconds to fit come from several machines and loads (each raw line names its own):
-take them for an order of magnitude.
+Mean ± standard deviation of the test figures over five [splits](glossary.md#split) (seeds 0 to 4). The settings of each
+[baseline](glossary.md#baseline) were chosen by validation recall@50 on the split of seed 0, over the grids of
+`model/baselines/table.py`, and then kept; * marks a value at the edge of its grid. p: paired t-test over the splits
+against the first row, Holm-corrected. R is recall, N is NDCG; full ranking, ties to the lower item id. Seconds to fit
+come from several machines under different loads (each raw line names its own): take them for an order of magnitude.
 """
 
 

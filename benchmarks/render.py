@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md from the raw lines under benchmarks/results/, and which commits other pages' lines are of.
+"""Write docs/benchmarks.md from the raw lines under benchmarks/results/, and the tables of commits of other pages.
 
 python benchmarks/render.py     (the last step of `make bench`)
 """
@@ -16,11 +16,11 @@ from concf.runtime.text_tables import markdown
 ROOT = Path(__file__).parent.parent
 HEAD = """# Speed and memory
 
-Rebuilt by `make bench` (an hour, most of it the large memory run; the GPU's line by
-`benchmarks/bench_training.py DATA --device cuda`). Raw lines with machine and commit are under `benchmarks/results/`;
-[which commits they are of](#where-the-lines-come-from) stands at the end.
-Times are medians on two cores of a shared virtual machine: the ratios, measured in turns within one run, are what
-counts.
+Rebuilt by `make bench`, which takes an hour, most of it for the large memory run; the GPU's line by
+`benchmarks/bench_training.py DATA --device cuda`. Raw lines with machine and commit are under `benchmarks/results/`,
+and [their commits](#where-the-lines-come-from) are listed at the end. Times are medians on two cores of a shared
+virtual machine. The ratios count, which are measured in turns within one run. The [glossary](glossary.md) explains the
+words.
 """
 NEWEST = ("first_log", "training-gpu", "evaluation-gpu", "service")  # of these the newest line is shown
 SHOWN = (
@@ -39,8 +39,8 @@ def first_log() -> str:
     text = f"""
 ## README's first page (`benchmarks/bench_first_log.py`)
 
-Every command on a simulated log of {log["events"]:,} rows ({log["users"]:,} users, {log["items"]:,} items), the default
-preset, each in a process of its own: {line["sum"] / 60:.1f} minutes together on
+Every command on a simulated log of {log["events"]:,} rows ({log["users"]:,} users, {log["items"]:,} items) with the
+default preset, each in a process of its own: {line["sum"] / 60:.1f} minutes in all on
 {line["provenance"]["machine"]["cores"]} cores.
 
 """
@@ -57,10 +57,11 @@ def evaluation() -> str:
     text = """
 ## Evaluation (`benchmarks/bench_evaluation.py`)
 
-Full ranking of 25,181 items by random vectors of 64 dimensions, seen items left out, ties exact, four metrics at 20
-and 50. Bare work: the same blocked matrix product with `torch.topk` and nothing else; concf is below it because it
-looks for the highest scores only in the groups of columns that can hold them. implicit: `ranking_metrics_at_k` on the
-same vectors, with the better of two BLAS settings. Goals: at most 2.5, and below 1.
+Full ranking of 25,181 items by random vectors of 64 dimensions, without the training items, ties exact, four metrics at
+20 and 50. The bare work is the same blocked matrix product with `torch.topk` and nothing else; concf is faster because
+it searches for the highest scores only in the groups of columns that can contain them. implicit is
+`ranking_metrics_at_k` on the same vectors, with the better of two BLAS settings. The goals were at most 2.5, and below
+1.
 
 """
     return text + markdown(header, rows) + _gpu()
@@ -89,12 +90,12 @@ def loading() -> str:
     text = """
 ## Loading (`benchmarks/bench_loading.py`, second half with `--users 20000 --items 500`)
 
-In a fresh process each. What the rivals do is less: Polars reads everything and counts the pairs; pandas reads the ids
+Each in a fresh process. The other libraries do less: Polars reads everything and counts the pairs; pandas reads the ids
 and builds a sparse matrix. concf checks every row, orders the ids, merges repeats, keeps counts and first times, and
-gives the same result for any order of the rows (checked in the same run on a shuffled copy of 10 million rows). Its
-time is spent on going through the file twice. Peak memory contains the pages of the file that the system has mapped.
+gives the same result for any order of the rows (checked in the same run on a shuffled copy of 10 million rows). It
+spends its time on reading the file twice. Peak memory includes the pages of the file that the system has mapped.
 
-The table is of the reader before it took many files. The present one, which merges pairs in groups of users, was
+The table is from before the reader took several files. The present reader, which merges pairs in groups of users, was
 measured on the first four logs with both cores busy elsewhere (`results/loading-busy.jsonl`), so by its processor time
 over that of Polars in the same run: 1.6, 1.0, 0.9 and 1.8 (before: 1.6, 1.0, 1.3 and 2.0), with peaks of 971, 876, 998
 and 349 MB.
@@ -114,8 +115,9 @@ def splitting() -> str:
     text = """
 ## Splitting (`benchmarks/bench_splitting.py`)
 
-Near-linear in the pairs. Floors: `numpy.lexsort` of users and draws, plain `numpy.save` and `numpy.load` of the same
-arrays (saving also flushes to the disk and hashes the split, loading checks that hash).
+Splitting is almost linear in the pairs. It is compared with `numpy.lexsort` of users and draws, and with plain
+`numpy.save` and `numpy.load` of the same arrays (saving also flushes to the disk and hashes the split, loading checks
+that hash).
 
 """
     return text + markdown([*header, "save over `np.save`", "load over `np.load`"], rows)
@@ -142,14 +144,14 @@ def training() -> str:
     text = """
 ## Training (`benchmarks/bench_training.py DATA`)
 
-Preset `reference`, batch 1024, float32, all five objectives with the column-wise one, full softmax. Bare: the matrix
-products of E and E' at the same sizes, forward and both backward ones, and nothing else. A step has consensus learning
-and balancing; the agreement ranks all items for all users by six heads, validates and builds both consensuses. Goal: a
-step at most 6 times the bare products. Where the logits fit the cache (CiteULike `released`) the bare products are so
-fast that the rest of the step shows more.
+Preset `reference`, batch 1024, float32, all five objectives with the column-wise one, full softmax. "Bare" is the
+matrix products of E and E' at the same sizes, forward and both backward ones, and nothing else. A step includes the
+consensus loss and balancing; a ranking ranks all items for all users by six heads, validates and builds both
+consensuses. The goal was a step of at most 6 times the bare products. Where the logits fit into the cache (CiteULike
+`released`) the bare products are so fast that the rest of the step shows more.
 
 """
-    return text + markdown([*header, "agreement, s"], rows) + _training_gpu() + _memory()
+    return text + markdown([*header, "ranking, s"], rows) + _training_gpu() + _memory()
 
 
 def folding() -> str:
@@ -165,9 +167,9 @@ def folding() -> str:
     text = """
 ## New users (`benchmarks/bench_folding.py DATA`)
 
-Strong generalisation: a fifth of the users is held out altogether; of each, four fifths of what it used is its history
-and the rest is to be found. Settings are chosen on one half of these users, figures are of the other half. ConCF
-(preset `reference`) folds a history in by ridge regression (`fold_in.py`); its consensus is of R alone. iALS
+Strong generalisation: a fifth of the users is held out altogether. Of each, four fifths of the items are the history,
+and the rest is to be found. Settings are chosen on one half of these users, and the figures are of the other half.
+ConCF (preset `reference`) folds a history in by ridge regression (`fold_in.py`); its consensus uses R alone. iALS
 solves for a new user as it does for a known one; EASE^R multiplies the history by its weights.
 
 """
@@ -182,11 +184,12 @@ def _training_gpu() -> str:
     step, floor = 1000 * line["median_seconds"]["step"], line["floor_milliseconds"]
     return (
         f"\nOn one {line['device']} at CiteULike `{line['protocol']}` sizes ({line['users']:,} x {line['items']:,}, "
-        f"{line['pairs']:,} pairs, TF32): a step with consensus targets and balancing {step:.2f} ms, waiting for each "
+        f"{line['pairs']:,} pairs, TF32): a step with consensus loss and balancing {step:.2f} ms, waiting for each "
         f"({1000 * line['median_seconds']['warm_up_step']:.2f} ms in warm-up), {step / floor:.1f} times a floor of "
-        f"{floor:.2f} ms (the logits of E and E' touched nine times at 4.3 TB/s; the kernels hold none of them); an "
-        f"epoch {line['consensus_epoch_seconds']:.3f} s; agreement {line['rank_validate_consensus_seconds']:.3f} s; "
-        f"{line['epochs']} epochs with agreement every 10, start and capture included, {line['run_seconds']:.0f} s; "
+        f"{floor:.2f} ms (the logits of E and E' touched nine times at 4.3 TB/s; the kernels never store them); an "
+        f"epoch {line['consensus_epoch_seconds']:.3f} s; a ranking {line['rank_validate_consensus_seconds']:.3f} s; "
+        f"{line['epochs']} epochs with a ranking every 10, start-up and graph capture included, "
+        f"{line['run_seconds']:.0f} s; "
         f"{line['peak_allocated_bytes'] / 2**30:.2f} GiB at the peak. The authors' released code on the same card: "
         f"11.7 s an epoch in warm-up alone.\n"
     )
@@ -201,13 +204,13 @@ def _memory() -> str:
          f"{line['agree_seconds']:.0f}", f"{line['host_peak_mb_before_training']:,.0f}", f"{line['host_peak_mb']:,.0f}"]
         for line in found
     ]  # fmt: skip
-    header = ["users x items", "training pairs", "device", "steps", "agreement, s", "peak MB, data alone", "peak MB"]
+    header = ["users x items", "training pairs", "device", "steps", "ranking, s", "peak MB, data alone", "peak MB"]
     text = """
 ### Memory (`benchmarks/bench_scaling.py memory`)
 
-The consensus keeps, for each ranking of its window, users x heads x 500 places of 4 bytes: it grows with users x list
+The consensus keeps, for each ranking of its window, users x heads x 500 items of 4 bytes. This grows with users x list
 length, not with users x items. A dense table of ranks for 200,000 x 100,000 would be 480 GB for six heads. The large
-run made ten steps, not an epoch, and shared the machine: its time says little.
+run made ten steps, not an epoch, and shared the machine, so its time says little.
 
 """
     return text + markdown(header, rows) + _scaling()
@@ -223,8 +226,8 @@ def _scaling() -> str:
 ![seconds of an epoch against interactions, items and heads](scaling.png)
 
 An epoch has interactions / 1024 steps, so it is linear in the interactions. A step's softmax over items, the consensus
-loss's encoding of all items and the optimiser are linear in the items, beside parts that do not depend on them. Heads
-share gathers and lists; what each adds depends on its kind: the multinomial ones (the last two) cost most.
+loss's encoding of all items and the optimiser are linear in the items; other parts do not depend on them. Heads share
+gathers and lists, and what each adds depends on its kind: the multinomial ones (the last two) cost most.
 
 """
     rows = [
@@ -248,9 +251,10 @@ def serving() -> str:
 ## Serving (`benchmarks/bench_service.py`)
 
 `GET /recommend/{{user}}`, k = {line["k"]}, of a run of {line["users"]:,} users and {line["items"]:,} items (preset
-`reference`, untrained), one process, {line["connections"]} kept connections, callers on the same two cores. Floor: a
-FastAPI route that sends {line["bytes"]} constant bytes, as many as a list has. Asked in turns; medians of
-{line["rounds"]} rounds. Nothing is cached. Goals: at least half the floor's requests, p99 below five times its.
+`reference`, untrained), one process, {line["connections"]} persistent connections, clients on the same two cores. The
+floor is a FastAPI route that sends {line["bytes"]} constant bytes, as many as a list has. Measured in turns; medians of
+{line["rounds"]} rounds. Nothing is cached. The goals were at least half the floor's requests, and p99 below five times
+its p99.
 
 """
     rows = [
@@ -268,10 +272,10 @@ def _endurance(line: dict[str, Any]) -> str:
     answered = ", ".join(f"{count:,} x {status}" for status, count in sorted(beside["enemy"]["answered"].items()))
     return (
         f"\n{many['requests']:,} requests: {many['failed']} failed, {many['rss_mb_before']:,.0f} MB before and "
-        f"{many['rss_mb_after']:,.0f} MB after. Beside a hostile caller (garbage, huge and endless bodies, broken "
-        f"JSON, long paths and heads, {beside['enemy']['half_open']:,} connections left half open): "
-        f"{beside['requests']:,} right requests, {beside['failed']} failed, {beside['wrong']} answered otherwise than "
-        f"the library does, p99 at most {beside['p99_ms']:.0f} ms; the enemy was answered {answered}; "
+        f"{many['rss_mb_after']:,.0f} MB after. Beside a hostile client (garbage, huge and endless bodies, broken "
+        f"JSON, long paths and headers, {beside['enemy']['half_open']:,} connections left half open): "
+        f"{beside['requests']:,} valid requests, {beside['failed']} failed, {beside['wrong']} with another answer than "
+        f"the library's, p99 at most {beside['p99_ms']:.0f} ms; the hostile client got {answered}; "
         f"{beside['rss_mb_after']:,.0f} MB after.\n"
     )
 

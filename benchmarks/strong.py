@@ -1,13 +1,13 @@
-"""Preset `strong` beside tuned baselines, and without each of its parts: the lines of docs/strong.md.
+"""Preset `strong` compared with tuned baselines, and without each of its parts: the lines of docs/strong.md.
 
     python benchmarks/strong.py baselines         # with the settings that docs/baselines.md chose on seed 0
-    python benchmarks/strong.py test              # strong, and the same voters trained apart: seeds 5 to 9
-    python benchmarks/strong.py ablations         # strong without each part: seeds 0 to 4, re-ranked by validation
+    python benchmarks/strong.py test              # strong, and the same voters trained separately: seeds 5 to 9
+    python benchmarks/strong.py ablations         # strong without each part, on validation: seeds 0 to 4
     python benchmarks/strong.py alone             # one run with the machine to itself: how long it takes
-    python benchmarks/strong.py steps             # steps and rankings of that run, where a whole one takes too long
+    python benchmarks/strong.py steps             # single steps and rankings of that run
     python benchmarks/render_strong.py
 
---data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What stands in the results is not run again.
+--data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What is in the results is not run again.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from measuring import busy_cores, in_turns, medians
 from torch import Tensor
 
 from concf.consensus.features import PAIR_FEATURES, HeadFeatures
-from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import BASELINES
-from concf.training.config.presets import choose_settings
+from concf.training.config.presets import STUDENTS, VOTERS, choose_settings
 from concf.training.memory import kept_memory
 from concf.training.train import train
 from concf.training.trainer import Trainer
@@ -43,24 +42,17 @@ DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-re
 TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(5)
 ALONE = ("citeulike-paper", 5)  # data and seed
 AT, METRICS = (20, 50), ("recall", "ndcg")
-RANKS_ALONE, NO_LIKENESS = "a re-ranker that hears ranks alone", "a re-ranker that hears no similarity"
-VOTERS = '"weighted-squares@0.02","weighted-squares@0.04","cosine-softmax@0.15","cosine-softmax@0.2"'
-STUDENTS = '"weighted-squares@0.03#student","weighted-squares@0.04#student","weighted-squares@0.05#student"'
+RANKS_ONLY, NO_SIMILARITY = "re-ranker on ranks only", "re-ranker without similarity"
+DROPPED = {RANKS_ONLY: slice(None), NO_SIMILARITY: slice(PAIR_FEATURES - 2, PAIR_FEATURES)}  # features of a head
 ABLATIONS = {
     "strong": [],
-    "none": ["consensus.weight=0"],
+    "no distillation": ["consensus.weight=0"],
     "no re-ranker": ["consensus.rerank=false"],
-    RANKS_ALONE: [],
-    NO_LIKENESS: [],
-    "three student heads": [f"objectives=[{VOTERS},{STUDENTS}]"],
+    RANKS_ONLY: [],
+    NO_SIMILARITY: [],
+    "three student heads": [f"objectives={json.dumps([*VOTERS, *STUDENTS, 'student-3=weighted-squares@0.05'])}"],
     "no fixed voters": ["consensus.fixed_voters=[]"],
-    "everyone is taught": ["consensus.undistilled=[]"],
-    "twice the consensus target": ["consensus.weight=0.01"],
-    "scores x 10 in the consensus target": ["losses.squares_scale=10"],
-    "all voter weights alike": ["consensus.voter_temperature=none"],
-    "no re-ranker, with consistency": ["consensus.rerank=false", "consensus.consistency_temperature=100"],
-    "64 dimensions": ["model.dimensions=64"],
-    "128 dimensions": ["model.dimensions=128"],
+    "all heads distilled": ["consensus.undistilled=[]"],
 }
 SQUARES = '"weighted-squares@0.03","weighted-squares@0.04"'
 TESTED = {
@@ -88,23 +80,21 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
 
 
 @contextmanager
-def candidates(variant: str) -> Iterator[None]:
-    """A re-ranker that hears less, for the variants that are about it."""
-    heads, all_of_it = RankingConsensus.voting_heads, HeadFeatures.__call__
+def fewer_features(variant: str) -> Iterator[None]:
+    """The re-ranker without some features of the heads, for the variants that are about it."""
+    whole = HeadFeatures.__call__
 
-    def without_likeness(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
-        said = all_of_it(self, users, items)
-        said[..., PAIR_FEATURES - 2 : PAIR_FEATURES] = 0
-        return said
+    def reduced(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
+        features = whole(self, users, items)
+        features[..., DROPPED[variant]] = 0
+        return features
 
-    if variant == RANKS_ALONE:
-        RankingConsensus.voting_heads = lambda self: []  # type: ignore[method-assign]  # noqa: ARG005
-    if variant == NO_LIKENESS:
-        HeadFeatures.__call__ = without_likeness  # type: ignore[method-assign]
+    if variant in DROPPED:
+        HeadFeatures.__call__ = reduced  # type: ignore[method-assign]
     try:
         yield
     finally:
-        RankingConsensus.voting_heads, HeadFeatures.__call__ = heads, all_of_it  # type: ignore[method-assign]
+        HeadFeatures.__call__ = whole  # type: ignore[method-assign]
 
 
 def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
@@ -112,16 +102,16 @@ def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
     name, seed, variant, changes = job
     data = split_of(name, seed, folder)
     begin = time.perf_counter()
-    with candidates(variant):
+    with fewer_features(variant):
         run = train(data, choose_settings("strong", words=changes), seed=seed, device=device)
     seconds = time.perf_counter() - begin
     rows = {
         each: {
             "validation": round(run.best[each].validation, 6),
             "epoch": run.best[each].epoch,
-            "test": {figure: round(value, 6) for figure, value in found.means().items()},
+            "test": {figure: round(value, 6) for figure, value in result.means().items()},
         }
-        for each, found in run.evaluate(at=AT, metrics=METRICS).items()
+        for each, result in run.evaluate(at=AT, metrics=METRICS).items()
     }
     curve = [record["validation"] for record in run.history if "validation" in record]
     return {
@@ -137,20 +127,20 @@ def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
     }
 
 
-def measure(jobs: list[Job], book: ResultsLog, folder: Path, device: str | None, workers: int) -> None:
-    """Those that the book does not have, several at a time."""
-    missing = [job for job in jobs if book.find(_key(job)) is None]
+def measure(jobs: list[Job], log: ResultsLog, folder: Path, device: str | None, workers: int) -> None:
+    """Run the jobs that the log does not have, several at a time."""
+    missing = [job for job in jobs if log.find(_key(job)) is None]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         pending = {pool.submit(trained, job, folder, device): job for job in missing}
         for future in as_completed(pending):
             job = pending[future]
             if error := future.exception():
-                book.add(_key(job) | {"failed": True}, {"error": str(error)})
+                log.add(_key(job) | {"failed": True}, {"error": str(error)})
                 continue
-            found = book.add(_key(job), future.result() | {"workers": workers})
-            best = found["rows"][found["best_head"]], found["rows"]["consensus"]
-            print(*job[:3], *(row["test"]["recall@50"] for row in best), f"{found['seconds']} s", flush=True)
+            line = log.add(_key(job), future.result() | {"workers": workers})
+            best = line["rows"][line["best_head"]], line["rows"]["consensus"]
+            print(*job[:3], *(row["test"]["recall@50"] for row in best), f"{line['seconds']} s", flush=True)
 
 
 def _key(job: Job) -> dict[str, Any]:
@@ -158,39 +148,39 @@ def _key(job: Job) -> dict[str, Any]:
 
 
 def chosen_settings(name: str, model: str) -> dict[str, Any]:
-    """What had the best validation on seed 0, over the whole grid, in the committed lines."""
+    """The settings with the best validation score on seed 0, over the whole grid, in the committed lines."""
     lines = [json.loads(line) for line in (RESULTS / f"baselines-{name}.jsonl").read_text("utf-8").splitlines()]
     tried = [line for line in lines if line["key"]["on"] == "valid" and line["key"]["model"] == model]
     best = max(tried, key=lambda line: line["mean"].get("recall@50", 0))
     return dict(best["key"]["settings"])
 
 
-def baselines(book: ResultsLog, folder: Path) -> None:
+def baselines(log: ResultsLog, folder: Path) -> None:
     for name in DATA:
         for model, candidate in BASELINES.items():
             settings = candidate.make(**chosen_settings(name, model))
             for seed in TEST_SEEDS:
                 key = {"data": name, "seed": seed, "variant": model}
-                if book.find(key) is None:
+                if log.find(key) is None:
                     data, begin = split_of(name, seed, folder), time.perf_counter()
                     fitted = settings.fit(data.train, seed=seed)
                     seconds = time.perf_counter() - begin
                     means = evaluate(fitted, data, on="test", at=AT, metrics=METRICS).means()
                     test = {figure: round(value, 6) for figure, value in means.items()}
                     line = {"settings": settings.model_dump(), "split": data.hash, "seconds": round(seconds, 2)}
-                    book.add(key, line | {"rows": {model: {"test": test}}})
+                    log.add(key, line | {"rows": {model: {"test": test}}})
             print(name, model, flush=True)
 
 
-def alone(book: ResultsLog, folder: Path, device: str | None) -> None:
+def alone(log: ResultsLog, folder: Path, device: str | None) -> None:
     job: Job = (*ALONE, "strong", ())
-    found = trained(job, folder, device)
-    book.add(_key(job) | {"alone": True, "device": found["device"]}, found)
-    print(found["seconds"], "s", flush=True)
+    line = trained(job, folder, device)
+    log.add(_key(job) | {"alone": True, "device": line["device"]}, line)
+    print(line["seconds"], "s", flush=True)
 
 
-def steps(book: ResultsLog, folder: Path, device: str | None) -> None:
-    """Medians of six of each, and what they make of a whole run."""
+def steps(log: ResultsLog, folder: Path, device: str | None) -> None:
+    """Medians of six steps and rankings, and what a whole run takes by them."""
     data, settings = split_of(*ALONE, folder), choose_settings("strong")
     trainer = Trainer(data, settings, ALONE[1], device or "cpu")
     batches = list(trainer._draw(0).split(trainer.batch_size))
@@ -205,7 +195,7 @@ def steps(book: ResultsLog, folder: Path, device: str | None) -> None:
     whole = len(batches) * (first * took["step"] + (epochs - first) * took["taught_step"])
     whole += len({*range(0, epochs, every), epochs - 1}) * took["ranking"]
     line = {"seconds": took, "batches": len(batches), "whole_run_seconds": whole, "threads": torch.get_num_threads()}
-    book.add({"data": ALONE[0], "seed": ALONE[1], "device": str(trainer.device)}, line | {"busy": busy_cores()})
+    log.add({"data": ALONE[0], "seed": ALONE[1], "device": str(trainer.device)}, line | {"busy": busy_cores()})
     print(line, flush=True)
 
 
@@ -236,8 +226,8 @@ def main() -> None:
         for seed in options.seeds or (TEST_SEEDS if test else CHOICE_SEEDS)
         if name in options.only and variant in (options.variants or variants)
     ]
-    book = ResultsLog(options.results / ("strong.jsonl" if test else "strong-ablations.jsonl"))
-    measure(jobs, book, options.data, options.device, options.workers)
+    log = ResultsLog(options.results / ("strong.jsonl" if test else "strong-ablations.jsonl"))
+    measure(jobs, log, options.data, options.device, options.workers)
 
 
 if __name__ == "__main__":

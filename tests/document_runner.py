@@ -4,7 +4,8 @@ The words are the document's; the numbers are small. Presets train for a few epo
 and the catalogue's data sets are small simulated files of the same names. What is changed beyond that stands in
 SUBSTITUTIONS, what a page takes for granted in PRELUDES, and what is not run at all in EXCEPTIONS, with the reason.
 
-A fenced block without a language (or `sh`, `bash`) is commands and nothing else; output is marked `text`.
+A fenced block without a language (or `sh`, `bash`) is commands and nothing else; output is marked `text`. A block of
+Python whose first line is `# name.py` is run and also written to that file, which later commands may import.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from io import StringIO
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,7 @@ SUBSTITUTIONS = {
     r"--trials \d+": "--trials 2",
     r"trials=\d+": "trials=2",
     r"--seeds \d+": "--seeds 1",
+    r"range\(3\)": "range(2)",  # splits
     r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
 }
 EXCEPTIONS = {
@@ -121,6 +124,8 @@ class Page:
         """The prelude, then every block."""
         shell, python = PRELUDES.get(page.name, ("", ""))
         blocks = [Block(0, "", shell), Block(0, "python", python), *blocks_of(page)]
+        if any(command.startswith("concf serve") for block in blocks for command in block.commands()):
+            ensure_running()  # it imports its libraries while the commands before the server run
         try:
             for block in blocks:
                 for command in block.commands():
@@ -133,6 +138,8 @@ class Page:
 
     def python(self, block: Block, where: str) -> None:
         """In the namespace of the page; a traceback shows the line of the page."""
+        if file := re.match(r"# (\w+\.py)\n", block.text):
+            Path(file[1]).write_text(block.text, encoding="utf-8")
         code = compile("\n" * block.line + self.here(block.text), where, "exec")
         with redirect_stdout(StringIO()):
             exec(code, self.names)

@@ -1,4 +1,4 @@
-"""The floors of the house, from the bottom up: a room imports from its own floor and from those below it."""
+"""The rooms of src/concf from the bottom up: a room imports only rooms below it. Read by tools/architecture.py too."""
 
 FLOORS = [
     "errors",

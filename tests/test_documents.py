@@ -13,6 +13,7 @@ from pkgutil import resolve_name
 from shutil import which
 from typing import Any
 
+import architecture
 import pytest
 import reference
 from document_runner import PAGES, ROOT, Page, blocks_of, reason_not_to_run, small_world
@@ -30,6 +31,9 @@ pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 COMMANDS: Any = get_command(app)
 CLI = Callable[..., tuple[int, str, str]]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+GLOSSARY = ROOT / "docs" / "glossary.md"
+UNLINKED = {"commands", "data", "export", "recommending", "reproduction", "serving", "settings", "tuning"}  # so far
+EVERYDAY = {"log", "run", "vote"}  # terms that are English words as well: they alone call for no link
 LOADS = {
     "script": "src",
     "img": "src",
@@ -126,9 +130,58 @@ def test_an_exception_is_for_commands_that_documents_have() -> None:
     assert reason_not_to_run("make demo && rm -r x") is None
 
 
-def test_generated_pages_are_those_of_the_code() -> None:
-    for name, text in (("settings.md", reference.settings_page()), ("commands.md", reference.commands_page())):
-        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, f"docs/{name} is old; run: make docs"
+def terms() -> list[str]:
+    """The headings of the glossary, in lower case."""
+    return re.findall(r"^### (.+)$", GLOSSARY.read_text(encoding="utf-8").lower(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in UNLINKED], ids=lambda page: page.name)
+def test_a_page_that_uses_a_term_links_to_the_glossary(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    used = [term for term in terms() if term not in EVERYDAY and re.search(rf"\b{term}s?\b", text, re.IGNORECASE)]
+    assert page == GLOSSARY or not used or "glossary.md" in text, (
+        f"{page.name} uses {used} without a link to the glossary"
+    )
+    anchors = {re.sub(r"[^\w-]", "", term.replace(" ", "-")) for term in terms()}
+    assert set(re.findall(r"glossary\.md#([\w-]+)", text)) <= anchors
+
+
+@pytest.mark.parametrize("word", ["re-ranking", "stacking", "distillation", "ensemble", "listmle", "plackett-luce"])
+def test_the_words_of_the_field_are_found_in_the_glossary(word: str) -> None:
+    assert word in GLOSSARY.read_text(encoding="utf-8").lower()
+
+
+def test_the_glossary_is_alone_with_each_term() -> None:
+    assert len(terms()) == len(set(terms())) > 40
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 120
+
+
+GENERATED = {
+    "settings.md": reference.settings_page,
+    "commands.md": reference.commands_page,
+    "architecture.svg": architecture.picture,
+}
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_page_is_that_of_the_code(name: str) -> None:
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert text == GENERATED[name](), f"docs/{name} is out of date; run: make docs"
+
+
+def test_the_picture_shows_every_import_and_refuses_one_that_runs_up() -> None:
+    graph = architecture.imports()
+    arrows = architecture.reduced(graph)
+
+    def reached(room: str) -> set[str]:
+        return arrows[room].union(*(reached(below) for below in arrows[room]))
+
+    assert all(below <= reached(room) for room, below in graph.items())
+    with pytest.raises(SystemExit, match="data imports service, which is not below it"):
+        architecture.reduced(graph | {"data": {"service"}})
 
 
 def settings_rows() -> dict[str, list[str]]:

@@ -70,6 +70,8 @@ def main() -> None:
     """Run the program; a user's mistake ends in a message and exit code 2, never in a traceback."""
     # PyTorch's threads spin while they wait for each other: on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if "" not in sys.path:  # a script's path lacks the current folder, where `module:name` of a user's own may be
+        sys.path.append("")
     try:
         with command_line():
             app(prog_name="concf")
