@@ -50,7 +50,7 @@ def draw(name: str, measured: Measured) -> list[Drawing]:
     try:
         from matplotlib import rc_context
     except ImportError:
-        raise MissingExtraError("matplotlib", "figures", "drawing figures") from None
+        raise MissingExtraError("matplotlib", "report", "drawing figures") from None
     with rc_context(STYLE):
         return FIGURES[name](measured) if name in FIGURES else []
 
