@@ -45,7 +45,7 @@ def page(report: Mapping[str, Any]) -> str:
     return environment.get_template("report.html.j2").render(
         report,
         version=VERSION,
-        legend={name: swatch(f"swatch-{number}", name, looks[name]) for number, name in enumerate(names)},
+        legends=[{name: swatch(f"legend-{k}-{n}", name, looks[name]) for n, name in enumerate(names)} for k in (0, 1)],
         interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
         group_charts=list(_group_charts(report, looks)),
@@ -55,7 +55,7 @@ def page(report: Mapping[str, Any]) -> str:
 def _text(value: Any) -> Any:
     """A value as the page shows it; hidden characters, and those that turn the writing round, by their number."""
     if isinstance(value, list):
-        return "; ".join(map(_text, value)) or "none"
+        return "; ".join(str(_text(each)) for each in value) or "none"
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", value) if type(value) is str else value
