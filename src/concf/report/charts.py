@@ -28,7 +28,7 @@ HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # af
 PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
 VARIABLES = {PAPER: "paper", INK: "ink", SOFT: "soft", FAINT: "faint"} | {each: f"c{n}" for n, each in enumerate(HEADS)}
 MARKS, DASHES = ("s", "^", "D", "v", "P", "p"), ("-", (0, (6, 3)), (0, (1.5, 2.5)))
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.fonttype": "none", "text.parse_math": False, "font.sans-serif": ["DejaVu Sans"], "font.size": 11,
     "figure.facecolor": "none", "axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True,
     "axes.formatter.useoffset": False, "axes.formatter.limits": (-4, 6), "axes.labelcolor": SOFT, "text.color": SOFT,

@@ -17,7 +17,6 @@ from concf.training.run import Run
 AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
 FIGURES = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
-DRAWN = tuple(f"{metric}@{AT[-1]}" for metric in METRICS)
 CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
 
 
@@ -37,7 +36,7 @@ def gather(
         "settings": _settings(run.settings),
         "provenance": dict(description.get("provenance", {})),
         "figures": list(FIGURES),
-        "drawn": list(DRAWN),
+        "drawn": [f"{metric}@{AT[-1]}" for metric in METRICS],
         "recommenders": [each | _figures(each["name"], parts) for each in run.summary()["recommenders"]],
         "curves": {kind: _curve(run, kind) for kind in CURVES},
         "complementarity": _complementarity(run, parts["test"]),

@@ -39,12 +39,13 @@ def page(report: Mapping[str, Any]) -> str:
         loader=PackageLoader("concf", "report"), autoescape=True, finalize=_text, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters |= {"metric": _metric_name, "values": lambda mapping: list(mapping.values())}
+    environment.filters["metric"] = _metric_name
     looks = looks_of(report["run"]["heads"])
     names = [each["name"] for each in report["recommenders"]]
     return environment.get_template("report.html.j2").render(
         report,
         version=VERSION,
+        changes=[list(each.values()) for each in report["settings"]["changes"]],
         legends=[{name: swatch(f"legend-{k}-{n}", name, looks[name]) for n, name in enumerate(names)} for k in (0, 1)],
         interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
@@ -76,7 +77,7 @@ def _interval_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[s
 
 def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
     by_name = report["groups"]
-    groups = next(iter(by_name.values()), [])
+    groups: list[Any] = next(iter(by_name.values()), [])
     labels = [f"G-{k + 1}" for k in range(len(groups))]
     sizes = [[f"{group['users']:,}", f"{group['activity']:.1f}"] for group in groups]
     for figure in report["drawn"] if groups else ():
