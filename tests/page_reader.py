@@ -1,14 +1,16 @@
-"""A page as a strict reader sees it: every element closed, its tables by caption, what it would load."""
+"""A page as a strict reader sees it: every element closed, its tables by label, what it would load."""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from html.parser import HTMLParser
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """tables: (section, caption or chart before) -> rows of cells' texts; marked: cells with a mark or in bold."""
+    """tables: (section, label) -> rows of cells' texts; marked: cells in bold or with a mark; charts: their labels."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -16,62 +18,62 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.tables: dict[tuple[str, str], list[list[str]]] = {}
         self.marked: set[tuple[str, str, int, int]] = set()
-        self.section = self.title = ""
-        self.figure = self.style = ""
+        self.charts: list[str] = []
+        self.section = self.label = self.style = ""
         self.rows: list[list[str]] = []
-        self.marks: set[tuple[int, int]] = set()
         self.texts: list[str] = []
         self.feed(text)
         self.close()
         assert not self.open, self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert len({name for name, _ in attrs}) == len(attrs), attrs
-        self.elements.append((tag, dict(attrs)))
+        attributes = dict(attrs)
+        assert len(attributes) == len(attrs), attrs
+        self.elements.append((tag, attributes))
         if tag in VOID:
             return
         self.open.append(tag)
         if tag == "section":
-            self.section, self.figure = dict(attrs)["id"] or "", ""
-        if tag == "svg" and "role" in dict(attrs):
-            self.figure = (dict(attrs)["aria-labelledby"] or "").removesuffix("-about").partition("-title")[0]
+            self.section = attributes["id"] or ""
+        if attributes.get("role") == "region":
+            self.label = attributes["aria-label"] or ""
+        if attributes.get("role") == "img" and "figure" in self.open:
+            self.charts.append(attributes["aria-label"] or "")
         if tag == "table":
-            self.rows, self.marks, self.title = [], set(), self.figure if "details" in self.open else ""
+            assert (self.section, self.label) not in self.tables, "two tables with the same label"
+            self.rows = self.tables[self.section, self.label] = []
         if tag == "tr":
             self.rows.append([])
         if tag in ("td", "th"):
             self.rows[-1].append("")
-        if (tag == "mark" or dict(attrs).get("class") == "best") and "table" in self.open:
-            self.marks.add((len(self.rows) - 1, len(self.rows[-1]) - 1))
+        if tag in ("mark", "b") and "table" in self.open:
+            self.marked.add((self.section, self.label, len(self.rows) - 1, len(self.rows[-1]) - 1))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-        if tag == "table":
-            key = (self.section, self.title)
-            while key in self.tables:  # of the next user
-                key = (key[0], key[1] + "+")
-            self.tables[key] = self.rows
-            self.marked |= {(*key, *place) for place in self.marks}
 
     def handle_data(self, data: str) -> None:
         if "style" in self.open:
             self.style += data
             return
         self.texts.append(data)
-        if "caption" in self.open:
-            self.title += data
-        elif self.open and {"td", "th"} & set(self.open):
+        if {"td", "th"} & set(self.open):
             self.rows[-1][-1] += data if "small" not in self.open else f" {data}"
 
     @property
     def text(self) -> str:
-        return "".join(self.texts)
+        return " ".join("".join(self.texts).split())
 
     def ids(self) -> list[str]:
-        return [said["id"] or "" for _, said in self.elements if "id" in said]
+        return [attributes["id"] or "" for _, attributes in self.elements if "id" in attributes]
+
+    def colours(self, scheme: str) -> dict[str, str]:
+        """The variables that the style sets in `light` or `dark` mode."""
+        light, dark = re.findall(r":root \{(.*?)\}", self.style, re.DOTALL)
+        return dict(re.findall(r"(--[\w-]+): (#\w+)", light if scheme == "light" else light + dark))
 
 
 def read_page(text: str) -> Page:
@@ -79,13 +81,18 @@ def read_page(text: str) -> Page:
     assert text.startswith("<!doctype html>\n")
     page = Page(text.removeprefix("<!doctype html>\n"))
     ids = page.ids()
-    assert len(set(ids)) == len(ids), "an id occurs twice"
-    for tag, said in page.elements:
-        assert tag not in ("script", "img", "link", "iframe", "object", "form", "base"), tag
-        assert not any(name.startswith("on") or name in ("src", "srcset", "data", "action") for name in said), said
-        for name in ("aria-labelledby", "href"):
-            for wanted in (said.get(name) or "").split():
-                assert wanted.removeprefix("#") in ids, (tag, said)
-        assert not any("//" in value or "javascript:" in value for value in said.values() if value), said
+    assert [each for each, n in Counter(ids).items() if n > 1] == [], "an id occurs twice"
+    for tag, attributes in page.elements:
+        assert tag not in ("script", "img", "image", "link", "iframe", "object", "form", "base"), tag
+        assert not any(name.startswith("on") or name in ("src", "srcset", "data", "action") for name in attributes)
+        references = [
+            attributes.get("href") or "",
+            *re.findall(r"url\((.*?)\)", " ".join(map(str, attributes.values()))),
+        ]
+        references += [f"#{each}" for each in (attributes.get("aria-labelledby") or "").split()]
+        assert all(each[0] == "#" and each[1:] in ids for each in references if each), (tag, attributes)
+        assert not any("//" in value or "javascript:" in value for value in attributes.values() if value), attributes
     assert not any(word in page.style for word in ("@import", "url(", "//"))
+    used = set(re.findall(r"var\((--[\w-]+)\)", text)) - {"--w"}
+    assert used <= page.colours("light").keys() == page.colours("dark").keys()
     return page

@@ -90,7 +90,7 @@ def test_again_it_replaces_its_own_folder_and_no_other(
     assert concf("demo", "--json")[0] == 0
     assert sorted(path.name for path in foreign.iterdir()) == ["demo.json", "report.html", "run"]
     history = sha256(foreign / "run" / "run.json")
-    monkeypatch.setattr(subject, "page", lambda found: 1 / 0)
+    monkeypatch.setattr("concf.report.page.page", lambda content: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         subject.run(foreign)
     assert sha256(foreign / "run" / "run.json") == history  # a demo that fails leaves the last one as it was

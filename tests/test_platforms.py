@@ -126,8 +126,8 @@ def installed(said: str) -> list[set[str]]:
 
 
 def test_each_target_installs_its_own_set(tmp_path):
-    assert installed(would_do("demo", tmp_path)) == [{"baselines", "serve"}]
-    assert installed(would_do("setup", tmp_path)) == [{"baselines", "figures", "serve", "tune"}]
+    assert installed(would_do("demo", tmp_path)) == [{"baselines", "report", "serve"}]
+    assert installed(would_do("setup", tmp_path)) == [{"baselines", "report", "serve", "tune"}]
     for target in ("test", "lint", "docs"):
         assert installed(would_do(target, tmp_path)) == [{"test"}]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

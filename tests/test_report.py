@@ -1,10 +1,11 @@
-"""The report of a run: its figures are the run's own, and the page holds whatever it is given."""
+"""The report of a run: its figures are the run's own, and the page shows whatever it is given."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from concf.data.split import Split
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
 from concf.report.gather import FIGURES, gather
-from concf.report.page import page
+from concf.report.page import CURVES, page
 from concf.training.checkpoint import CHECKPOINT, HISTORY, RunFolder, load_run
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run
@@ -34,7 +35,6 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CLI = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1).select("user_id", "item_id")
-LISTS = "Lists, each at its own best epoch"
 NASTY = "</td></style><script>alert(\"{}\")</script><b onmouseover='x'>&amp;]]>\u202e\x01"
 
 
@@ -55,56 +55,84 @@ def run(folder: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path, run: Run) -> dict[str, Any]:
+def content(folder: Path, run: Run) -> dict[str, Any]:
     return gather(run, RunFolder(folder).description(), name="mine", examples=3)
 
 
 @pytest.fixture(scope="module")
-def shown(found: dict[str, Any]) -> Page:
-    return read_page(page(found))
+def shown(content: dict[str, Any]) -> Page:
+    return read_page(page(content))
 
 
 def reported(concf: CLI, folder: Path, *words: object) -> tuple[dict[str, Any], Page]:
-    """What the command says as JSON, and the page that it writes."""
-    out = folder.parent / "page.html"
-    code, said, err = concf("report", folder, "--json", "--out", out, *words)
+    """The command's JSON, and the page that it writes."""
+    path = folder.parent / "page.html"
+    code, out, err = concf("report", folder, "--json", "--out", path, *words)
     assert code == 0, err
-    assert "NaN" not in said
-    return json.loads(said), read_page(out.read_text(encoding="utf-8"))
+    assert "NaN" not in out
+    return json.loads(out), read_page(path.read_text(encoding="utf-8"))
 
 
-def test_figures_are_those_of_the_run(run: Run, found: dict[str, Any], shown: Page) -> None:
-    assert [each["name"] for each in found["recommenders"]] == run.rows()
-    for on, caption in (("test", "Test part"), ("valid", "Validation part")):
-        evaluated, rows = run.evaluate(on=on), shown.tables["figures", caption]  # type: ignore[arg-type]
-        assert rows[0] == ["", "Recall@20", "Recall@50", "NDCG@20", "NDCG@50", "best epoch"]
-        for each, row in zip(found["recommenders"], rows[1:], strict=True):
+def test_figures_are_those_of_the_run(run: Run, content: dict[str, Any], shown: Page) -> None:
+    assert [each["name"] for each in content["recommenders"]] == run.rows()
+    for on, label in (("test", "Test part"), ("valid", "Validation part")):
+        evaluated, rows = run.evaluate(on=on), shown.tables["results", label]  # type: ignore[arg-type]
+        assert rows[0] == ["", "Recall@20", "Recall@50", "NDCG@20", "NDCG@50", "validation", "best epoch"]
+        for number, (each, row) in enumerate(zip(content["recommenders"], rows[1:], strict=True), 1):
             expected, best = evaluated[each["name"]], run.best[each["name"]]
-            assert (each["validation"], each["epoch"], row[-1]) == (best.validation, best.epoch, str(best.epoch))
-            for column, (figure, cell) in enumerate(zip(FIGURES, row[1:-1], strict=True), 1):
+            assert (each["validation"], each["epoch"]) == (best.validation, best.epoch)
+            assert row[-2:] == [f"{best.validation:.4f}", str(best.epoch)]
+            for column, (figure, cell) in enumerate(zip(FIGURES, row[1:-2], strict=True), 1):
                 low, high = expected.interval(figure)
                 assert each[on][figure] == {"mean": expected.means()[figure], "low": low, "high": high}
                 assert cell == f"{expected.means()[figure]:.4f} {low:.4f} to {high:.4f}"
                 best_of_all = expected.means()[figure] == max(each.means()[figure] for each in evaluated.values())
-                assert (("figures", caption, rows.index(row), column) in shown.marked) == best_of_all
+                assert (("results", label, number, column) in shown.marked) == best_of_all
             assert row[0] == each["name"] + (" best head" if each["name"] == run.best_head() else "")
 
 
-def test_curves_are_the_history(run: Run, found: dict[str, Any], shown: Page) -> None:
-    for kind in ("validation", "agreement", "loss", "weight", "gradient", "consensus_loss"):
+def test_every_chart_is_named_and_has_its_figures_as_text(content: dict[str, Any], shown: Page) -> None:
+    titles = ["Test Recall@50", "Test NDCG@50"]
+    curves = ["Validation", "Agreement", "Own loss", "Consensus loss", "Balancing weights", "Gradient norms"]
+    assert [label.partition(".")[0] for label in shown.charts] == [*titles, *curves, *titles]
+    for each in content["recommenders"]:
+        assert f"{each['test']['recall@50']['mean']:.4f}" in shown.text
+        assert sum(f"{each['name']}: " in label for label in shown.charts) >= 3, "where its lines begin and end"
+    assert {("curves", title) for title in curves} <= shown.tables.keys()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lines_and_text_stand_out_in_light_and_dark_mode(shown: Page, scheme: str) -> None:
+    def luminance(colour: str) -> float:
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * each for each in colour[1:])
+        parts = [int(digits[k : k + 2], 16) / 255 for k in (0, 2, 4)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    def contrast(name: str) -> float:
+        one, other = sorted((luminance(colours[name]), luminance(colours["--paper"])))
+        return (other + 0.05) / (one + 0.05)
+
+    colours = shown.colours(scheme)
+    assert min(contrast(name) for name in ("--ink", "--soft", "--accent")) >= 4.5  # as WCAG asks of text ...
+    assert min(contrast(f"--c{number}") for number in range(6)) >= 3  # ... and of lines
+
+
+def test_curves_are_the_history(run: Run, content: dict[str, Any], shown: Page) -> None:
+    for kind, title, _, _ in CURVES:
         records = [(each["epoch"], each[kind]) for each in run.history if any(each.get(kind, {}).values())]
         names = [name for name in run.rows() if any(values.get(name) for _, values in records)]
-        assert list(found["curves"][kind]) == names
-        rows = shown.tables["course", f"curve-{kind}"]
+        assert list(content["curves"][kind]) == names
+        rows = shown.tables["curves", title]
         assert rows[0] == ["epoch", *names]
         assert [row[0] for row in rows[1:]] == [str(epoch) for epoch, _ in records]
         for row, (_, values) in zip(rows[1:], records, strict=True):
-            told = [float(cell.replace(",", "")) for cell in row[1:]]
-            assert told == pytest.approx([values[name] for name in names], rel=1e-3, abs=5e-5)
+            numbers = [float(cell.replace(",", "")) for cell in row[1:]]
+            assert numbers == pytest.approx([values[name] for name in names], rel=1e-3, abs=5e-5)
             assert len({len(cell.partition(".")[2]) for cell in row[1:]} - {0, 2, 4}) == 0
 
 
-def test_what_heads_know_of_each_other_against_sets(run: Run, found: dict[str, Any], shown: Page) -> None:
+def test_complementarity_against_sets(run: Run, content: dict[str, Any], shown: Page) -> None:
     held_out = {(user, item) for user, item in zip(*run.data.test.nonzero(), strict=True)}
     hits = {
         name: {(user, item) for user, row in zip(each.users, each.lists, strict=True) for item in row} & held_out
@@ -116,75 +144,80 @@ def test_what_heads_know_of_each_other_against_sets(run: Run, found: dict[str, A
     assert rows[0] == ["", *hits, "hits", "missed"]
     for row, (x, mine) in zip(rows[1:], hits.items(), strict=True):
         expected = {y: len(mine - theirs) / len(mine) for y, theirs in hits.items()}
-        assert found["complementarity"]["per"][x] == pytest.approx(expected)
+        assert content["complementarity"]["per"][x] == pytest.approx(expected)
         missed = len(known - mine) / len(known)
-        assert found["complementarity"]["chr"][x] == pytest.approx(missed)
+        assert content["complementarity"]["chr"][x] == pytest.approx(missed)
         cells = ["–" if x == y else f"{value:.3f}" for y, value in expected.items()]
         assert row == [x, *cells, str(len(mine)), f"{missed:.1%}"]
 
 
 def test_groups_are_those_of_the_evaluation(run: Run, shown: Page) -> None:
     evaluated = {name: each.by_activity() for name, each in run.evaluate().items()}
-    for figure in ("recall@50", "ndcg@50"):
-        rows = shown.tables["groups", f"group-{figure.replace('@', '-')}"]
+    for figure, title in (("recall@50", "Test Recall@50"), ("ndcg@50", "Test NDCG@50")):
+        rows = shown.tables["groups", title]
         assert rows[0] == ["group", "users", "interactions", *evaluated]
-        for place, row in enumerate(rows[1:]):
-            assert row[3:] == [f"{each[place][figure]:.4f}" for each in evaluated.values()]
-            first = evaluated["bpr"][place]
-            assert row[:3] == [f"G-{place + 1}", str(first["users"]), f"{first['activity']:.1f}"]
+        for number, row in enumerate(rows[1:]):
+            assert row[3:] == [f"{each[number][figure]:.4f}" for each in evaluated.values()]
+            first = evaluated["bpr"][number]
+            assert row[:3] == [f"G-{number + 1}", str(first["users"]), f"{first['activity']:.1f}"]
 
 
-def test_examples_are_lists_and_votes_of_the_run(run: Run, found: dict[str, Any], shown: Page) -> None:
+def test_examples_are_lists_and_votes_of_the_run(run: Run, content: dict[str, Any], shown: Page) -> None:
     model, data = Recommender(run), run.data
-    users = [model.user_ids.values.tolist().index(each["user"]) for each in found["examples"]]
+    users = [model.user_ids.values.tolist().index(each["user"]) for each in content["examples"]]
     activity = np.diff(data.train.indptr)[users]
     assert len(set(users)) == 3
     assert sorted(activity, reverse=True) == activity.tolist()
-    for place, (user, told) in enumerate(zip(users, found["examples"], strict=True)):
+    for number, (user, example) in enumerate(zip(users, content["examples"], strict=True), 1):
         own = data.test[[user]].indices
-        assert [each["item"] for each in told["history"]] == model.item_ids.named(data.train[[user]].indices)
+        assert [each["item"] for each in example["history"]] == model.item_ids.named(data.train[[user]].indices)
         lists = {
             name: rank(run.recommender(name), np.array([user]), 50, seen=data.seen("test"))[0] for name in run.rows()
         }
-        for name, items in told["lists"].items():
+        for name, items in example["lists"].items():
             assert [each["item"] for each in items] == model.item_ids.named(lists[name][:10])
             assert [each["hit"] for each in items] == np.isin(lists[name][:10], own)[: len(items)].tolist()
         ranks = [lists["consensus"].tolist().index(item) + 1 if item in lists["consensus"] else None for item in own]
-        assert [each["rank"] for each in told["held_out"]] == ranks
-        caption = "Consensus, with each head's rank and consistency C; – for no vote"
-        key = ("examples", caption + "+" * place)
-        rows, voters = shown.tables[key], [name for name in run.model.names if name != "cml"]
+        assert [each["rank"] for each in example["held_out"]] == ranks
+        label, voters = f"Votes, user {number}", [name for name in run.model.names if name != "cml"]
+        rows = shown.tables["examples", label]
         assert rows[0] == ["", "consensus", "importance", *voters]
-        for number, (item, row) in enumerate(zip(told["lists"]["consensus"], rows[1:], strict=True)):
-            why = model.explain(told["user"], item["item"])
-            assert told["votes"][number] == {part: why[part] for part in ("importance", "reranked", "heads")}
-            votes = [f"{each['rank']} C {each['C']:.2f}" if each["vote"] else "–" for each in why["heads"]]
-            assert row == [str(number + 1), f"{item['item']}{' ✓' * item['hit']}", f"{why['importance']:.3f}", *votes]
-            if place == 0:
-                assert (("examples", caption, number + 1, 1) in shown.marked) == item["hit"]
+        for place, (item, row) in enumerate(zip(example["lists"]["consensus"], rows[1:], strict=True), 1):
+            why = model.explain(example["user"], item["item"])
+            assert example["votes"][place - 1] == {part: why[part] for part in ("importance", "reranked", "heads")}
+            ranks_and_c = [(each["rank"], f" C {each['C']:.2f}" * bool(each["C"])) for each in why["heads"]]
+            voted = [bool(each["vote"]) for each in why["heads"]]
+            cells = [f"{rank}{c}" if vote else "–" for (rank, c), vote in zip(ranks_and_c, voted, strict=True)]
+            assert row == [str(place), f"{item['item']}{' ✓' * item['hit']}", f"{why['importance']:.3f}", *cells]
+            assert (("examples", label, place, 1) in shown.marked) == item["hit"]
+        heads = shown.tables["examples", f"Lists, user {number}"]
+        assert heads[0] == ["", *run.model.names]
+        assert [row[1].removesuffix(" ✓") for row in heads[1:]] == [
+            str(each["item"]) for each in example["lists"]["bpr"]
+        ]
 
 
-def test_settings_are_told_by_what_differs_from_the_nearest_preset(found: dict[str, Any], shown: Page) -> None:
-    assert found["settings"]["preset"] == "reference"
-    changed = {each["name"]: (each["value"], each["preset"]) for each in found["settings"]["changes"]}
+def test_settings_are_shown_by_how_they_differ_from_the_nearest_preset(content: dict[str, Any], shown: Page) -> None:
+    assert content["settings"]["preset"] == "reference"
+    changed = {each["name"]: (each["value"], each["preset"]) for each in content["settings"]["changes"]}
     assert changed["consensus.non_voting"] == (["cml"], [])
     assert changed["training.metric"] == ("ndcg@5", "auto")
     assert set(changed) == {word.partition("=")[0] for word in (*SMALL, "consensus.non_voting=", "training.metric=")}
-    rows = shown.tables["about", "Settings that differ from the preset reference"]
+    rows = shown.tables["details", "Settings that differ from the preset reference"]
     assert ["consensus.non_voting", "cml", "none"] in rows
     assert len(rows) == len(changed) + 1
+    assert len(shown.tables["details", "All settings"]) == len(content["settings"]["all"]) + 1
 
 
-def test_what_the_run_is_stands_on_the_page(run: Run, found: dict[str, Any], shown: Page) -> None:
-    data, about = dict(shown.tables["about", "Data"]), dict(shown.tables["about", "Run"])  # type: ignore[arg-type]
+def test_what_the_run_is_stands_on_the_page(run: Run, content: dict[str, Any], shown: Page) -> None:
+    data, about = dict(shown.tables["details", "Data"]), dict(shown.tables["details", "Run"])  # type: ignore[arg-type]
     counts = run.data.counts()
     assert data["train / validation / test"] == f"{counts['train']} / {counts['valid']} / {counts['test']}"
     assert data["split hash"] == run.data.hash[:16]
     assert data["dropped by the split"] == str(counts["dropped"])  # what filters left out is no part of it
-    assert about["heads"] == ", ".join(run.model.names)
-    assert about["do not vote"] == "cml"
-    assert found["provenance"]["versions"]["torch"] in about["versions"]
-    assert f"{found['recommenders'][-1]['test']['recall@50']['mean']:.4f}" in shown.text
+    assert about["heads"] == "; ".join(run.model.names)
+    assert about["heads that do not vote"] == "cml"
+    assert content["provenance"]["versions"]["torch"] in about["libraries"]
 
 
 def test_the_same_run_gives_the_same_bytes_and_is_only_read(concf: CLI, folder: Path, tmp_path: Path) -> None:
@@ -204,8 +237,8 @@ def test_the_same_run_gives_the_same_bytes_and_is_only_read(concf: CLI, folder: 
 def test_nothing_but_a_page_is_overwritten(concf: CLI, folder: Path, tmp_path: Path, out: str) -> None:
     copy = shutil.copytree(folder, tmp_path / "run")
     before = contents(copy)
-    code, said, err = concf("report", copy, "--out", tmp_path / out)
-    assert (code, said, "choose a name that ends in .html" in err) == (2, "", True)
+    code, output, err = concf("report", copy, "--out", tmp_path / out)
+    assert (code, output, "choose a name that ends in .html" in err) == (2, "", True)
     assert contents(copy) == before
 
 
@@ -222,19 +255,23 @@ def test_hostile_ids_titles_and_names_are_only_text(concf: CLI, tmp_path: Path) 
         assert f"User {user}" in each.text
         assert folder.name in each.text
     assert '<i>T</i>\\u2066" onload=x' in with_titles.text
+    assert with_titles.style == page_of_ids.style
 
 
-def test_on_a_phone_the_page_is_no_wider_and_its_captions_can_be_read(found: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "page.html").write_text(page(found), encoding="utf-8")
+def test_on_a_phone_the_page_is_no_wider_and_its_captions_can_be_read(content: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text(page(content | {"run": content["run"] | {"name": "x" * 300}}), encoding="utf-8")
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     with browser(tmp_path / "profile") as driver:
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
         driver.get(f"file://{tmp_path}/page.html")
         reach = "const reach = (each) => each.getBoundingClientRect().right; return "
-        assert driver.execute_script("return document.documentElement.scrollWidth") == 390  # type: ignore[no-untyped-call]
-        captions = driver.execute_script(f"{reach} [...document.querySelectorAll('caption')].map(reach)")  # type: ignore[no-untyped-call]
-    assert captions
-    assert max(captions) <= 390
+        width = driver.execute_script("return document.documentElement.scrollWidth")  # type: ignore[no-untyped-call]
+        read = f"{reach} [...document.querySelectorAll('caption, svg, .chart text')].map(reach)"
+        reached = driver.execute_script(read)  # type: ignore[no-untyped-call]
+        assert driver.get_log("browser") == []  # type: ignore[no-untyped-call]
+    assert width == 390
+    assert len(reached) > 50
+    assert max(reached) <= 390
 
 
 def test_titles_stand_before_the_ids(concf: CLI, folder: Path, tmp_path: Path) -> None:
@@ -242,60 +279,109 @@ def test_titles_stand_before_the_ids(concf: CLI, folder: Path, tmp_path: Path) -
         "code,label\n" + "".join(f"{item},Item no. {item}\n" for item in range(0, 30, 2))
     )
     words = ["--catalogue", tmp_path / "names.csv", "--catalogue-item", "code", "--catalogue-title", "label"]
-    told, shown = reported(concf, shutil.copytree(folder, tmp_path / "run"), *words)
-    items = [item for each in told["examples"] for item in each["lists"]["bpr"]]
+    content, shown = reported(concf, shutil.copytree(folder, tmp_path / "run"), *words)
+    items = [item for each in content["examples"] for item in each["lists"]["bpr"]]
     for item in items:
         assert item["title"] == (f"Item no. {item['item']}" if item["item"] % 2 == 0 else None)
-    assert f"Item no. {next(item['item'] for item in items if item['title'])}" in shown.text
+    named = next(item["item"] for item in items if item["title"])
+    assert any(
+        cell.startswith(f"Item no. {named}{named}") for rows in shown.tables.values() for row in rows for cell in row
+    )
     code, _, err = concf("report", folder, "--out", tmp_path / "x.html", "--catalogue", tmp_path / "none.csv")
     assert (code, f"{tmp_path / 'none.csv'}: no such file" in err) == (2, True)
     assert not (tmp_path / "x.html").exists()
 
 
-def test_one_head_alone(concf: CLI, tmp_path: Path) -> None:
-    told, shown = reported(concf, trained(tmp_path, "objectives=bpr", "training.watch=bpr"))
-    assert [each["name"] for each in told["recommenders"]] == ["bpr"]
-    assert told["complementarity"] is None
-    assert {key for section, key in shown.tables if section == "course"} == {"curve-validation", "curve-loss"}
-    assert "One head alone" in shown.text
-    assert shown.tables["examples", LISTS][0] == ["", "bpr"]
+def test_one_head_alone_has_no_consensus(concf: CLI, tmp_path: Path) -> None:
+    content, shown = reported(concf, trained(tmp_path, "objectives=bpr", "training.watch=bpr"))
+    assert [each["name"] for each in content["recommenders"]] == ["bpr"]
+    assert content["complementarity"] is None
+    assert "complementarity" not in shown.ids()
+    assert {label for section, label in shown.tables if section == "curves"} >= {"Validation", "Own loss"}
+    assert not {("curves", label) for label in ("Agreement", "Consensus loss")} & shown.tables.keys()
+    assert "This run has one head" in shown.text
+    assert shown.tables["examples", "Lists, user 1"][0] == ["", "bpr"]
 
 
 def test_a_softmax_consensus_has_no_votes(concf: CLI, tmp_path: Path) -> None:
-    told, shown = reported(concf, trained(tmp_path, "objectives=multinomial#1,multinomial#2", "consensus.by=softmax"))
-    assert [each["name"] for each in told["recommenders"]] == ["multinomial#1", "multinomial#2", "consensus"]
-    assert told["examples"][0]["votes"] is None
-    assert shown.tables["examples", LISTS][0] == ["", "multinomial#1", "multinomial#2", "consensus"]
-    assert ("course", "curve-agreement") in shown.tables
+    content, shown = reported(
+        concf, trained(tmp_path, "objectives=multinomial#1,multinomial#2", "consensus.by=softmax")
+    )
+    assert [each["name"] for each in content["recommenders"]] == ["multinomial#1", "multinomial#2", "consensus"]
+    assert content["examples"][0]["votes"] is None
+    assert shown.tables["examples", "Lists, user 1"][0] == ["", "multinomial#1", "multinomial#2", "consensus"]
+    assert ("examples", "Votes, user 1") not in shown.tables
+    assert ("curves", "Agreement") in shown.tables
 
 
-def test_a_judged_consensus_shows_what_it_is_ordered_by(concf: CLI, tmp_path: Path) -> None:
-    told, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
-    rows = shown.tables["examples", "Consensus, with each head's rank and consistency C; – for no vote"]
-    assert rows[0][2] == "reranked"
-    given = [each["reranked"] for each in told["examples"][0]["votes"]]
-    assert sorted(given, reverse=True) == given
-    assert [row[2] for row in rows[1:]] == [f"{each:.3f}" for each in given]
+def test_heads_of_the_default_preset_stand_beside_their_objectives_once(concf: CLI, tmp_path: Path) -> None:
+    content, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
+    rows = {row[0].split()[0]: row[0].split()[1] for row in shown.tables["results", "Test part"][1:5]}
+    assert rows["als-a"] == "weighted-squares@0.02"
+    assert "weighted-squares" not in shown.tables["results", "Validation part"][1][0]
+    assert ("curves", "Balancing weights") not in shown.tables, "the preset does not balance"
+    votes = shown.tables["examples", "Votes, user 1"]
+    assert votes[0][2] == "score"
+    scores = [each["reranked"] for each in content["examples"][0]["votes"]]
+    assert sorted(scores, reverse=True) == scores
+    assert [row[2] for row in votes[1:]] == [f"{each:.3f}" for each in scores]
 
 
-def test_a_run_of_an_older_version(concf: CLI, folder: Path, tmp_path: Path) -> None:
-    """No votes, no agreement, no provenance."""
+def test_very_long_names(concf: CLI, tmp_path: Path) -> None:
+    names = [f"{letter * 70}-head" for letter in "ab"]
+    heads = ",".join(f"{name}={objective}" for name, objective in zip(names, ("bpr", "cml"), strict=True))
+    content, shown = reported(concf, trained(tmp_path, f"objectives={heads}", "training.epochs=3"))
+    assert content["run"]["heads"] == names
+    assert [row[0].split()[0] for row in shown.tables["results", "Test part"][1:3]] == names
+    assert "aaaaaaaa…aaaa-head" in shown.text, "shortened beside a chart"
+
+
+def test_thousands_of_users(concf: CLI, tmp_path: Path) -> None:
+    log = Simulation(users=3000, items=60, events=24_000, tastes=4).draw(1).select("user_id", "item_id")
+    content, shown = reported(concf, trained(tmp_path, "training.epochs=1", "training.batch=4096", log=log))
+    assert content["data"]["users"] > 2000
+    assert f"{content['data']['users']:,} × 60" in shown.text
+    assert len(content["examples"]) == 4
+    assert (tmp_path / "page.html").stat().st_size < 400_000
+
+
+def test_a_long_run_has_tables_of_some_epochs(content: dict[str, Any]) -> None:
+    curve = [(epoch, 1.0 / (epoch + 1)) for epoch in range(7, 1000)]
+    shown = read_page(page(content | {"curves": content["curves"] | {"loss": {"bpr": curve}}}))
+    rows = shown.tables["curves", "Own loss"]
+    assert len(rows) <= 202
+    assert (rows[1][0], rows[2][0], rows[-1][0]) == ("7", "12", "999")
+    assert "Table of the losses themselves, 1 row in 5" in shown.text
+
+
+def test_a_run_without_votes_and_provenance(concf: CLI, folder: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(folder, tmp_path / "run")
     run = load_run(copy)
     for each in run.best.values():
         each.votes = {}
     RunFolder(copy).save(run)
-    lines = [{name: value for name, value in each.items() if name != "agreement"} for each in history(copy)]
-    lines[0]["validation"]["bpr"] = 0.0
-    (copy / HISTORY).write_text("".join(json.dumps(each | {"seconds": 0.5}) + "\n" for each in lines))
-    said = json.loads((copy / "run.json").read_text())
-    (copy / "run.json").write_text(json.dumps({name: value for name, value in said.items() if name != "provenance"}))
-    told, shown = reported(concf, copy)
-    assert told["examples"][0]["votes"] is None
-    assert told["curves"]["agreement"] == {}
-    assert told["curves"]["validation"]["bpr"][0] == [0, 0.0]
-    assert ("course", "curve-agreement") not in shown.tables
-    assert "does not say how much the heads agreed" in shown.text
+    records = [{name: value for name, value in each.items() if name != "agreement"} for each in history(copy)]
+    records[0]["validation"]["bpr"] = 0.0
+    (copy / HISTORY).write_text("".join(json.dumps(each | {"seconds": 0.5}) + "\n" for each in records))
+    description = json.loads((copy / "run.json").read_text())
+    del description["provenance"]
+    (copy / "run.json").write_text(json.dumps(description))
+    content, shown = reported(concf, copy)
+    assert content["examples"][0]["votes"] is None
+    assert content["curves"]["agreement"] == {}
+    assert content["curves"]["validation"]["bpr"][0] == [0, 0.0]
+    assert ("curves", "Agreement") not in shown.tables
+
+
+@pytest.mark.parametrize("library", ["jinja2", "matplotlib"])
+def test_without_the_extra_it_is_named(concf: CLI, folder: Path, monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    for name in ("concf.report.page", "concf.report.charts"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setitem(sys.modules, library, None)
+    code, out, err = concf("report", folder)
+    assert (code, out) == (2, "")
+    assert f"needs the library '{library}'" in err
+    assert "pip install 'concf[report]'" in err
 
 
 def test_a_run_killed_half_way(concf: CLI, folder: Path, tmp_path: Path) -> None:
@@ -307,20 +393,20 @@ def test_a_run_killed_half_way(concf: CLI, folder: Path, tmp_path: Path) -> None
     with pytest.raises(KeyboardInterrupt):
         train(Split.load(data), choose_settings("reference", words=SMALL), out=tmp_path / "run", checkpoint_seconds=0,
               watch=stop, data_folder=data)  # fmt: skip
-    told, shown = reported(concf, tmp_path / "run")
-    assert (told["run"]["finished"], told["run"]["epochs"], told["run"]["at_most"]) == (False, 6, 10)
-    assert "not finished: it shows the last checkpoint, after 6 of at most 10 epochs" in shown.text
+    content, shown = reported(concf, tmp_path / "run")
+    assert (content["run"]["finished"], content["run"]["epochs"], content["run"]["at_most"]) == (False, 6, 10)
+    assert "not finished. The report shows the last checkpoint, after 6 of at most 10 epochs" in shown.text
     (tmp_path / "run" / CHECKPOINT).unlink()
     code, _, err = concf("report", tmp_path / "run")
     assert (code, "no checkpoint.safetensors yet. Go on with" in err) == (2, True)
 
 
 def test_a_single_epoch(concf: CLI, tmp_path: Path) -> None:
-    told, shown = reported(concf, trained(tmp_path, "training.epochs=1", preset="paper"), "--examples", 0)
-    assert told["run"]["first_consensus_epoch"] is None
-    assert told["examples"] == []
-    assert told["settings"]["preset"] == "paper"
-    assert {len(points) for points in told["curves"]["loss"].values()} == {1}
+    content, shown = reported(concf, trained(tmp_path, "training.epochs=1", preset="paper"), "--examples", 0)
+    assert content["run"]["first_consensus_epoch"] is None
+    assert content["examples"] == []
+    assert content["settings"]["preset"] == "paper"
+    assert {len(points) for points in content["curves"]["loss"].values()} == {1}
     assert "examples" not in shown.ids()
 
 
@@ -329,20 +415,20 @@ def test_nothing_held_out_to_test_on(folder: Path) -> None:
     parts = np.where(whole.data.parts == TEST, DROPPED, whole.data.parts).astype(np.uint8)
     run = Run(replace(whole.data, parts=parts), whole.settings, whole.seed, whole.model)
     run.best, run.history, run.epoch, run.finished = whole.best, whole.history, whole.epoch, whole.finished
-    found = gather(run, RunFolder(folder).description())
-    shown = read_page(page(json.loads(json.dumps(found))))
-    assert "holds nothing out to test on" in shown.text
+    content = gather(run, RunFolder(folder).description())
+    shown = read_page(page(json.loads(json.dumps(content))))
+    assert "has no test part" in shown.text
     assert not {"groups", "examples", "complementarity"} & set(shown.ids())
-    rows = shown.tables["figures", ""]
+    rows = shown.tables["results", "Validation"]
     assert rows[1][:2] == ["bpr", f"{whole.best['bpr'].validation:.4f}"]
 
 
 def test_more_examples_than_users_and_lists_that_end(concf: CLI, tmp_path: Path) -> None:
     log = LOG.filter(pl.col("item_id") < 12)
-    told, _ = reported(concf, trained(tmp_path, "training.epochs=2", log=log), "--examples", 100)
-    assert len(told["examples"]) == told["data"]["evaluated_users"] <= 40
-    assert len({each["user"] for each in told["examples"]}) == len(told["examples"])
-    assert any(len(items) < 10 for each in told["examples"] for items in each["lists"].values())
+    content, _ = reported(concf, trained(tmp_path, "training.epochs=2", log=log), "--examples", 100)
+    assert len(content["examples"]) == content["data"]["evaluated_users"] <= 40
+    assert len({each["user"] for each in content["examples"]}) == len(content["examples"])
+    assert any(len(items) < 10 for each in content["examples"] for items in each["lists"].values())
 
 
 def test_what_is_no_run_is_refused(concf: CLI, tmp_path: Path) -> None:

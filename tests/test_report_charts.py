@@ -1,125 +1,98 @@
-"""The parts of a report: markup that escapes, charts that stay inside their frame."""
+"""Charts of a report: whatever the values and names are, they stay inside the frame, are named, and follow the page."""
 
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
-from itertools import pairwise
+from collections.abc import Mapping
+from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from concf.report.charts import HEIGHT, WIDTH, Line, Row, intervals, lines, looks, swatch, thinned, ticks
-from concf.report.markup import Safe, joined, tag, text
+from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 
 numbers = st.floats(-1e12, 1e12, allow_subnormal=False)
+NASTY = "<b>$x_1$ & 'y'\"#0072b2"
 
 
-class Reader(HTMLParser):
-    """What a browser would take: elements with their attributes, and text."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.said = ""
-        self.feed(source)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.said += data
+def drawn(*values: list[float], **options: object) -> str:
+    names = [f"head {number}" for number in range(len(values))]
+    curves = {name: list(enumerate(each)) for name, each in zip(names, values, strict=True)}
+    return lines("k", "label", curves, looks_of(names), xlabel="epoch", **options)  # type: ignore[arg-type]
 
 
-@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.text(st.characters(exclude_categories=["Cs", "Cc"])))
-def test_whatever_is_said_is_text(words: str, value: str) -> None:
-    hidden = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
-    read = Reader(tag("p", words, title=value))
-    expected = [hidden.sub(lambda found: f"\\u{ord(found[0]):04x}", each) for each in (words, value)]
-    assert read.elements == [("p", {"title": expected[1]})]
-    assert read.said == expected[0]
+def texts(drawing: str, tag: str = "text") -> list[str]:
+    return [each.text or "" for each in ElementTree.fromstring(drawing).iter(tag)]
 
 
-def test_markup_stands_and_text_is_escaped_once() -> None:
-    assert text("<&>'\"") == "&lt;&amp;&gt;&#x27;&quot;"
-    assert text(text("<")) == "&lt;"
-    assert tag("b", Safe("<i>x</i>"), None, 3, class_="a", data_x=None) == '<b class="a"><i>x</i>3</b>'
-    assert tag("line", stroke_width=2) == '<line stroke-width="2"/>'
-    assert joined("a\x00b\u202e", None) == "a\\u0000b\\u202e"
-
-
-@given(numbers, numbers, st.integers(2, 8))
-def test_ticks_are_round_even_and_inside(one: float, other: float, about: int) -> None:
-    low, high = sorted((one, other))
-    if high - low <= max(abs(low), abs(high)) * 1e-6 or high - low < 1e-9:
-        return
-    found = ticks(low, high, about)
-    step = (high - low) / about
-    slack = (high - low) * 1e-6
-    assert all(low - slack <= each <= high + slack for each in found)
-    assert len(found) <= about + 1
-    gaps = [after - before for before, after in pairwise(found)]
-    assert all(gap == pytest.approx(gaps[0], rel=1e-5) and step * 0.99 <= gap <= step * 2.51 for gap in gaps)
-
-
-@pytest.mark.parametrize("value", [0.0, -3.5, 7e20])
-def test_a_single_value_is_its_own_tick(value: float) -> None:
-    assert ticks(value, value) == [value]
-
-
-@given(st.integers(1, 3000), st.integers(1, 50))
-def test_thinned_points_are_few_and_keep_both_ends(n: int, most: int) -> None:
-    points = [(float(x), -float(x)) for x in range(n)]
-    found = thinned(points, most)
-    assert found[0] == points[0]
-    assert found[-1] == points[-1]
-    assert len(found) <= most + 1
-    assert found == sorted(set(found))
-    assert thinned(points, n) == points
-
-
-def coordinates(source: str) -> list[tuple[float, float]]:
-    paths = re.findall(r' d="M([^"Z]*)', source)
-    return [(float(x), float(y)) for path in paths for x, y in (point.split(" ") for point in path.split("L"))]
-
-
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.lists(numbers, min_size=1, max_size=6), min_size=1, max_size=9), st.booleans())
 def test_lines_stay_inside_the_frame(values: list[list[float]], grouped: bool) -> None:
-    look = looks([f"head {place}" for place in range(len(values))], ())
-    drawn = [
-        Line(name, look[name], list(enumerate(each)), (0, each[0])) for name, each in zip(look, values, strict=True)
+    groups = [f"G-{number}" for number in range(max(map(len, values)))] if grouped else []
+    drawing = drawn(*values, groups=groups, since=1, percent=not grouped)
+    paths = [
+        each.get("d", "") for each in ElementTree.fromstring(drawing).iter("path") if "stroke" in each.get("style", "")
     ]
-    longest = max(map(len, values))
-    groups = [f"G-{place}" for place in range(longest)] if grouped else []
-    picture = lines("k", "title", "about", drawn, across="epoch", groups=groups, since=(1.0, "then"))
-    points = coordinates(picture)
-    assert len(points) >= sum(map(len, values))
-    assert all(-6 <= x <= WIDTH + 6 and -6 <= y <= HEIGHT + 6 for x, y in points)
-    assert "nan" not in picture
+    points = re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", " ".join(paths))
+    assert points
+    assert all(-10 <= float(x) <= WIDTH + 10 and -10 <= float(y) <= HEIGHT + 10 for x, y in points)
+    assert "nan" not in drawing
 
 
-def test_a_picture_is_named_and_described() -> None:
-    rows = [Row("<bpr>", "c0 d0", 0.2, 0.1, 0.3), Row("x" * 40, "consensus", 0.2, 0.2, 0.2)]
-    read = Reader(intervals("k", "Title <1>", "About & more", rows))
-    name, said = read.elements[0]
-    assert (name, said["role"], said["aria-labelledby"]) == ("svg", "img", "k-title k-about")
-    ids = {tag: said["id"] for tag, said in read.elements if said.get("id")}
-    assert ids == {"title": "k-title", "desc": "k-about"}
-    assert "Title <1>" in read.said
-    assert "<bpr> 0.2000 (0.1000 to 0.3000)" in read.said
-    assert "x" * 8 + "…" + "x" * 9 in read.said
+@pytest.mark.parametrize("values", [[0.0], [0.3, 0.3], [1e-9, 2e-9], [-1e12, 1e12], list(range(3000))])
+def test_few_and_many_values_have_ticks_and_a_line(values: list[float]) -> None:
+    drawing = drawn(values)
+    assert len(texts(drawing)) >= 3
+    assert texts(drawing, "title") == ["head 0"]
+    assert len(drawing) < 60_000
+
+
+def test_the_same_values_give_the_same_bytes() -> None:
+    assert drawn([1.0, 2.0], [3.0]) == drawn([1.0, 2.0], [3.0])
+
+
+def test_names_are_text_whatever_they_hold() -> None:
+    rows = {NASTY: {"mean": 0.2, "low": 0.1, "high": 0.3}, "x" * 40: {"mean": 0.2, "low": 0.2, "high": 0.2}}
+    drawing = intervals("k", f"label {NASTY}", rows, looks_of(list(rows)))
+    assert ElementTree.fromstring(drawing).get("aria-label") == f"label {NASTY}"
+    assert texts(drawing, "title").count(f"{NASTY} 0.2000 (0.1000 to 0.3000)") == 2  # of the bar and of the mark
+    assert "x" * 8 + "…" + "x" * 9 in texts(drawing)
+    assert any(text.startswith("<b>$x_1$") for text in texts(drawing))
+    assert not list(ElementTree.fromstring(drawing).iter("b"))
 
 
 def test_long_names_beside_a_chart_stay_different() -> None:
     names = [f"weighted-squares@{penalty}" for penalty in ("0.02", "0.04", "0.03#student", "0.04#student")]
-    read = Reader(intervals("k", "title", "about", [Row(name, "c0 d0", 0.2, 0.1, 0.3) for name in names]))
-    assert all(words in read.said for words in ("…uares@0.02", "…uares@0.04", "…0.03#student", "…0.04#student"))
+    drawing = intervals("k", "label", {name: {"mean": 0.2, "low": 0.1, "high": 0.3} for name in names}, looks_of(names))
+    shown = [text for text in texts(drawing) if "…" in text]
+    assert len(set(shown)) == 4
+    assert [text.partition("@")[2] or text[-12:] for text in shown] == ["0.02", "0.04", "0.03#student", "0.04#student"]
 
 
-def test_no_two_looks_are_alike() -> None:
-    names = [f"head {place}" for place in range(18)]
-    look = looks(names, ("R-consensus", "consensus"))
-    assert len(set(look.values())) == 20
-    assert len({swatch(look[name]) for name in (*names[:6], "consensus")}) == 7
+def test_exact_figures_stand_beside_intervals() -> None:
+    drawing = intervals("k", "label", {"bpr": {"mean": 0.12344, "low": 0.1, "high": 0.2}}, looks_of(["bpr"]))
+    assert "0.1234" in texts(drawing)
+
+
+def test_epochs_are_whole_numbers_and_shares_are_percentages() -> None:
+    drawing = drawn([0.1, 0.2, 0.4], percent=True, since=2)
+    assert {"0", "1", "2", "epoch", "consensus loss begins"} <= set(texts(drawing))
+    assert any(text.endswith("%") for text in texts(drawing))
+    assert "consensus loss begins" not in texts(drawn([0.1, 0.2], since=7))
+
+
+def test_no_two_names_look_alike() -> None:
+    names = [f"head {number}" for number in range(18)]
+    looks: Mapping[str, Mapping[str, object]] = looks_of(names)
+    assert len({str(look) for look in looks.values()}) == 20
+    marks = [looks[name]["marker"] for name in (*names[:6], "consensus")]
+    assert len(set(marks)) == 7, "a mark tells them apart where colours do not"
+
+
+def test_a_drawing_takes_its_colours_from_the_page_and_loads_nothing() -> None:
+    for drawing in (drawn([1.0, 2.0], [2.0, 3.0]), swatch("s", "bpr", looks_of(["bpr"])["bpr"])):
+        assert not re.search(r"#[0-9a-f]{6}\b", drawing)
+        assert "var(--c0)" in drawing
+        assert not re.search(r"https?:|<style|<metadata|<!--|xmlns", drawing)
+        assert all(each.startswith(("k-", "s-")) for each in re.findall(r'id="(.*?)"', drawing))

@@ -1,201 +1,145 @@
-"""Charts as inline SVG: lines over epochs or groups, and figures with their intervals.
+"""Charts as inline SVG, drawn by matplotlib.
 
-Colours are classes that the page's style gives a value, in light and in dark; each name has a mark of its own too, so
-that no colour needs to be told from another.
+Colours become CSS variables, which the page sets for light and dark mode. Every name has a mark of its own too, so that
+no two lines differ by colour alone. Text stays text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from math import ceil, floor, log10
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
 
-from concf.report.markup import Safe, joined, tag
+from markupsafe import Markup
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.text_tables import shortened
 
-WIDTH, HEIGHT = 420.0, 250.0
-LEFT, RIGHT, TOP, BOTTOM = 46.0, 14.0, 10.0, 36.0
-ROW = 26.0  # of a chart of intervals
-COLOURS = 6  # of heads, then they begin again with another line
-MOST = 400  # points of a line
-LONGEST = 18  # letters of a name beside a chart
+WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one interval
+LONGEST = 18  # characters of a name beside a chart
+HEADS = ("#0072b2", "#b87400", "#008a64", "#d0521b", "#b5528a", "#2f97cf")  # after Okabe and Ito, darker
+PAPER, INK, SOFT, FAINT = "#ffffff", "#1c1e21", "#5c636b", "#e4e7ea"
+VARIABLES = {PAPER: "paper", INK: "ink", SOFT: "soft", FAINT: "faint"} | {each: f"c{n}" for n, each in enumerate(HEADS)}
+MARKS, DASHES = ("s", "^", "D", "v", "P", "p"), ("-", (0, (6, 3)), (0, (1.5, 2.5)))
+STYLE: Any = {
+    "svg.fonttype": "none", "text.parse_math": False, "font.sans-serif": ["DejaVu Sans"], "font.size": 11,
+    "figure.facecolor": "none", "axes.facecolor": "none", "axes.grid": True, "axes.axisbelow": True,
+    "axes.formatter.useoffset": False, "axes.formatter.limits": (-4, 6), "axes.labelcolor": SOFT, "text.color": SOFT,
+    "grid.color": FAINT, "grid.linewidth": 1, "xtick.color": SOFT, "ytick.color": SOFT, "xtick.major.size": 0,
+    "ytick.major.size": 0, "lines.linewidth": 1.7, "lines.markeredgecolor": PAPER, "lines.markeredgewidth": 0.7,
+} | {f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")}  # fmt: skip
 
-Point = tuple[float, float]
-Format = Callable[[float], str]
-
-
-@dataclass(frozen=True)
-class Line:
-    """A name's values. look: its colour and mark, see `looks`; marked: the point to mark, if one is."""
-
-    name: str
-    look: str
-    points: Sequence[Point]
-    marked: Point | None = None
+Looks = Mapping[str, Mapping[str, Any]]  # name -> options of `Axes.plot`
 
 
-@dataclass(frozen=True)
-class Row:
-    """A figure and its interval."""
-
-    name: str
-    look: str
-    value: float
-    low: float
-    high: float
-
-
-def looks(heads: Sequence[str], others: Sequence[str]) -> dict[str, str]:
-    """Name -> classes; heads by number, the others by their own names."""
-    mine = {name: f"c{place % COLOURS} d{min(place // COLOURS, 2)}" for place, name in enumerate(heads)}
-    return mine | {name: name.lower() for name in others}
-
-
-def ticks(low: float, high: float, about: int = 5) -> list[float]:
-    """Round figures from `low` to `high`, some `about` of them; one if both are the same."""
-    if not high > low:
-        return [low]
-    rough = (high - low) / about
-    power = 10.0 ** floor(log10(rough))
-    step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= rough * 0.999)
-    first, last = ceil(low / step - 1e-9), floor(high / step + 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
-
-
-def thinned(points: Sequence[Point], most: int = MOST) -> list[Point]:
-    """At most some `most` of the points, evenly, the last one among them."""
-    step = max(1, ceil(len(points) / most))
-    return [*points[:-1:step], *points[-1:]]
-
-
-def plain(value: float) -> str:
-    """A tick: no more digits than it needs."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+def looks_of(heads: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """How heads and consensuses are drawn: six colours and marks, then the same with other dashes."""
+    n = len(HEADS)
+    return {
+        name: {"color": HEADS[k % n], "marker": MARKS[k % n], "linestyle": DASHES[k // n % len(DASHES)]}
+        for k, name in enumerate(heads)
+    } | {
+        R_CONSENSUS: {"color": SOFT, "marker": "o", "linestyle": (0, (5, 3))},
+        CONSENSUS: {"color": INK, "marker": "o", "linewidth": 2.6},
+    }
 
 
 def lines(
-    key: str, title: str, about: str, drawn: Sequence[Line], *, across: str, groups: Sequence[str] = (),
-    up: Format = plain, since: tuple[float, str] | None = None, zero: bool = False,
-) -> Safe:  # fmt: skip
-    """Lines over epochs, or over named groups.
+    key: str, label: str, curves: Mapping[str, Sequence[tuple[float, float]]], looks: Looks, *, xlabel: str,
+    groups: Sequence[str] = (), best: Mapping[str, float] | None = None, since: float | None = None,
+    percent: bool = False,
+) -> Markup:  # fmt: skip
+    """A line for each name, over epochs or over named groups.
 
-    key: begins the ids; about: what there is to see, for those who do not see it; across: what the axis below is;
-    since: a moment to mark, and what it is; zero: whether the scale begins at 0
+    key: begins the ids within the SVG; label: for readers who cannot see the chart; since: the first epoch with a
+    consensus loss; best: name -> the only epoch to mark (by default some marks are spread along each line)
     """
-    xs = [x for line in drawn for x, _ in line.points]
-    ys = [y for line in drawn for _, y in line.points]
-    x_scale = _scale(min(xs), max(xs), LEFT + (30 if groups else 0), WIDTH - RIGHT - (30 if groups else 0))
-    low, high = _limits([*ys, 0.0] if zero else ys)
-    y_scale = _scale(low, high, HEIGHT - BOTTOM, TOP)
-    grid = joined(*(_level(y_scale(y), up(y)) for y in ticks(low, high)))
-    below = enumerate(groups) if groups else ((x, plain(x)) for x in ticks(min(xs), max(xs)) if float(x).is_integer())
-    foot = joined(*(_label(x_scale(x), HEIGHT - BOTTOM + 16, name, "middle") for x, name in below))
-    name = _label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, across, "middle", "axis")
-    moment = _moment(x_scale(since[0]), since[1]) if since and min(xs) <= since[0] <= max(xs) else None
-    body = joined(*(_line(line, x_scale, y_scale, bool(groups)) for line in drawn))
-    return _picture(key, title, about, HEIGHT, joined(grid, foot, name, moment, body))
+    with _figure(key, HEIGHT) as (figure, axes):
+        for number, (name, points) in enumerate(curves.items()):
+            x, y = zip(*points, strict=True)
+            every: Any = max(1, len(x) // 6) if best is None else [k for k, at in enumerate(x) if at == best[name]]
+            options = {"markevery": every, "markersize": 6 if best is None else 9, "gid": f"line-{number}"}
+            axes.plot(x, y, clip_on=False, **options, **looks[name])
+        axes.set_xlabel(xlabel)
+        axes.grid(visible=False, axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if percent:
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        if groups:
+            axes.set_xticks(range(len(groups)), groups)
+        low, high = axes.get_xlim()
+        if since is not None and low <= since <= high:
+            axes.axvline(since, color=SOFT, linewidth=1, linestyle=(0, (2, 3)))
+            side = "right" if since > (low + high) / 2 else "left"
+            axes.text(since, 1.02, "consensus loss begins", transform=axes.get_xaxis_transform(), ha=side, fontsize=10)
+        return _svg(figure, key, label, curves)
 
 
-def intervals(key: str, title: str, about: str, rows: Sequence[Row], *, up: Format = plain) -> Safe:
-    """Figures as marks, one below the other, each on the line of its interval."""
-    left, height = 128.0, TOP + ROW * len(rows) + 24
-    low, high = _limits([each for row in rows for each in (row.low, row.high)])
-    scale = _scale(low, high, left, WIDTH - RIGHT - 44)
-    drawn: list[Safe] = []
-    for x in ticks(low, high, 4):
-        at = _n(scale(x))
-        drawn += [tag("line", x1=at, x2=at, y1=_n(TOP), y2=_n(height - 24), class_="grid"),
-                  _label(scale(x), height - 6, up(x), "middle")]  # fmt: skip
-    names = shortened([row.name for row in rows], LONGEST)
-    for place, row in enumerate(rows):
-        y = TOP + ROW * (place + 0.5)
-        bar = tag("line", x1=_n(scale(row.low)), x2=_n(scale(row.high)), y1=_n(y), y2=_n(y), class_="bar")
-        mark = _mark(row.look, scale(row.value), y, 5)
-        said = tag("title", f"{row.name} {row.value:.4f} ({row.low:.4f} to {row.high:.4f})")
-        drawn += [
-            _label(left - 12, y + 4, names[place], "end", "name"),
-            tag("g", said, bar, mark, class_=row.look),
-            _label(WIDTH, y + 4, f"{row.value:.4f}", "end", "value"),
-        ]
-    return _picture(key, title, about, height, joined(*drawn))
+def intervals(key: str, label: str, rows: Mapping[str, Mapping[str, float]], looks: Looks) -> Markup:
+    """Means as marks on the lines of their intervals, one name below the other. rows: name -> mean, low, high."""
+    with _figure(key, ROW * len(rows) + 30) as (figure, axes):
+        for number, (name, row) in enumerate(rows.items()):
+            options = {"color": looks[name]["color"], "gid": f"line-{number}"}
+            axes.plot([row["low"], row["high"]], [number] * 2, linewidth=2.5, alpha=0.55, **options)
+            axes.plot(row["mean"], number, marker=looks[name]["marker"], markersize=9, **options)
+            value = f"{row['mean']:.4f}"
+            axes.text(1.03, number, value, transform=axes.get_yaxis_transform(), va="center", color=INK)
+        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        tooltips = [f"{name} {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})" for name, row in rows.items()]
+        return _svg(figure, key, label, tooltips)
 
 
-def swatch(look: str) -> Safe:
-    """A line and a mark as they stand in charts, for a legend."""
-    line = tag("path", d="M1 6H25", class_="line")
-    return tag("svg", tag("g", line, _mark(look, 13, 6, 4.5), class_=look), viewBox="0 0 26 12", class_="swatch",
-               aria_hidden="true")  # fmt: skip
+def swatch(key: str, name: str, look: Mapping[str, Any]) -> Markup:
+    """A line with its mark, for a legend."""
+    with _figure(key, 12, 28, layout=None) as (figure, axes):
+        axes.set_position((0, 0, 1, 1))
+        axes.set_axis_off()
+        axes.plot([0, 1, 2], [0] * 3, markevery=[1], markersize=7, **look)
+        return _svg(figure, key, name)
 
 
-def _picture(key: str, title: str, about: str, height: float, body: Safe) -> Safe:
-    named = (tag("title", title, id=f"{key}-title"), tag("desc", about, id=f"{key}-about"))
-    return tag(
-        "svg", *named, body, viewBox=f"0 0 {WIDTH:g} {height:g}", role="img", class_="chart",
-        aria_labelledby=f"{key}-title {key}-about",
-    )  # fmt: skip
+@contextmanager
+def _figure(
+    key: str, height: float, width: float = WIDTH, layout: Any = "constrained"
+) -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one panel; by the salt matplotlib's ids depend on the drawing alone."""
+    with rc_context(STYLE | {"svg.hashsalt": key}):
+        figure = Figure(figsize=(width / 72, height / 72), layout=layout)
+        yield figure, figure.subplots()
 
 
-def _limits(values: Iterable[float]) -> tuple[float, float]:
-    """With some room; values that are all the same lie in the middle."""
-    low, high = min(every := list(values)), max(every)
-    room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-    return (low - room if low != 0 else 0.0), high + room
+def _svg(figure: Figure, key: str, label: str, tooltips: Iterable[str] = ()) -> Markup:
+    """matplotlib's SVG made fit for HTML. label: what is read aloud; tooltips: of the elements line-0, line-1, ..."""
+    output = StringIO()
+    figure.savefig(output, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    root = ElementTree.fromstring(output.getvalue())
+    root[:] = [child for child in root if child.find("{*}style") is None]  # that would apply to the whole page
+    texts = {f"{key}-line-{number}": text for number, text in enumerate(tooltips)}
+    for element in list(root.iter()):
+        element.tag = element.tag.rpartition("}")[2]  # HTML needs no namespaces
+        attributes = {name.rpartition("}")[2]: value for name, value in element.items()}
+        element.attrib = {name: _attribute(name, value, key) for name, value in attributes.items()}
+        if element.get("id") in texts:
+            ElementTree.SubElement(element, "title").text = texts[element.attrib.pop("id")]
+    root.attrib = {"class": "chart", "role": "img", "aria-label": label, "viewBox": root.attrib["viewBox"]}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
 
 
-def _scale(low: float, high: float, begin: float, end: float) -> Callable[[float], float]:
-    if not high > low:
-        return lambda _: (begin + end) / 2
-    return lambda value: begin + (value - low) / (high - low) * (end - begin)
-
-
-def _level(y: float, name: str) -> Safe:
-    across = tag("line", x1=_n(LEFT), x2=_n(WIDTH - RIGHT), y1=_n(y), y2=_n(y), class_="grid")
-    return joined(across, _label(LEFT - 7, y + 3.5, name, "end"))
-
-
-def _moment(x: float, name: str) -> Safe:
-    upright = tag("line", x1=_n(x), x2=_n(x), y1=_n(TOP), y2=_n(HEIGHT - BOTTOM), class_="moment")
-    late = x > WIDTH * 0.6
-    return joined(upright, _label(x - 5 if late else x + 5, TOP + 9, name, "end" if late else "start"))
-
-
-def _label(x: float, y: float, words: str, anchor: str, kind: str | None = None) -> Safe:
-    return tag("text", words, x=_n(x), y=_n(y), text_anchor=anchor, class_=kind)
-
-
-def _line(line: Line, x_scale: Callable[[float], float], y_scale: Callable[[float], float], dots: bool) -> Safe:
-    """The line; a mark at the point that is marked, or at every point, or at the only one."""
-    points = [(x_scale(x), y_scale(y)) for x, y in thinned(line.points)]
-    path = "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
-    marked = line.points if dots or len(points) == 1 else [line.marked] if line.marked else []
-    marks = [_mark(line.look, x_scale(x), y_scale(y), 3.6 if dots else 4.5) for x, y in marked]
-    return tag("g", tag("title", line.name), tag("path", d=path, class_="line"), *marks, class_=line.look)
-
-
-def _mark(look: str, x: float, y: float, size: float) -> Safe:
-    """A shape of its own for each look."""
-    number = int(look[1]) if look[0] == "c" and look[1:2].isdigit() else -1
-    if number < 0:
-        return tag("circle", cx=_n(x), cy=_n(y), r=_n(size), class_="mark")
-    return tag("path", d=_SHAPES[number](x, y, size), class_="mark")
-
-
-def _polygon(*corners: Point) -> Callable[[float, float, float], str]:
-    """A shape by its corners, in sizes from its middle."""
-    return lambda x, y, size: "M" + "L".join(f"{_n(x + size * dx)} {_n(y + size * dy)}" for dx, dy in corners) + "Z"
-
-
-_SHAPES = (
-    _polygon((-0.85, -0.85), (0.85, -0.85), (0.85, 0.85), (-0.85, 0.85)),  # square
-    _polygon((0, -1.1), (1.05, 0.8), (-1.05, 0.8)),  # triangle
-    _polygon((0, -1.2), (1.2, 0), (0, 1.2), (-1.2, 0)),  # diamond
-    _polygon((-1.05, -0.8), (1.05, -0.8), (0, 1.1)),  # triangle on its head
-    _polygon((-0.4, -1.1), (0.4, -1.1), (0.4, -0.4), (1.1, -0.4), (1.1, 0.4), (0.4, 0.4), (0.4, 1.1), (-0.4, 1.1),
-             (-0.4, 0.4), (-1.1, 0.4), (-1.1, -0.4), (-0.4, -0.4)),  # cross
-    _polygon((0, -1.15), (1.1, -0.3), (0.7, 0.95), (-0.7, 0.95), (-1.1, -0.3)),  # pentagon
-)  # fmt: skip
-
-
-def _n(value: float) -> str:
-    """A coordinate."""
-    return f"{value:.1f}".removesuffix(".0")
+def _attribute(name: str, value: str, key: str) -> str:
+    """Colours become variables, coordinates get two decimals, ids and references begin with the key."""
+    if name == "style":
+        return re.sub("#[0-9a-f]{6}", lambda colour: f"var(--{VARIABLES[colour[0]]})", value)
+    if name == "d":
+        return re.sub(r"(\.\d\d)\d+", r"\1", value).replace("\n", "")
+    return f"{key}-{value}" if name == "id" else value.replace("#", f"#{key}-")

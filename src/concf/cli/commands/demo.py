@@ -117,7 +117,8 @@ def _print_what_next(report: dict[str, Any]) -> None:
         f"concf recommend {report['run']} --users {report['example']['user']} -k 10": "lists, here or into a file",
         "concf train your.csv --out run": "learn from a log of your own",
     }
-    typer.echo(f"\nDone in {report['seconds']:.0f} s. Report: {report['report']}. Run: {report['run']}. Next:")
+    page = report["report"] or "none, it needs pip install 'concf[report]'"
+    typer.echo(f"\nDone in {report['seconds']:.0f} s. Report: {page}. Run: {report['run']}. Next:")
     width = max(map(len, commands))
     for command, what in commands.items():
         typer.echo(f"  {command:<{width}}  # {what}")

@@ -24,7 +24,7 @@ def report(
     examples: Annotated[int, typer.Option(min=0, max=100, help="Users whose lists are shown.")] = 4,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Write one page about a run, finished or not: figures, curves, what heads know of each other, example users.
+    """Write one page about a run, finished or not: results, training curves, complementarity, example users.
 
     `concf report runs/first`
 
@@ -45,9 +45,9 @@ def report(
         ids = run.data.interactions.item_ids
         titles = Catalogue(catalogue, catalogue_item, catalogue_title).titles(ids) if catalogue else {}
         name = folder.resolve().name or "run"
-        found = gather(run, RunFolder(folder).description(), name=name, examples=examples, titles=titles)
+        content = gather(run, RunFolder(folder).description(), name=name, examples=examples, titles=titles)
         with new_file(target) as fresh:
-            fresh.write_text(page(found), encoding="utf-8")
-    for note in found["notes"][0 if run.finished else 1 :]:  # that it is not finished was said when it was loaded
+            fresh.write_text(page(content), encoding="utf-8")
+    for note in content["notes"][0 if run.finished else 1 :]:  # loading said that it is not finished
         typer.echo(f"note: {note}", err=True)
-    typer.echo(json.dumps(found | {"out": str(target)}) if as_json else f"Report: {target}")
+    typer.echo(json.dumps(content | {"out": str(target)}) if as_json else f"Report: {target}")
