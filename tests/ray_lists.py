@@ -15,12 +15,12 @@ class Interrupted(Lists):
 
     def __call__(self, asked: Asked) -> int:
         part, _ = asked
-        told = self.out.parent / "victim"
-        if part.begin == FATAL and not told.exists():
+        victim = self.out.parent / "victim"
+        if part.begin == FATAL and not victim.exists():
             (self.out / f".{part.name}.partial-{os.getpid()}").write_bytes(b"PAR1 half a fi")
             (self.out / f".{part.name}.partial-1").write_bytes(b"of a process on another machine")
             (self.out.parent / "victim.new").write_text(str(os.getpid()))
-            (self.out.parent / "victim.new").rename(told)
+            (self.out.parent / "victim.new").rename(victim)
             time.sleep(60)
             raise AssertionError("nobody killed it")
         return super().__call__(asked)
