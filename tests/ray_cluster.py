@@ -20,7 +20,8 @@ from concf.runtime.executors import STARTED, ray_cluster
 
 LIMIT = 60.0
 CORES = 2
-# `ray start` has a second node join only at the machine's outer address; here all stay on loopback.
+CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}  # else no second node may join a Ray on loopback ...
+# ... and `ray start` would have it join at the machine's outer address.
 NODE = """
 from ray._private import services
 services.get_node_ip_address = lambda *_: "127.0.0.1"
@@ -62,7 +63,8 @@ def second_machine(address: str) -> Iterator[Callable[[], None]]:
     with tempfile.TemporaryFile() as log:
         node = subprocess.Popen(
             [sys.executable, "-c", NODE, *words, "--include-log-monitor=false", "--disable-usage-stats"],
-            start_new_session=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | {"DOOMED": "1"},
+            start_new_session=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            env=os.environ | CLUSTER | {"DOOMED": "1"},
         )  # fmt: skip
 
         def kill() -> None:

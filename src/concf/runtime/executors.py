@@ -32,10 +32,12 @@ RETRIES = 3  # of a job whose worker died
 CONNECT_SECONDS = 10.0  # within which something must answer at RAY_ADDRESS
 WAIT_SECONDS = 10.0  # without any worker, after which a line says so
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
-# Read when Ray is imported. A Ray that is started here reports to nobody and listens on loopback, as it does by default
-# on macOS and Windows; where one is to be joined, the first refusals are enough.
-STARTED = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "2"}
+# Read when Ray is imported. A Ray that is started here reports to nobody, listens on loopback (as it does by default on
+# macOS and Windows), and its workers have the priority of this process.
+STARTED = {
+    "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
+}  # fmt: skip
+JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "2"}  # of 20 until something that listens is not taken for a cluster
 _log = logging.getLogger(__name__)
 
 
@@ -49,7 +51,7 @@ def execute(
 ) -> Done[Job, Result]:  # fmt: skip
     """Yield each job when it is done, in any order, with a future that holds its result or its exception.
 
-    function: of a module, or an instance of a class of one. A worker has its share of the machine's threads; on Ray, one
+    function: of a module, or an instance of a class of one; a worker has its share of the threads, on Ray one
     engine:   processes or ray; None: this process, one job after the other
     workers:  how many; None: one for each core of this machine, or of the cluster
     gpus:     the share of a GPU that Ray reserves for each job, if the cluster has GPUs
@@ -138,7 +140,9 @@ def _on_ray(
                 while waiting and len(running) < (workers or len(jobs)):
                     job = waiting.pop()
                     running[task(_call_on_ray).remote(job, *sent)] = job
-                with redirect_stdout(sys.stderr):  # Ray prints news of lost machines, and standard output is for results
+                with redirect_stdout(
+                    sys.stderr
+                ):  # Ray prints news of lost machines, and standard output is for results
                     (done, *_), _ = ray.wait(list(running))
                 yield running.pop(done), _result(ray, done)
         finally:
