@@ -89,7 +89,8 @@ def _make(setting: Any, **entry: Any) -> BaseDistribution:
         return FloatDistribution(**entry)
     if any(value != int(value) for value in entry.values()):
         raise ValueError("it takes whole numbers")
-    return IntDistribution(**{name: bool(value) if name == "log" else int(value) for name, value in entry.items()})
+    whole: dict[str, Any] = {name: value if name == "log" else int(value) for name, value in entry.items()}
+    return IntDistribution(**whole)
 
 
 def contains(distribution: BaseDistribution, value: Any) -> bool:

@@ -132,15 +132,15 @@ def tune(
     words = list(words)
     base = choose_settings(preset, changes, words=words)
     fixed = {*flat(changes or {}), *(word.partition("=")[0].strip() for word in words)}
-    searched = read_space(default_space(base, fixed) if space is None else space)
+    searched, target = read_space(default_space(base, fixed) if space is None else space), resolve_target(base, target)
     about = {
         "format": FORMAT, "split_hash": data.hash, "preset": preset, "settings": base.model_dump(mode="json"),
         "space": {name: distribution_to_json(each) for name, each in searched.items()}, "seed": seed,
-        "target": resolve_target(base, target), "at_once": at_once,
+        "target": target, "at_once": at_once,
     }  # fmt: skip
     data.note_if_few()
     folder, begin = SearchFolder(Path(out), about), time.monotonic()
-    objective = Objective(replace(data), base, searched, about["target"], seed, device)
+    objective = Objective(replace(data), base, searched, target, seed, device)
     with folder.study() as study, working("tuning", trials) as advance:
         done = len(study.get_trials(deepcopy=False))
         if done >= trials:

@@ -134,7 +134,8 @@ def _on_ray(
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         sent = (VERSION, uuid4().hex, [ray.put(function)])
         _wait_for_worker(ray, task(_check_on_ray).remote(*sent))
-        waiting, running = list(reversed(jobs)), {}
+        waiting = list(reversed(jobs))
+        running: dict[Any, Job] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < (workers or len(jobs)):
