@@ -4,7 +4,7 @@ python benchmarks/bench_bulk.py [--users 20000] [--items 30000] [--by consensus]
 
 Whole commands are timed, in turns: what a user waits for. A worker has one thread; the plain path is timed with one
 and with as many as there are cores. What they wrote is compared. Then what comes with Ray whatever the lists are is
-timed by itself: import, start, workers, loading the run in them, a job that does nothing, the end.
+timed by itself: start with the import of Ray, workers, loading the run in them, a job that does nothing, the end.
 """
 
 from __future__ import annotations

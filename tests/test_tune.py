@@ -336,7 +336,7 @@ def test_what_is_printed(
     assert "4 trials: 4 finished. The best 4 of the finished ones:" in out
     assert "validation R@5 of consensus" in out
     assert "the preset: learning_rate 0.01, weight 0.005" in out
-    assert "What decides who is among the best tenth (PED-ANOVA): " in out
+    assert "Importance for the best tenth of the trials (PED-ANOVA): " in out
     best = tmp_path / "search" / BEST
     assert f"Train with: concf train {folder} --config {best} --seed 0 --out RUN" in out
     code, out, err = cli(*words, "--trials", 5, "--json")
@@ -363,7 +363,7 @@ def test_time_that_is_over_and_ctrl_c(
 
     monkeypatch.setattr(Trainer, "epoch", interrupted)
     code, out, err = cli("tune", folder, "--out", tmp_path / "other", *SETS)
-    assert (code, out, err) == (130, "", "concf: stopped. Go on with the same command\n")
+    assert (code, out, err) == (130, "", "concf: stopped. The same command continues\n")
 
 
 def test_optuna_is_asked_for(cli: CLI, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
