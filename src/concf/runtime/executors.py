@@ -37,7 +37,7 @@ OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
 STARTED = {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
 }  # fmt: skip
-JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "2"}  # of 20 until something that listens is not taken for a cluster
+JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # else Ray tries 20 times, 40 seconds each, where another program listens
 _log = logging.getLogger(__name__)
 
 
