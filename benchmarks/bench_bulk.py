@@ -4,7 +4,7 @@ python benchmarks/bench_bulk.py [--users 20000] [--items 30000] [--by consensus]
 
 Whole commands are timed, in turns: what a user waits for. A worker has one thread; the plain path is timed with one
 and with as many as there are cores. What they wrote is compared. Then what comes with Ray whatever the lists are is
-timed by itself: import, start, workers, loading the run in them, a job that does nothing, the end.
+timed by itself: start with the import of Ray, workers, loading the run in them, a job that does nothing, the end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def command(run: Path, out: Path, k: int, by: str, threads: int, *more: str) -> 
 def overhead(run: Path) -> dict[str, float]:
     """Seconds of each step of Ray, and of loading the run once here."""
     from concf.inference.recommender import Recommender
-    from concf.runtime.executors import _cluster, execute, ray_module
+    from concf.runtime.executors import execute, ray_cluster
 
     looks = {"begin": time.perf_counter()}
 
@@ -46,9 +46,7 @@ def overhead(run: Path) -> dict[str, float]:
 
     Recommender.load(run)
     look("load")
-    ray_module()
-    look("import")
-    with _cluster(WORKERS):
+    with ray_cluster(WORKERS):
         look("start")
         list(execute(abs, range(WORKERS), "ray", WORKERS))
         look("workers")

@@ -1,24 +1,27 @@
-"""A small Ray cluster on loopback, in processes of its own, as someone else would have started it."""
+"""A small Ray as concf starts it, which other processes can join, and a second machine for it."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
+import pytest
+
+from concf.runtime.executors import STARTED, ray_cluster
+
 LIMIT = 60.0
-LIGHT = ("--object-store-memory=80000000", "--include-log-monitor=false", "--disable-usage-stats")
-# `ray start` has a second node join only at the machine's outer address; here all stay on loopback.
+CORES = 2
+CLUSTER = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1"}  # else no second node may join a Ray on loopback ...
+# ... and `ray start` would have it join at the machine's outer address.
 NODE = """
 from ray._private import services
 services.get_node_ip_address = lambda *_: "127.0.0.1"
@@ -34,67 +37,42 @@ def wait_for(true: Callable[[], object], what: str) -> None:
         time.sleep(0.05)
 
 
-@dataclass
-class Cluster:
-    """A head with two cores; its folder is short, for the sake of sockets."""
-
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="ray", dir="/tmp")))
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    token: str = field(default_factory=lambda: uuid4().hex * 2)
-
-    @property
-    def address(self) -> str:
-        return (self.folder / "ray" / "ray_current_cluster").read_text()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """What a program must be told to join."""
-        return {"RAY_TMPDIR": str(self.folder), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
-
-    def start(self, *words: str, **more: str) -> subprocess.Popen[bytes]:
-        quiet = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-        paths = os.pathsep.join(filter(None, [str(Path(__file__).parent), quiet.get("PYTHONPATH")]))
-        log = (self.folder / f"log{len(self.started)}").open("wb")
-        self.started.append(subprocess.Popen(
-            [sys.executable, "-c", NODE, "start", *words, *LIGHT], start_new_session=True, stdout=log, stderr=log,
-            env=quiet | self.environment | {"PYTHONPATH": paths} | more, stdin=subprocess.DEVNULL,
-        ))  # fmt: skip
-        log.close()
-        return self.started[-1]
-
-    def start_head(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:  # its default may be another cluster's
-            client = free.getsockname()[1]
-        ports = ("--port=0", f"--ray-client-server-port={client}", "--include-dashboard=false")
-        head = self.start("--head", "--num-cpus=2", *ports)
-        assert head.wait(LIMIT) == 0, (self.folder / "log0").read_text()
-
-    def start_node(self) -> subprocess.Popen[bytes]:
-        """One more machine, as it were, with a core, whose workers know that they are `DOOMED`; without waiting."""
-        return self.start("--address", self.address, "--num-cpus=1", DOOMED="1")
-
-    def kill(self, started: subprocess.Popen[bytes]) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
-        started.wait(LIMIT)
-
-    def left(self) -> list[str]:
-        """The processes that are still there."""
-        found = subprocess.run(["ps", "-A", "-o", "sid=,stat=,args="], capture_output=True, text=True, check=True)
-        ours = {str(each.pid) for each in self.started}
-        rows = [line.split(maxsplit=2) for line in found.stdout.splitlines()]
-        return [row[-1] for row in rows if row[0] in ours and not row[1].startswith("Z")]
+@contextmanager
+def local_ray() -> Iterator[Any]:
+    """Ray, started and connected; its workers can import the modules beside this one."""
+    with (
+        tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder,  # short: sockets
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        paths = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", uuid4().hex * 2)
+        patch.delenv("RAY_ADDRESS", raising=False)
+        for name in STARTED:
+            patch.delenv(name, raising=False)
+        with ray_cluster(CORES) as ray:
+            yield ray
 
 
 @contextmanager
-def cluster() -> Iterator[Cluster]:
-    """It is gone afterwards in any case."""
-    new = Cluster()
-    try:
-        new.start_head()
-        yield new
-    finally:
-        for started in reversed(new.started):
-            new.kill(started)
-        wait_for(lambda: not new.left(), "the end of Ray's workers")
-        shutil.rmtree(new.folder)
+def second_machine(address: str) -> Iterator[Callable[[], None]]:
+    """One more machine, as it were, with a core, whose workers know that they are `DOOMED`; yields what kills it."""
+    words = ["start", "--address", address, "--num-cpus=1", "--object-store-memory=80000000"]
+    with tempfile.TemporaryFile() as log:
+        node = subprocess.Popen(
+            [sys.executable, "-c", NODE, *words, "--include-log-monitor=false", "--disable-usage-stats"],
+            start_new_session=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            env=os.environ | CLUSTER | {"DOOMED": "1"},
+        )  # fmt: skip
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(node.pid, signal.SIGKILL)
+            node.wait(LIMIT)
+
+        try:
+            yield kill
+        finally:
+            kill()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from concf.inference.bulk import Asked, Lists
+from concf.inference.bulk import Job, Lists
 
 FATAL = 14  # the first user of the part in whose middle a worker is killed
 
@@ -13,14 +13,14 @@ FATAL = 14  # the first user of the part in whose middle a worker is killed
 class Interrupted(Lists):
     """In the middle of one part the first worker leaves half a file, says who it is, and waits to be killed."""
 
-    def __call__(self, asked: Asked) -> int:
-        part, _ = asked
-        told = self.out.parent / "victim"
-        if part.begin == FATAL and not told.exists():
+    def __call__(self, job: Job) -> int:
+        part, _ = job
+        victim = self.out.parent / "victim"
+        if part.begin == FATAL and not victim.exists():
             (self.out / f".{part.name}.partial-{os.getpid()}").write_bytes(b"PAR1 half a fi")
             (self.out / f".{part.name}.partial-1").write_bytes(b"of a process on another machine")
             (self.out.parent / "victim.new").write_text(str(os.getpid()))
-            (self.out.parent / "victim.new").rename(told)
+            (self.out.parent / "victim.new").rename(victim)
             time.sleep(60)
             raise AssertionError("nobody killed it")
-        return super().__call__(asked)
+        return super().__call__(job)

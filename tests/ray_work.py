@@ -10,23 +10,25 @@ from pathlib import Path
 
 from concf.errors import DataError
 
+BAD, DEADLY = -1, -2
+
 
 @dataclass
-class Sums:
-    """Adds a job to what was added before in this worker; some jobs are bad."""
+class Counting:
+    """Gives the number of jobs that this worker has done so far."""
 
     folder: Path
-    total: int = 0
+    done: int = 0
 
     def __call__(self, job: int) -> int:
-        if job == -1:
+        if job == BAD:
             raise DataError("a bad job")
-        if job == -2:
+        if job == DEADLY:
             with (self.folder / "deaths").open("a") as file:
                 file.write("x")
             os.kill(os.getpid(), signal.SIGKILL)
-        self.total += job
-        return self.total
+        self.done += 1
+        return self.done
 
 
 @dataclass
@@ -36,12 +38,17 @@ class Doomed:
     folder: Path
 
     def __call__(self, job: int) -> int:
-        told = self.folder / "victim"
+        victim = self.folder / "victim"
         if "DOOMED" in os.environ:
-            told.write_text(str(job))
-            time.sleep(60)
-            raise AssertionError("its machine lives on")
+            victim.write_text(str(job))
+            sleep()
         limit = time.monotonic() + 50
-        while not told.exists() and time.monotonic() < limit:
+        while not victim.exists() and time.monotonic() < limit:
             time.sleep(0.01)
         return 2 * job
+
+
+def sleep() -> None:
+    """Take up a worker until it is killed."""
+    time.sleep(60)
+    raise AssertionError("nobody ended it")

@@ -8,9 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,9 +20,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cluster import Cluster, cluster, wait_for
+from ray_cluster import CORES, local_ray, second_machine, wait_for
 from ray_lists import FATAL, Interrupted
-from ray_work import Doomed, Sums
+from ray_work import BAD, DEADLY, Counting, Doomed, sleep
 from skipping import absent
 from small_run import QUIET, SMALL, small_data
 
@@ -39,16 +37,8 @@ from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_list
 from concf.inference.recommender import Recommender
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import Candidate
-from concf.runtime import executors as spreading
-from concf.runtime.executors import (
-    JOINED,
-    LOOPBACK,
-    DeadWorkersError,
-    _cluster,
-    execute,
-    one_after_the_other,
-    ray_module,
-)
+from concf.runtime import executors
+from concf.runtime.executors import DeadWorkersError, execute, one_after_the_other
 from concf.training.checkpoint import RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
@@ -58,20 +48,9 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]
 Commands = tuple[Path, dict[str, subprocess.Popen[str]]]
 USERS, SIZE = 40, 7
-# The command, which also tells where its Ray listens, and whether others are told of its use.
-TELLING = """
-import json, pathlib, sys
-from concf.cli import app as cli
-from concf.runtime import executors as spread
-def room(ray, *more):
-    from ray._common.usage.usage_lib import usage_stats_enabled
-    told = [sorted({node["NodeManagerAddress"] for node in ray.nodes()}), usage_stats_enabled()]
-    pathlib.Path(sys.argv[-1] + ".json").write_text(json.dumps(told))
-    return plain(ray, *more)
-plain, spread._room, spread.PATIENCE = spread._room, room, 600  # a busy machine is slow, and says so
-cli.main()
-"""
-STRANGER = "from concf.runtime.executors import *; next(execute(abs, [1], RAY))"
+# A busy machine is slow to start a worker, and the command would say so.
+PATIENT = "from concf.runtime import executors; executors.WAIT_SECONDS = 600; from concf.cli.app import main; main()"
+NO_RAY = "from concf.runtime.executors import *; next(execute(abs, [1], RAY))"
 OF_EACH_RUN = {"seconds": 0, "provenance": {}}  # of a measured cell; all else is the same, whoever measures it
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
@@ -93,53 +72,36 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def head() -> Iterator[Cluster]:
-    """A Ray that someone else has started, in whose workers `ray_work` can be imported."""
-    needs_ray()
-    with cluster() as started:
-        started.start_node()  # it takes its time: tests go on
+def ray() -> Iterator[Any]:
+    """A Ray that concf has started, and that this process is connected to."""
+    if find_spec("ray") is None:
+        absent("Ray", "pip install 'concf[ray]'")
+    with local_ray() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def commands(run: Path, head: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """Commands with a Ray of their own and with that which is there; they mostly wait, and other tests go on."""
-    words = ["recommend", run, "-k", "5", "--by", "bpr", "--engine", "ray", "--workers", "1", "--json", "--out"]
-    plainly = {name: value for name, value in QUIET.items() if not name.startswith("RAY_")}
+def commands(run: Path, ray: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Processes that join a Ray at RAY_ADDRESS; they mostly wait, and other tests go on."""
     folder = tmp_path_factory.mktemp("commands")
+    environment = QUIET | {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
 
-    def start(program: str, *words: object, **more: str) -> subprocess.Popen[str]:
+    def start(program: str, address: str, *words: object) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", program, *map(str, words)], cwd=folder, env=plainly | more, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, "-c", program, *map(str, words)], cwd=folder, env=environment | {"RAY_ADDRESS": address},
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as room:
+    words = ["recommend", run, "-k", "5", "--by", "bpr", "--engine", "ray", "--workers", "1", "--json", "--out", "recs"]
+    with socket.create_server(("127.0.0.1", 0)) as other:
         started = {
-            "own": start(TELLING, *words, "own", RAY_TMPDIR=room),
-            "joined": start(TELLING, *words, "joined", RAY_ADDRESS=head.address, **head.environment),
-            "stranger": start(STRANGER, RAY_ADDRESS=head.address),
+            "joined": start(PATIENT, ray.get_runtime_context().gcs_address, *words),
+            "no ray": start(NO_RAY, f"127.0.0.1:{other.getsockname()[1]}"),
         }
         yield folder, started
         for command in started.values():  # done long ago, unless its test was not asked for
             command.terminate()
             command.communicate()
-
-
-@pytest.fixture
-def ray(head: Cluster, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Ray, not connected; RAY_ADDRESS says where to."""
-    once = dict.fromkeys(JOINED, "1")  # a test that is refused need not wait for the second time
-    for name, value in (once | LOOPBACK | head.environment | {"RAY_ADDRESS": head.address}).items():
-        monkeypatch.setenv(name, value)
-    yield ray_module()
-    assert not ray_module().is_initialized()
-    assert head.left()
-
-
-def needs_ray() -> None:
-    if find_spec("ray") is None:
-        absent("Ray", "pip install 'concf[ray]'")
 
 
 def plain(run: Path, users: Any = None, k: int = 5, **options: Any) -> pl.DataFrame:
@@ -186,20 +148,18 @@ def test_some_users_and_strangers_in_the_order_asked_for(run: Path, tmp_path: Pa
 def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, killed = tmp_path / "victim", []
+    victim, killed = tmp_path / "victim", []
 
     def kill() -> None:
-        limit = time.monotonic() + 50
-        while not told.exists() and time.monotonic() < limit:
-            time.sleep(0.01)
-        killed.append(int(told.read_text()))
+        wait_for(victim.exists, "a worker in the middle of a part")
+        killed.append(int(victim.read_text()))
         os.kill(killed[0], signal.SIGKILL)
 
     monkeypatch.setattr(bulk, "Lists", Interrupted)
-    murder = threading.Thread(target=kill)
-    murder.start()
+    killer = threading.Thread(target=kill)
+    killer.start()
     rows = write_lists(run, tmp_path / "recs", k=5, engine="ray", workers=2, parts=SEVENS)
-    murder.join()
+    killer.join()
     assert killed
     assert killed[0] != os.getpid()
     assert FATAL in [part.begin for part in SEVENS[1:-1]]
@@ -208,24 +168,6 @@ def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     assert rows == len(found) == len(found.unique(["user_id", "item_id"]))
     assert names_in(tmp_path / "recs") == [part.name for part in SEVENS]
     assert names_in(tmp_path) == ["recs", "victim"]
-
-
-@pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_a_worker_keeps_its_function_and_tells_of_a_bad_job(tmp_path: Path, ray: Any, engine: str) -> None:
-    done = dict(execute(Sums(tmp_path), [1, -1, 2, 3], engine, workers=1))
-    assert isinstance(done[-1].exception(), DataError)
-    assert str(done.pop(-1).exception()) == "a bad job"
-    assert [done[job].result() for job in (1, 2, 3)] == [1, 3, 6]
-
-
-def test_a_job_that_kills_every_worker_ends_and_leaves_the_others(
-    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("concf.runtime.executors.RETRIES", 1)
-    done = dict(execute(Sums(tmp_path), [-2, 5, 6], "ray", workers=1))
-    assert isinstance(done.pop(-2).exception(), DeadWorkersError)
-    assert (tmp_path / "deaths").read_text() == "xx"
-    assert [future.result() for future in done.values()] == [5, 11]
 
 
 def test_a_failure_leaves_nothing_behind_but_what_was_there(run: Path, tmp_path: Path, here: None) -> None:
@@ -264,11 +206,11 @@ def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: An
     changes = (*SMALL, "training.epochs=3")
     cells = [Cell(name, "demo", "released", 0) for name in ("PCL", "statistics")]
     small_data(tmp_path / cells[0].folder)
-    books = {engine: ResultsLog(tmp_path / engine) for engine in ("processes", "ray")}
-    for engine, book in books.items():
-        assert run_cells(cells, book, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
+    logs = {engine: ResultsLog(tmp_path / engine) for engine in ("processes", "ray")}
+    for engine, log in logs.items():
+        assert run_cells(cells, log, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
     for cell, figures in zip(cells, ("rows", "statistics"), strict=True):
-        one, other = (book.find(cell.key(changes)) or {} for book in books.values())
+        one, other = (log.find(cell.key(changes)) or {} for log in logs.values())
         assert one[figures]
         assert {**one, **OF_EACH_RUN} == {**other, **OF_EACH_RUN}
 
@@ -280,29 +222,16 @@ def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
     assert (found.settings, found.validation, found.tests) == (alone.settings, alone.validation, alone.tests)
 
 
-def test_the_command_starts_a_ray_of_its_own_or_joins_one_and_says_one_line(run: Path, commands: Commands) -> None:
-    folder, started = commands
-    said = {name: (*command.communicate(), command.returncode) for name, command in started.items()}
-    assert "it wants a token: set RAY_AUTH_MODE=token" in said.pop("stranger")[1]
-    expected = plain(run, by="bpr")
-    for name, (out, err, code) in said.items():
-        assert (code, err) == (0, "")
-        assert json.loads(out) == {"out": name, "users": USERS, "rows": len(expected), "by": "bpr"}
-        assert pl.read_parquet(folder / name).equals(expected)
-    assert json.loads((folder / "own.json").read_text()) == [["127.0.0.1"], False]  # no other machine can reach it
-    assert names_in(folder) == ["joined", "joined.json", "own", "own.json"]
-
-
-@pytest.mark.parametrize(("words", "said"), [
+@pytest.mark.parametrize(("words", "message"), [
     (["--engine", "ray"], "say where with --out"),
     (["--engine", "spark", "--out", "recs"], "choose from processes, ray"),
     (["--workers", "2", "--out", "recs"], "--workers needs an --engine"),
     (["--engine", "ray", "--out", "recs.parquet"], "an engine writes a folder"),
 ])  # fmt: skip
-def test_words_that_make_no_sense_are_refused(run: Path, concf: CLI, words: list[str], said: str) -> None:
+def test_words_that_make_no_sense_are_refused(run: Path, concf: CLI, words: list[str], message: str) -> None:
     code, out, err = concf("recommend", run, *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
 
 
 def test_without_ray_the_extra_is_named(run: Path, tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,60 +242,6 @@ def test_without_ray_the_extra_is_named(run: Path, tmp_path: Path, concf: CLI, m
     assert names_in(tmp_path) == []
 
 
-@pytest.mark.parametrize(("address", "said"), [
-    ("127.0.0.1:9", "refused"),
-    ("ray://127.0.0.1:9", "refused"),
-    ("ray://head", "not HOST:PORT"),
-    ("head", "Invalid address"),
-])  # fmt: skip
-def test_an_address_without_a_cluster_is_refused_at_once(
-    run: Path, tmp_path: Path, ray: Any, concf: CLI, monkeypatch: pytest.MonkeyPatch, address: str, said: str
-) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", address)
-    started = time.monotonic()
-    code, out, err = concf("recommend", run, "--engine", "ray", "--out", tmp_path / "recs")
-    assert (code, out) == (2, "")
-    assert f"RAY_ADDRESS = {address}: there is no Ray cluster to join" in err
-    assert said in err
-    assert time.monotonic() - started < 10
-    assert names_in(tmp_path) == []
-
-
-def test_ports_of_others_and_other_ports_of_ray_are_told_apart(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with _cluster(None):
-        node = next(each["NodeManagerPort"] for each in ray.nodes())
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{node}")
-    with pytest.raises(ConfigError, match="what answers there is no head of Ray"):
-        next(execute(abs, [1], "ray"))
-
-    def answer() -> None:
-        with other.accept()[0] as caller:
-            caller.sendall(b"HTTP/1.1 400 Bad Request")
-
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        answers = threading.Thread(target=answer)
-        answers.start()
-        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{other.getsockname()[1]}")
-        with pytest.raises(ConfigError, match="what listens there is not Ray"):
-            next(execute(abs, [1], "ray"))
-        answers.join()
-
-
-def test_a_cluster_is_found_where_it_is_the_machines_own(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "auto")
-    assert [done.result() for _, done in execute(abs, [-1], "ray", workers=1)] == [1]
-
-
-def test_another_version_of_ray_or_of_concf_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("ray._private.utils.compute_version_info", lambda: ("0.9", "3.6.1", "a"))
-        with pytest.raises(ConfigError, match=r"Version mismatch.* Ray: 0\.9 Python: 3\.6\.1"):
-            next(execute(abs, [1], "ray"))
-    monkeypatch.setattr("concf.runtime.executors.VERSION", "99")
-    with pytest.raises(ConfigError, match=r"a worker of the Ray cluster has concf .*, and this is 99"):
-        next(execute(abs, [1], "ray", workers=1))
-
-
 def test_a_function_the_workers_have_not_is_named(tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_here.py").write_text("def double(job):\n    return 2 * job\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -374,34 +249,107 @@ def test_a_function_the_workers_have_not_is_named(tmp_path: Path, ray: Any, monk
         next(execute(import_module("only_here").double, [1], "ray", workers=1))
 
 
-def test_a_full_cluster_is_waited_for_and_that_is_said(
-    ray: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("engine", ["processes", "ray"])
+def test_a_worker_keeps_its_function_and_reports_a_bad_job(tmp_path: Path, ray: Any, engine: str) -> None:
+    done = dict(execute(Counting(tmp_path), [BAD, *range(8)], engine, workers=1))
+    assert isinstance(done[BAD].exception(), DataError)
+    assert str(done.pop(BAD).exception()) == "a bad job"
+    assert done.keys() == set(range(8))
+    assert max(future.result() for future in done.values()) > (7 if engine == "processes" else 1)
+
+
+def test_a_job_that_kills_every_worker_ends_and_leaves_the_others(
+    tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.runtime.executors.PATIENCE", 0.5)
-    say = spreading._say_waiting
-    with _cluster(None):
-        others = execute(abs, list(range(9)), "ray")
-        next(others)
-        wait_for(lambda: ray.available_resources().get("CPU", 0) < 1, "no free core")
-        caplog.clear()
-        monkeypatch.setattr("concf.runtime.executors._say_waiting", lambda ray: (say(ray), others.close()))
-        assert [done.result() for _, done in execute(abs, [-4], "ray", workers=1)] == [4]
-    assert "0 of its 3 cores are free): waiting for one" in caplog.text
+    monkeypatch.setattr(executors, "RETRIES", 1)
+    done = dict(execute(Counting(tmp_path), [DEADLY, 5, 6], "ray", workers=1))
+    assert isinstance(done.pop(DEADLY).exception(), DeadWorkersError)
+    assert (tmp_path / "deaths").read_text() == "xx"
+    assert [future.exception() for future in done.values()] == [None, None]
+
+
+def test_a_ray_that_is_started_is_for_this_machine_alone_and_reports_to_nobody(ray: Any) -> None:
+    from ray._common.usage.usage_lib import usage_stats_enabled
+
+    assert {node["NodeManagerAddress"] for node in ray.nodes()} == {"127.0.0.1"}
+    assert not usage_stats_enabled()
+    assert ray.cluster_resources()["CPU"] == CORES
+
+
+def test_a_command_joins_a_cluster_and_a_port_of_others_is_refused(run: Path, commands: Commands, ray: Any) -> None:
+    folder, started = commands
+    out, err = started["joined"].communicate()
+    assert (started["joined"].returncode, err) == (0, "")
+    expected = plain(run, by="bpr")
+    assert json.loads(out) == {"out": "recs", "users": USERS, "rows": len(expected), "by": "bpr"}
+    assert pl.read_parquet(folder / "recs").equals(expected)
+    assert names_in(folder) == ["recs"]
+    assert ray.nodes()[0]["Alive"]
+    assert "there is no Ray cluster to join (" in started["no ray"].communicate()[1]
+
+
+@pytest.mark.parametrize(("address", "reason"), [
+    ("127.0.0.1:9", "refused"),
+    ("ray://127.0.0.1:9", "refused"),
+    ("ray://head", "expected HOST:PORT"),
+    ("head", "expected HOST:PORT"),
+])  # fmt: skip
+def test_an_address_without_a_cluster_is_refused_at_once(
+    run: Path, tmp_path: Path, ray: Any, concf: CLI, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    code, out, err = concf("recommend", run, "--engine", "ray", "--out", tmp_path / "recs")
+    assert (code, out) == (2, "")
+    assert f"RAY_ADDRESS = {address}: there is no Ray cluster to join" in err
+    assert reason in err
+    assert names_in(tmp_path) == []
+
+
+def test_another_version_of_ray_or_of_concf_is_refused(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Version mismatch: the cluster was started with Ray: 0.9")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "is_initialized", lambda: False)
+        patch.setattr(ray, "init", refuse)
+        patch.setenv("RAY_ADDRESS", "auto")
+        with pytest.raises(ConfigError, match=r"there is no Ray cluster to join \(Version mismatch"):
+            next(execute(abs, [1], "ray"))
+    monkeypatch.setattr(executors, "VERSION", "99")
+    with pytest.raises(ConfigError, match=r"a worker of the Ray cluster has concf .*, and this is 99"):
+        next(execute(abs, [1], "ray", workers=1))
+
+
+def test_a_full_cluster_is_waited_for_and_that_is_said(ray: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+
+    class Log:
+        def warning(self, line: str, *values: object) -> None:
+            lines.append(line % values)
+            ray.cancel(others, force=True)
+
+    others = ray.remote(num_cpus=CORES, max_retries=0)(sleep).remote()
+    wait_for(lambda: ray.available_resources().get("CPU", 0) < 1, "no free core")
+    monkeypatch.setattr(executors, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(executors, "_log", Log())
+    assert [done.result() for _, done in execute(abs, [-4], "ray", workers=1)] == [4]
+    assert lines == ["no worker of the Ray cluster is free yet (0 of its 2 cores are): waiting"]
 
 
 def test_a_machine_lost_in_the_middle_loses_and_doubles_nothing(
-    tmp_path: Path, ray: Any, head: Cluster, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, ray: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def kill() -> None:
+    def kill_at_work() -> None:
         wait_for((tmp_path / "victim").exists, "a worker on the second machine")
-        head.kill(head.started[-1])
+        kill()
 
-    with _cluster(None):
+    with second_machine(ray.get_runtime_context().gcs_address) as kill:
         wait_for(lambda: len(ray.nodes()) == 2, "the second machine")
-        murder = threading.Thread(target=kill)
-        murder.start()
+        killer = threading.Thread(target=kill_at_work)
+        killer.start()
         done = [(job, future.result()) for job, future in execute(Doomed(tmp_path), range(9), "ray")]
-        murder.join()
+        killer.join()
     assert sorted(done) == [(job, 2 * job) for job in range(9)]
     assert int((tmp_path / "victim").read_text()) in range(9)
     assert capfd.readouterr().out == ""

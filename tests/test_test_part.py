@@ -16,7 +16,7 @@ from concf.data.protocols import TEST, TRAIN, VALID
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.experiments.measure import Figures
+from concf.experiments.measure import Figures, Measurements
 from concf.experiments.results_log import ResultsLog
 from concf.inference.recommender import Recommender
 from concf.model.baselines.neighbours import ItemKNN
@@ -130,7 +130,7 @@ def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
     model, found = ItemKNN(neighbours=7), []
     for split in (data(), *others().values()):
         asked = dataclasses.replace(split)
-        found.append(figures.measure(model, asked, "valid")["mean"])
+        found.append(figures.measure(model.fit(asked.train), asked, "valid")["mean"])
         assert "test" not in vars(asked)
     assert found[1:] == found[:1] * 4
     literal = []
@@ -146,12 +146,14 @@ def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
 def test_a_log_of_figures_that_were_masked_by_the_test_part_is_measured_again(tmp_path) -> None:
     """Older versions validated with test items left out: figures of both kinds cannot be compared."""
     figures, model = Figures("recall@5", (5,), ("recall",), keep_users=False), ItemKNN(neighbours=7)
-    book = ResultsLog(tmp_path / "log.jsonl")
+    log = ResultsLog(tmp_path / "log.jsonl")
     old = {"model": "itemknn", "settings": model.model_dump(), "split": data().hash, "on": "valid"}
-    book.add(old, {"mean": {"recall@5": 0.9}, "fit_seconds": 1.0})
-    assert figures.found("itemknn", model, data(), "valid", book) is None
-    figures.add("itemknn", model, data(), "valid", figures.measure(model, data(), "valid"), book)
-    assert figures.found("itemknn", model, data(), "valid", book) is not None
+    log.add(old, {"mean": {"recall@5": 0.9}, "fit_seconds": 1.0})
+    measurements = Measurements(figures, [data()], log, None, None)
+    wanted = ("itemknn", model, data().recipe.seed, "valid")
+    assert measurements.find(*wanted) is None
+    measurements.measure([wanted])
+    assert measurements.find(*wanted) is not None
 
 
 @pytest.mark.parametrize("on", ["valid", "test"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import json
 import signal
 import subprocess
@@ -19,13 +18,15 @@ import torch
 import typer
 from small_run import QUIET, SMALL, small_data
 
+import concf.experiments.trials as trials
 import concf.experiments.tune as tuning
 from concf.cli.commands.tune import tune as command
 from concf.data.protocols import TEST
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.experiments.study import BEST, SEARCH, STUDY
+from concf.experiments.study import BEST, LOCK, STUDY
 from concf.experiments.tune import Trial, Tuning, tune
+from concf.runtime.locks import held
 from concf.training.checkpoint import RUN
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
@@ -68,7 +69,7 @@ def cli(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> CLI:
     return concf
 
 
-def told(found: Tuning) -> list[dict[str, Any]]:
+def outcomes(found: Tuning) -> list[dict[str, Any]]:
     """The trials, but for how long they took."""
     return [dataclasses.asdict(dataclasses.replace(each, seconds=0.0)) for each in found.trials]
 
@@ -82,7 +83,7 @@ def test_finds_what_is_planted_and_trains_nothing_twice(
     data: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = []
-    monkeypatch.setattr(tuning, "train", lambda *args, **more: (trained.append(args), train(*args, **more))[1])
+    monkeypatch.setattr(trials, "train", lambda *args, **more: (trained.append(args), train(*args, **more))[1])
     space = {RATE: {"choices": [1e-9, 0.03]}}
     found = tune(data, tmp_path / "search", words=[*QUICK, f"{RATE}=1e-9"], space=space, trials=8)
     assert found.best.changes == {RATE: 0.03}
@@ -126,7 +127,7 @@ def test_a_bad_trial_is_stopped_early(data: Split, tmp_path: Path, monkeypatch: 
     epochs = []
     epoch = Trainer.epoch
     monkeypatch.setattr(Trainer, "epoch", lambda trainer, number: (epochs.append(number), epoch(trainer, number))[1])
-    monkeypatch.setattr("concf.experiments.study.COMPARED", 1)
+    monkeypatch.setattr("concf.experiments.study.FINISHED_BEFORE_PRUNING", 1)
     words = [*QUICK, "training.epochs=12", f"{RATE}=0.03"]
     found = tune(data, tmp_path / "search", words=words, space={RATE: {"choices": [0.03, 1e-9]}}, trials=6)
     bad = next(each for each in found.trials if each.changes == {RATE: 1e-9})
@@ -145,7 +146,7 @@ def test_none_is_stopped_before_enough_are_finished(whole: Tuning) -> None:
 
 def test_same_seed_same_trials(data: Split, whole: Tuning, tmp_path: Path) -> None:
     again = tune(data, tmp_path / "again", words=QUICK, space=RATES, trials=3)
-    assert told(again) == told(whole)[:3]
+    assert outcomes(again) == outcomes(whole)[:3]
     other = tune(data, tmp_path / "other", words=QUICK, space=RATES, trials=2, seed=1)
     assert other.trials[0].changes == whole.trials[0].changes
     assert other.trials[1].changes != whole.trials[1].changes
@@ -181,49 +182,47 @@ def test_a_killed_search_goes_on_to_the_same_end(folder: Path, data: Split, whol
     assert process.stdout is not None
     first = process.stdout.readline()
     process.send_signal(signal.SIGKILL)
-    said, noted = process.communicate(timeout=60)
-    assert (first, said, noted.startswith(b"note: only"), noted.count(b"\n")) == (b"ready\n", b"", True, 1)
+    out_, noted = process.communicate(timeout=60)
+    assert (first, out_, noted.startswith(b"note: only"), noted.count(b"\n")) == (b"ready\n", b"", True, 1)
     assert process.returncode == -signal.SIGKILL
-    assert [each.state.name for each in journal(out)] == ["COMPLETE", "COMPLETE", "RUNNING"]
+    assert [each.state.name for each in journal(out)] == ["COMPLETE", "COMPLETE"]  # the third was under way
     assert (out / BEST).exists()
     found = tune(data, out, words=QUICK, space=RATES, trials=5)
-    assert told(found) == told(whole)
+    assert outcomes(found) == outcomes(whole)
     assert len({json.dumps(each.changes) for each in found.trials}) == 5
-    after = journal(out)
-    assert [each.state.name for each in after] == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "COMPLETE", "COMPLETE"]
-    assert after[2].params == after[3].params  # the one that was killed, tried anew
+    assert [each.state.name for each in journal(out)] == ["COMPLETE"] * 5
 
 
 class Interrupted(Exception):
     """Stands for a process that ended there."""
 
 
-@pytest.mark.parametrize("moment", ["the preset was enqueued", "a trial was under way", "Optuna was not told yet"])
-def test_a_search_that_ended_at_any_moment_goes_on(
+@pytest.mark.parametrize("moment", ["it was being drawn", "it was under way", "it was not written yet"])
+def test_a_search_that_ended_at_any_moment_of_a_trial_goes_on(
     data: Split, whole: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     def end(*args: Any, **more: Any) -> None:
         raise Interrupted
 
     owner, name = {
-        "the preset was enqueued": (optuna.Study, "ask"),
-        "a trial was under way": (Trainer, "epoch"),
-        "Optuna was not told yet": (tuning, "tell"),
+        "it was being drawn": (optuna.Study, "ask"),
+        "it was under way": (Trainer, "epoch"),
+        "it was not written yet": (optuna.Study, "add_trial"),
     }[moment]
     out = tmp_path / "search"
-    for trials in (1, 2):
+    for number in (1, 2):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, end)
             with pytest.raises(Interrupted):
-                tune(data, out, words=QUICK, space=RATES, trials=trials)
-        with (out / STUDY).open("ab") as file:
-            file.write(b'{"op_code":9,"worker')  # a line cut short
-        (out / f"{STUDY}.lock").touch()
-        if moment != "Optuna was not told yet":
-            found = tune(data, out, words=QUICK, space=RATES, trials=trials)
-            assert told(found) == told(whole)[:trials]
-    found = tune(data, out, words=QUICK, space=RATES, trials=3)
-    assert told(found) == told(whole)[:3]
+                tune(data, out, words=QUICK, space=RATES, trials=number)
+        assert out.exists() == (number > 1)  # a search without a trial leaves nothing
+        if number > 1:
+            with (out / STUDY).open("ab") as file:
+                file.write(b'{"op_code":9,"worker')  # a line cut short
+            (out / f"{STUDY}.lock").touch()
+            (out / LOCK).touch()
+        found = tune(data, out, words=QUICK, space=RATES, trials=number)
+        assert outcomes(found) == outcomes(whole)[:number]
 
 
 def test_settings_that_refuse_and_losses_that_are_not_finite_end_their_trial_alone(data: Split, tmp_path: Path) -> None:
@@ -253,7 +252,7 @@ def test_the_test_part_is_not_touched(data: Split, whole: Tuning, tmp_path: Path
     shuffled = dataclasses.replace(data, interactions=dataclasses.replace(data.interactions, item=item))
     assert shuffled.hash != data.hash
     found = tune(shuffled, tmp_path / "search", words=QUICK, space=RATES, trials=3)
-    assert told(found) == told(whole)[:3]
+    assert outcomes(found) == outcomes(whole)[:3]
 
 
 def test_best_settings_are_read_by_train(concf: CLI, folder: Path, whole: Tuning, tmp_path: Path, data: Split) -> None:
@@ -307,35 +306,29 @@ def test_another_search_in_the_same_folder_is_refused(cli: CLI, folder: Path, wh
     narrow.write_text(WRITTEN.splitlines()[0])
     usual = ["--out", whole.folder, "--space", space, *SETS]
     before = {path.name: path.read_bytes() for path in whole.folder.iterdir()}
-    refused(cli("tune", other, *usual, "--trials", 9), "holds a search on another data set (")
-    refused(cli("tune", folder, *usual, "--space", narrow), "of another space (consensus.weight)")
-    refused(cli("tune", folder, *usual, "--seed", 1), "with another seed (0, not 1)")
-    refused(cli("tune", folder, *usual, "--preset", "paper"), "with another preset (reference, not paper)")
-    refused(cli("tune", folder, *usual, "--set", "training.epochs=7"), "from other settings (training.epochs)")
-    refused(cli("tune", folder, *usual, "--target", "bpr"), "with another target (consensus, not bpr)")
+    refused(cli("tune", other, *usual, "--trials", 9), "holds another search, whose split_hash is ")
+    refused(cli("tune", folder, *usual, "--space", narrow), "whose space.consensus.weight is ")
+    refused(cli("tune", folder, *usual, "--seed", 1), "whose seed is 0 and not 1. Continue with the same, or")
+    refused(cli("tune", folder, *usual, "--preset", "paper"), "whose preset is reference and not paper")
+    refused(cli("tune", folder, *usual, "--set", "training.epochs=7"), "whose settings.training.epochs is 6 and not 7")
+    refused(cli("tune", folder, *usual, "--target", "bpr"), "whose target is consensus and not bpr")
     refused(cli("tune", folder, *usual, "--trials", 5), "5 trials are done, no more were asked for. Try: --trials 10")
     assert {path.name: path.read_bytes() for path in whole.folder.iterdir()} == before
-    with (whole.folder / STUDY).open("ab") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        refused(cli("tune", folder, *usual, "--trials", 9), "another process is searching here")
+    with held(whole.folder / LOCK, "is searching here"):
+        refused(cli("tune", folder, *usual, "--trials", 9), "is searching here. Wait until it has ended, or stop it")
     refused(cli("tune", folder, "--out", tmp_path), "is neither empty nor a search; it is left alone")
 
 
-def test_damaged_files_are_named(data: Split, whole: Tuning, tmp_path: Path) -> None:
-    for name in (SEARCH, STUDY):
-        damaged = tmp_path / name
-        damaged.mkdir()
-        for path in whole.folder.iterdir():
-            (damaged / path.name).write_bytes(path.read_bytes())
-        (damaged / name).write_text("{not ours}\n" * 3)
-        with pytest.raises(DataError, match=f"{name}: damaged"):
-            tune(data, damaged, words=QUICK, space=RATES, trials=9)
+def test_a_damaged_journal_is_named(data: Split, tmp_path: Path) -> None:
+    (tmp_path / STUDY).write_text("{not ours}\n" * 3)
+    with pytest.raises(DataError, match=f"{STUDY}: damaged"):
+        tune(data, tmp_path, words=QUICK, space=RATES, trials=9)
 
 
 def test_what_is_printed(
     cli: CLI, folder: Path, whole: Tuning, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tuning, "ENOUGH", 3)
+    monkeypatch.setattr(tuning, "FINISHED_BEFORE_IMPORTANCE", 3)
     (tmp_path / "space.toml").write_text(WRITTEN)
     words = ("tune", folder, "--out", tmp_path / "search", "--space", tmp_path / "space.toml", *SETS, "--seconds", 1000)
     code, out, err = cli(*words, "--trials", 4)
@@ -343,7 +336,7 @@ def test_what_is_printed(
     assert "4 trials: 4 finished. The best 4 of the finished ones:" in out
     assert "validation R@5 of consensus" in out
     assert "the preset: learning_rate 0.01, weight 0.005" in out
-    assert "What decides who is among the best tenth (PED-ANOVA): " in out
+    assert "Importance for the best tenth of the trials (PED-ANOVA): " in out
     best = tmp_path / "search" / BEST
     assert f"Train with: concf train {folder} --config {best} --seed 0 --out RUN" in out
     code, out, err = cli(*words, "--trials", 5, "--json")
@@ -370,7 +363,7 @@ def test_time_that_is_over_and_ctrl_c(
 
     monkeypatch.setattr(Trainer, "epoch", interrupted)
     code, out, err = cli("tune", folder, "--out", tmp_path / "other", *SETS)
-    assert (code, out, err) == (130, "", "concf: stopped. Go on with the same command\n")
+    assert (code, out, err) == (130, "", "concf: stopped. The same command continues\n")
 
 
 def test_optuna_is_asked_for(cli: CLI, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

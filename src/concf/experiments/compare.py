@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
 from concf.experiments.contenders import contenders
-from concf.experiments.measure import Figures, measure_ahead
+from concf.experiments.measure import Figures, Measurements
 from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.table import Baseline, Candidate
+from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
-from concf.runtime.progress import working
 from concf.runtime.text_tables import short, words
 
 
@@ -30,17 +29,17 @@ class Entrant:
 
     settings: chosen on the first split's validation part
     edges:    the settings whose chosen value is the first or last of its grid
-    tests:    one dictionary of mean test figures a split
-    per_user: with a single split, "recall@50" -> [e]
+    tests:    the mean test figures of each split
+    per_user: with a single split, "recall@50" -> [e], the figure of each evaluated user
     """
 
     name: str
     settings: dict[str, Any]
     validation: float
     edges: list[str]
-    tests: list[dict[str, float]] = field(default_factory=list)
-    fit_seconds: list[float] = field(default_factory=list)
-    per_user: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    tests: list[dict[str, float]]
+    fit_seconds: list[float]
+    per_user: dict[str, NDArray[np.float64]]
 
     def mean(self, metric: str) -> float:
         """Over the splits."""
@@ -68,7 +67,7 @@ class Comparison:
     def p_values(self, metric: str, test: str = "t") -> list[float | None]:
         """Each entrant against the first, Holm-corrected: over splits, or over users if there is one split.
 
-        None for the first, and for a figure that single users do not have where there is one split.
+        None for the first, and with one split for figures that single users do not have, such as coverage.
         """
         if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
@@ -100,11 +99,11 @@ class Comparison:
                     "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
                     "std": {metric: entrant.std(metric) for metric in self.metrics},
-                    "p_against_first": {metric: p[metric][place] for metric in self.metrics},
+                    "p_against_first": {metric: p[metric][rank] for metric in self.metrics},
                     "fit_seconds": float(np.mean(entrant.fit_seconds)),
                     "splits": entrant.tests,
                 }
-                for place, entrant in enumerate(self.entrants)
+                for rank, entrant in enumerate(self.entrants)
             ],
         }
 
@@ -121,51 +120,38 @@ def compare(
     engine: str | None = None,
     workers: int | None = None,
 ) -> Comparison:
-    """Tune every model on the first split's validation part, hold the settings, test on every split.
+    """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
     models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
-    log:    JSON lines of what was measured; what stands there already is not run again
-    engine: processes or ray (see `executors`): what is independent is measured by several workers, with the same
-            result; None: one after the other, here. workers: how many; None: one for each core
+    log:    JSON lines of the measurements; what it holds already is not measured again
+    engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
+            after the other. workers: how many; None: one for each core
     """
     seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
-    entrants = models if isinstance(models, Mapping) else contenders(list(models))
+    candidates = models if isinstance(models, Mapping) else contenders(list(models))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
+    accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
-    if tune_on not in names or tune_on.partition("@")[0] not in ACCURACY or not entrants:
-        accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
-        raise ConfigError(f"cannot tune {list(entrants)} on {tune_on!r}; figures to tune on are {', '.join(accurate)}")
-    for model in entrants.values():
+    if tune_on not in accurate or not candidates:
+        raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; choose from {', '.join(accurate)}")
+    for model in candidates.values():
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
-    book = ResultsLog(Path(log) if log else None)
-    wanted = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
-    if engine is not None:
-        measure_ahead(entrants, splits, wanted, book, engine, workers)
-    done = []
-    with working("comparing", len(entrants) * (1 + seeds)) as advance:
-        for name, model in entrants.items():
-            entrant, chosen = _tuned(name, model, data, wanted, book)
-            advance(1)
-            for split in splits:
-                cell = _tested(name, chosen, split, wanted, book)
-                entrant.tests.append(cell["mean"])
-                entrant.fit_seconds.append(cell["fit_seconds"])
-                entrant.per_user = {metric: np.array(row) for metric, row in cell.get("per_user", {}).items()}
-                advance(1)
-            done.append(entrant)
-    done.sort(key=lambda entrant: -entrant.mean(tune_on))
+    figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
+    measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
+    entrants = _entrants(candidates, measurements, tune_on)
     return Comparison(
-        done, names, tune_on, [split.recipe.seed for split in splits], [split.hash for split in splits],
-        data.recipe.protocol.name, str(data.recipe.source["name"]), [len(split.evaluated) for split in splits],
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(measurements.splits),
+        [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
+        [len(split.evaluated) for split in splits],
     )  # fmt: skip
 
 
 def _splits(data: Split, seeds: int) -> list[Split]:
-    """The data set's own split and the next ones; the same split again would only look like evidence."""
+    """The data set's own split and those of the next seeds, which must differ: equal splits are no evidence."""
     splits = [data]
     if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
         splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
@@ -176,46 +162,42 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _tuned(name: str, model: Candidate, split: Split, wanted: Figures, book: ResultsLog) -> tuple[Entrant, Baseline]:
-    """The point of the grid with the best validation figure; the first of equals."""
-    tried: list[tuple[float, Baseline]] = []
-    points = list(model.settings())
-    with working(f"tuning {name}", len(points)) as advance:
-        for settings in points:
-            cell = wanted.found(name, settings, split, "valid", book)
-            cell = cell or wanted.add(name, settings, split, "valid", wanted.measure(settings, split, "valid"), book)
-            tried.append((cell["mean"][wanted.tune_on], settings))
-            advance(1)
-    value, best = max(tried, key=lambda pair: pair[0])
-    chosen = best.model_dump()
-    edges = [
-        setting for setting, values in model.grid.items()
-        if len(values) > 1 and chosen[setting] in (values[0], values[-1])
-    ]  # fmt: skip
-    return Entrant(name, chosen, value, edges), best
+def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str) -> list[Entrant]:
+    """Measure all grids on validation, then the chosen settings on test; without a grid both come of one fit."""
+    seeds = list(measurements.splits)
+    grids = {name: list(model.settings()) for name, model in candidates.items()}
+    single = [(name, grid[0], seed, "test") for name, grid in grids.items() if len(grid) == 1 for seed in seeds]
+    valid = [(name, settings, seeds[0], "valid") for name, grid in grids.items() for settings in grid]
+    measurements.measure([*valid, *single])
 
+    scores: dict[str, list[float]] = {name: [] for name in grids}
+    for each in valid:
+        scores[each[0]].append(measurements.get(*each)["mean"][tune_on])
+    chosen = {name: grid[int(np.argmax(scores[name]))] for name, grid in grids.items()}  # the first of equals
+    measurements.measure([(name, settings, seed, "test") for name, settings in chosen.items() for seed in seeds])
 
-def _tested(name: str, settings: Baseline, split: Split, wanted: Figures, book: ResultsLog) -> dict[str, Any]:
-    cell = wanted.found(name, settings, split, "test", book)
-    return cell or wanted.add(name, settings, split, "test", wanted.measure(settings, split, "test"), book)
+    entrants = []
+    for name, settings in chosen.items():
+        values, cells = settings.model_dump(), [measurements.get(name, settings, seed, "test") for seed in seeds]
+        grid = {key: tried for key, tried in candidates[name].grid.items() if len(tried) > 1}
+        edges = [key for key, tried in grid.items() if values[key] in (tried[0], tried[-1])]
+        entrants.append(Entrant(
+            name, values, max(scores[name]), edges, [cell["mean"] for cell in cells],
+            [cell["fit_seconds"] for cell in cells],
+            {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
+        ))  # fmt: skip
+    return entrants
 
 
 def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str], list[list[str]]]:
-    """Header and rows: mean ± spread of each metric, the first's p, seconds to fit, the chosen settings."""
-    report = comparison.as_dict(test)
-    header = [
-        "model",
-        *map(short, comparison.metrics),
-        f"p ({short(comparison.tuned_on)})",
-        "fit s",
-        "settings",
-    ]
+    """Header and rows: mean ± standard deviation of each metric, p against the first, seconds to fit, settings."""
+    header = ["model", *map(short, comparison.metrics), f"p ({short(comparison.tuned_on)})", "fit s", "settings"]
     rows = []
-    for model in report["models"]:
-        figures = [f"{model['mean'][m]:.4f} ± {model['std'][m]:.4f}" for m in comparison.metrics]
+    for model in comparison.as_dict(test)["models"]:
+        figures = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
         p = model["p_against_first"][comparison.tuned_on]
-        rows.append(
-            [model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}",
-             words(model["settings"], model["at_grid_edge"])]
-        )  # fmt: skip
+        settings = words(model["settings"], model["at_grid_edge"])
+        rows.append([
+            model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}", settings,
+        ])  # fmt: skip
     return header, rows

@@ -1,140 +1,107 @@
-"""The measurements of a comparison: what each is known by, and all that are independent by several workers."""
+"""The measurements of a comparison, each a cell of a log: fits on a training part, evaluated on validation or test."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.contenders import Trained
 from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.table import Baseline, Candidate
-from concf.runtime.executors import execute
+from concf.model.baselines.table import Baseline
+from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
 
-A_GPU = 6  # runs that share a card well
+Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}}
+Wanted = tuple[str, Baseline, int, str]  # name of the model, settings, seed of the split, valid or test
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What is measured: validation by one figure, test by all; keep_users: the figures of single users, too."""
+    """What is measured: validation by one figure, test by all. keep_users: the figures of single users, too."""
 
     tune_on: str
     at: tuple[int, ...]
     metrics: tuple[str, ...]
     keep_users: bool
 
-    def found(self, name: str, settings: Baseline, split: Split, on: str, book: ResultsLog) -> dict[str, Any] | None:
-        """The cell, if it was measured."""
-        cell = book.find(self._key(name, settings, split, on))
-        if cell is None or (on == "valid" and self.tune_on not in cell["mean"]):
-            return None
-        return None if on == "test" and self.keep_users and "per_user" not in cell else cell
-
-    def add(
-        self, name: str, settings: Baseline, split: Split, on: str, cell: dict[str, Any], book: ResultsLog
-    ) -> dict[str, Any]:
-        """Take down a cell; other validation figures of the same settings stay beside it."""
-        key = self._key(name, settings, split, on)
-        known = (book.find(key) or {"mean": {}})["mean"] if on == "valid" else {}
-        return book.add(key, cell | {"mean": known | cell["mean"]})
-
-    def _key(self, name: str, settings: Baseline, split: Split, on: str) -> dict[str, Any]:
-        key: dict[str, Any] = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": on}
-        if on == "valid":
-            key |= {"without": "train"}  # what was left out of lists; older versions left out the test part too
-        if on == "test":
-            key |= {"at": list(self.at), "metrics": list(self.metrics), "seed": split.recipe.seed}
-        return key
-
-    def measure(self, settings: Baseline, split: Split, on: str) -> dict[str, Any]:
-        """Fit on the training part, and evaluate."""
-        begin = time.perf_counter()
-        if isinstance(settings, Trained):
-            fitted = settings.fit_split(split)
-        else:
-            fitted = settings.fit(split.train, seed=split.recipe.seed)
-        seconds = time.perf_counter() - begin
+    def measure(self, fitted: Any, split: Split, on: str) -> Cell:
+        """Evaluate a fitted model."""
         if on == "valid":
             metric, _, n = self.tune_on.partition("@")
-            value = evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()[self.tune_on]
-            return {"mean": {self.tune_on: value}, "fit_seconds": seconds}
+            return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()}
         result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics)
         users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}}
-        return {"mean": result.means(), "fit_seconds": seconds} | (users if self.keep_users else {})
+        return {"mean": result.means()} | (users if self.keep_users else {})
 
 
 @dataclass(frozen=True)
-class Job:
-    """Measurements of a split that one worker makes, because they come of one fit: (model, settings, on) each."""
+class Fit:
+    """Fits a model once, and measures all that is wanted of it; a run of ConCF holds several models."""
 
-    seed: int
-    cells: tuple[tuple[str, Baseline, str], ...]
+    figures: Figures
+    splits: dict[int, Split]  # by seed
 
-
-@dataclass
-class Measuring:
-    """Makes the measurements of a job; it is given the first split, and divides it anew where another is asked for."""
-
-    data: Split
-    wanted: Figures
-
-    def __call__(self, job: Job) -> list[dict[str, Any]]:
+    def __call__(self, job: Sequence[Wanted]) -> list[Cell]:
         """A cell for each."""
-        if job.seed not in self._splits:
-            self._splits.clear()  # one is enough: jobs come split by split
-            self._splits[job.seed] = self.data.with_seed(job.seed)
-        split = self._splits[job.seed]
-        return [self.wanted.measure(settings, split, on) for _, settings, on in job.cells]
-
-    @cached_property
-    def _splits(self) -> dict[int, Split]:
-        return {self.data.recipe.seed: self.data}
-
-
-def measure_ahead(
-    entrants: Mapping[str, Candidate], splits: Sequence[Split], wanted: Figures, book: ResultsLog, engine: str,
-    workers: int | None = None,
-) -> None:  # fmt: skip
-    """Put every cell of a comparison into the book: first what depends on nothing, then the tests of what was chosen.
-
-    What has no settings to choose is tested in the first round.
-    """
-    first, later = [], []
-    points = {name: list(model.settings()) for name, model in entrants.items()}
-    for name, tried in points.items():
-        first += [(name, settings, splits[0], "valid") for settings in tried]
-        if len(tried) == 1:
-            first += [(name, tried[0], split, "test") for split in splits]
-    _measure(first, splits, wanted, book, engine, workers)
-    for name, tried in points.items():
-        if len(tried) > 1:
-            cells = [wanted.found(name, settings, splits[0], "valid", book) or {} for settings in tried]
-            best = max(range(len(tried)), key=lambda place: cells[place]["mean"][wanted.tune_on])
-            later += [(name, tried[best], split, "test") for split in splits]
-    _measure(later, splits, wanted, book, engine, workers)
+        _, settings, seed, _ = job[0]
+        split, begin = self.splits[seed], time.perf_counter()
+        fitted = settings.train(split) if isinstance(settings, Trained) else settings.fit(split.train, seed=seed)
+        seconds = {"fit_seconds": time.perf_counter() - begin}
+        cells = []
+        for _, each, _, on in job:
+            model = each.recommender(fitted) if isinstance(each, Trained) else fitted
+            cells.append(self.figures.measure(model, split, on) | seconds)
+        return cells
 
 
-def _measure(
-    cells: list[tuple[str, Baseline, Split, str]], splits: Sequence[Split], wanted: Figures, book: ResultsLog,
-    engine: str, workers: int | None,
-) -> None:  # fmt: skip
-    jobs: dict[Any, list[tuple[str, Baseline, str]]] = {}
-    for name, settings, split, on in cells:
-        if wanted.found(name, settings, split, on, book) is None:
-            run = settings.preset if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
-            jobs.setdefault((split.recipe.seed, run), []).append((name, settings, on))
-    by_seed = {split.recipe.seed: split for split in splits}
-    asked = [Job(seed, tuple(each)) for (seed, _), each in sorted(jobs.items(), key=lambda job: job[0][0])]
-    gpus = 1 / A_GPU if any(isinstance(settings, Trained) for _, settings, _, _ in cells) else 0.0
-    work = Measuring(replace(splits[0]), wanted)  # without the matrices that it has made by now
-    with working("measuring", len(asked)) as advance, closing(execute(work, asked, engine, workers, gpus)) as measured:
-        for job, future in measured:
-            for (name, settings, on), cell in zip(job.cells, future.result(), strict=True):
-                wanted.add(name, settings, by_seed[job.seed], on, cell, book)
-            advance(1)
+class Measurements:
+    """The cells of a comparison. engine, workers: who measures what the log does not have, see `executors`."""
+
+    def __init__(
+        self, figures: Figures, splits: Sequence[Split], log: ResultsLog, engine: str | None, workers: int | None
+    ) -> None:
+        self.figures, self.log, self.engine, self.workers = figures, log, engine, workers
+        self.splits = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
+
+    def measure(self, wanted: Iterable[Wanted]) -> None:
+        """Add to the log what it does not have. What comes of one fit is measured by one worker."""
+        fits: dict[Any, list[Wanted]] = {}
+        for each in wanted:
+            name, settings, seed, _ = each
+            if self.find(*each) is None:
+                run = settings.preset if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
+                fits.setdefault((seed, run), []).append(each)
+        jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
+        gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
+        executed = execute(Fit(self.figures, self.splits), jobs, self.engine, self.workers, gpus)
+        with working("measuring", len(jobs)) as advance, closing(executed):
+            for job, future in executed:
+                for each, cell in zip(job, future.result(), strict=True):
+                    key = self._key(*each)
+                    known = (self.log.find(key) or {"mean": {}})["mean"]  # other validation figures of these settings
+                    self.log.add(key, cell | {"mean": known | cell["mean"]})
+                advance(1)
+
+    def find(self, name: str, settings: Baseline, seed: int, on: str) -> Cell | None:
+        """The cell, if the log has it with all the figures."""
+        cell = self.log.find(self._key(name, settings, seed, on))
+        if cell is None or (on == "valid" and self.figures.tune_on not in cell["mean"]):
+            return None
+        return None if on == "test" and self.figures.keep_users and "per_user" not in cell else cell
+
+    def get(self, name: str, settings: Baseline, seed: int, on: str) -> Cell:
+        """The cell, which was measured."""
+        cell = self.find(name, settings, seed, on)
+        assert cell is not None
+        return cell
+
+    def _key(self, name: str, settings: Baseline, seed: int, on: str) -> dict[str, Any]:
+        key = {"model": name, "settings": settings.model_dump(), "split": self.splits[seed].hash, "on": on}
+        if on == "valid":
+            return key | {"without": "train"}  # the part that is left out of the lists
+        return key | {"at": list(self.figures.at), "metrics": list(self.figures.metrics), "seed": seed}

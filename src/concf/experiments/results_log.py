@@ -1,8 +1,9 @@
-"""Measured cells as JSON lines: what stands there is not measured again."""
+"""Measured cells as JSON lines: what the file holds is not measured again."""
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from concf.runtime.provenance import provenance
 
 
 class ResultsLog:
-    """A file of cells, each with the `key` that says what was measured; a line cut short by a kill is passed over.
+    """A file of cells, each with the `key` that says what was measured; a line cut short by a kill is skipped.
 
-    option: the option of the command line that names the file, for what is said when it cannot be used
+    path: None keeps the cells in memory only
+    option: the command-line option that names the file, for error messages
     """
 
     def __init__(self, path: Path | None, option: str = "--log") -> None:
@@ -23,22 +25,15 @@ class ResultsLog:
             self._read(path, option)
 
     def _read(self, path: Path, option: str) -> None:
-        try:
+        lines = []
+        with suppress(OSError, UnicodeDecodeError):
             lines = path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path}: not a log of measurements ({type(error).__name__}). Choose another {option}"
-            ) from None
         for line in lines:
-            try:
+            with suppress(ValueError, KeyError, TypeError):
                 cell = json.loads(line)
                 self.cells[self._name(cell["key"])] = cell
-            except (ValueError, KeyError, TypeError):
-                continue
-        if lines and not self.cells:
-            raise DataError(
-                f"{path}: holds something else than measurements; it is left alone. Choose another {option}"
-            )
+        if not self.cells and (path.is_dir() or path.stat().st_size):
+            raise DataError(f"{path}: not a log of measurements; it is left alone. Choose another {option}")
 
     @staticmethod
     def _name(key: dict[str, Any]) -> str:
@@ -49,14 +44,14 @@ class ResultsLog:
         return self.cells.get(self._name(key))
 
     def add(self, key: dict[str, Any], cell: dict[str, Any]) -> dict[str, Any]:
-        """Take down a cell, with where it comes from unless it says so itself."""
+        """Write a cell, with its provenance unless it has its own."""
         cell = {"key": key, **cell}
         self.cells[self._name(key)] = cell
         if self.path is not None:
             line = json.dumps({"provenance": provenance()} | cell, separators=(",", ":"))
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.path.open("a+b") as out:  # one write a line, after the end of any line cut short
+                with self.path.open("a+b") as out:  # one write for a line, after the end of any line cut short
                     if out.tell():
                         out.seek(-1, 2)
                         line = line if out.read(1) == b"\n" else "\n" + line

@@ -2,185 +2,151 @@
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import Field, ValidationError
-
 from concf.errors import ConfigError
-from concf.runtime.settings import Settings, read_toml
+from concf.runtime.settings import read_toml
 from concf.training.config.settings import ConCFSettings
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
+    Space = dict[str, BaseDistribution]  # by the full name of a setting
+
 DEFAULT_SPACE: dict[str, dict[str, Any]] = {
-    "training.learning_rate": {"low": 1e-3, "high": 3e-2, "log": True},  # how far a step goes
-    "training.weight_decay": {"low": 1e-7, "high": 1e-3, "log": True},  # how strongly parameters are drawn to 0
-    "consensus.weight": {"low": 1e-3, "high": 1e-1, "log": True},  # alpha: how loud the consensus target is
-    "consensus.temperature": {"low": 3.0, "high": 30.0, "log": True},  # T: how much the top counts
-    "consensus.consistency_temperature": {"low": 10.0, "high": 1000.0, "log": True},  # T_c: how little a jump costs
-    "consensus.every": {"choices": [5, 10, 20]},  # p: epochs between two rankings
-    "model.dimensions": {"choices": [32, 64, 128]},  # of an embedding
-    "model.dropout": {"low": 0.0, "high": 0.5},  # of the MLP
+    "training.learning_rate": {"low": 1e-3, "high": 3e-2, "log": True},
+    "training.weight_decay": {"low": 1e-7, "high": 1e-3, "log": True},
+    "consensus.weight": {"low": 1e-3, "high": 1e-1, "log": True},  # alpha
+    "consensus.temperature": {"low": 3.0, "high": 30.0, "log": True},  # T
+    "consensus.consistency_temperature": {"low": 10.0, "high": 1000.0, "log": True},  # T_c
+    "consensus.every": {"choices": [5, 10, 20]},  # p
+    "model.dimensions": {"choices": [32, 64, 128]},
+    "model.dropout": {"low": 0.0, "high": 0.5},
 }
-MEASURE = ("training.metric", "training.watch")  # figures of different ones cannot be compared
+METRIC_SETTINGS = ("training.metric", "training.watch")  # trials are compared by them
 EXAMPLE = "{ low = 0.001, high = 0.03, log = true } or { choices = [32, 64] }"
 
 
-class Range(Settings):
-    """Numbers from low to high, both included; log: drawn evenly in the logarithm; step: only low + k step."""
-
-    low: float
-    high: float
-    log: bool = False
-    step: float | None = Field(None, gt=0)
-
-    def holds(self, value: Any) -> bool:
-        """Whether the value is one of them."""
-        if not isinstance(value, int | float) or not self.low <= value <= self.high:
-            return False
-        steps = 0.0 if self.step is None else (value - self.low) / self.step
-        return abs(steps - round(steps)) < 1e-8
-
-    def distribution(self, name: str) -> BaseDistribution:
-        """For Optuna; of whole numbers where the setting is one."""
-        from optuna.distributions import FloatDistribution, IntDistribution
-
-        kinds = {LEAVES[name], *get_args(LEAVES[name])}
-        if not kinds & {int, float}:
-            raise ValueError("it is no number: name its choices")
-        if int not in kinds:
-            return FloatDistribution(self.low, self.high, log=self.log, step=self.step)
-        low, high, step = (int(value) for value in (self.low, self.high, self.step or 1))
-        if (low, high, step) != (self.low, self.high, self.step or 1):
-            raise ValueError("expected whole numbers")
-        return IntDistribution(low, high, log=self.log, step=step)
-
-
-class Choices(Settings):
-    """A few values; the text none where a setting may be none."""
-
-    choices: tuple[bool | int | float | str, ...] = Field(min_length=1)
-
-    def holds(self, value: Any) -> bool:
-        """Whether the value is one of them."""
-        return value in self.choices
-
-    def distribution(self, name: str) -> BaseDistribution:  # noqa: ARG002
-        """For Optuna."""
-        from optuna.distributions import CategoricalDistribution
-
-        return CategoricalDistribution(self.choices)
-
-
-Space = dict[str, Range | Choices]
-
-
 def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The default without what is fixed, or does nothing: consensus for one head alone, dropout without the MLP.
+    """The default space without the settings that are fixed or have no effect.
 
-    A re-ranker does not weigh consistency.
+    A single head has no consensus, a re-ranker no consistency, and only the MLP has dropout.
     """
-    idle = () if base.several else tuple(name for name in DEFAULT_SPACE if name.startswith("consensus."))
-    idle = idle if base.model.encoder == "mlp" else (*idle, "model.dropout")
-    idle = (*idle, "consensus.consistency_temperature") if base.consensus.rerank else idle
-    return {name: each for name, each in DEFAULT_SPACE.items() if name not in fixed and name not in idle}
+    unused = set(fixed)
+    if not base.several:
+        unused |= {name for name in DEFAULT_SPACE if name.startswith("consensus.")}
+    if base.consensus.rerank:
+        unused.add("consensus.consistency_temperature")
+    if base.model.encoder != "mlp":
+        unused.add("model.dropout")
+    return {name: each for name, each in DEFAULT_SPACE.items() if name not in unused}
 
 
 def read_space(space: Mapping[str, Any] | str | Path) -> Space:
-    """A space from its file, or from a mapping of full names or nested ones; one that makes no sense is refused."""
-    if not isinstance(space, Mapping):
-        space = read_toml(Path(space))
-    found = {name: _entry(name, value) for name, value in flat(space, leaf=_is_entry).items()}
-    if not found:
+    """A space from a TOML file, or from a mapping with full or nested names; errors name the setting."""
+    entries = space if isinstance(space, Mapping) else read_toml(Path(space))
+    read = {name: _distribution(name, entry) for name, entry in flat(entries, leaf=_is_entry).items()}
+    if not read:
         raise ConfigError(f"the space is empty: name settings, each as {EXAMPLE}")
-    return found
+    return read
 
 
 def _is_entry(value: Mapping[str, Any]) -> bool:
     return bool({"low", "high", "choices"} & set(value))
 
 
-def _entry(name: str, value: Any) -> Range | Choices:
-    if name not in LEAVES:
+def _distribution(name: str, entry: Any) -> BaseDistribution:
+    if name not in SETTINGS:
         group = name.partition(".")[0]
-        near = [each for each in LEAVES if each.startswith(f"{group}.")] or sorted(
-            {each.partition(".")[0] for each in LEAVES}
-        )
+        near = [each for each in SETTINGS if each.startswith(f"{group}.")]
+        near = near or sorted({each.partition(".")[0] for each in SETTINGS})
         raise ConfigError(f"the space names an unknown setting {name!r}; there are {', '.join(near)}")
-    if name in MEASURE:
-        raise ConfigError(f"{name} cannot be searched: it is what trials are compared by")
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"space: {name} = {value!r}: expected {EXAMPLE}")
+    if name in METRIC_SETTINGS:
+        raise ConfigError(f"{name} cannot be searched: trials are compared by it")
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"space: {name} = {entry!r}: expected {EXAMPLE}")
     try:
-        entry: Range | Choices = Choices(**value) if "choices" in value else Range(**value)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            entry.distribution(name)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise ConfigError(f"space: {name}: {problem['loc'][0]}: {problem['msg']}; expected {EXAMPLE}") from None
-    except (ValueError, UserWarning) as error:
-        raise ConfigError(f"space: {name}: {error}") from None
-    return entry
+            return _make(SETTINGS[name], **entry)
+    except (ValueError, TypeError, UserWarning) as error:
+        raise ConfigError(f"space: {name}: {error}; expected {EXAMPLE}") from None
 
 
-def _leaves(kind: Any, before: str = "") -> dict[str, Any]:
+def _make(setting: Any, **entry: Any) -> BaseDistribution:
+    """Optuna's distribution for a setting of that type: of integers where the type has them."""
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if "choices" in entry:
+        return CategoricalDistribution(**entry)
+    types = {setting, *get_args(setting)}
+    if not types & {int, float}:
+        raise ValueError("it is not a number, so list its choices")
+    if int not in types:
+        return FloatDistribution(**entry)
+    if any(value != int(value) for value in entry.values()):
+        raise ValueError("it takes whole numbers")
+    whole: dict[str, Any] = {name: value if name == "log" else int(value) for name, value in entry.items()}
+    return IntDistribution(**whole)
+
+
+def contains(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether the value can be drawn."""
+    from optuna.trial import create_trial
+
+    try:
+        create_trial(value=0.0, params={"": value}, distributions={"": distribution})
+    except ValueError:
+        return False
+    return True
+
+
+def _settings(kind: Any, before: str = "") -> dict[str, Any]:
     """Full name -> type, of every setting."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     for name, field in kind.model_fields.items():
-        nested = hasattr(field.annotation, "model_fields")
-        found |= _leaves(field.annotation, f"{before}{name}.") if nested else {before + name: field.annotation}
-    return found
+        group = hasattr(field.annotation, "model_fields")
+        types |= _settings(field.annotation, f"{before}{name}.") if group else {before + name: field.annotation}
+    return types
 
 
-LEAVES = _leaves(ConCFSettings)
+SETTINGS = _settings(ConCFSettings)
 
 
-def flat(settings: Mapping[str, Any], before: str = "", leaf: Any = lambda _: False) -> dict[str, Any]:
+def flat(
+    settings: Mapping[str, Any], before: str = "", leaf: Callable[[Mapping[str, Any]], bool] = lambda _: False
+) -> dict[str, Any]:
     """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}; a mapping that is a `leaf` stays whole."""
-    found: dict[str, Any] = {}
+    names: dict[str, Any] = {}
     for name, value in settings.items():
         deeper = isinstance(value, Mapping) and not leaf(value)
-        found |= flat(value, f"{before}{name}.", leaf) if deeper else {before + name: value}
-    return found
+        names |= flat(value, f"{before}{name}.", leaf) if deeper else {before + name: value}
+    return names
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{"consensus.weight": 0} -> {"consensus": {"weight": 0}}."""
-    found: dict[str, Any] = {}
+    groups: dict[str, Any] = {}
     for name, value in settings.items():
         group, dot, rest = name.partition(".")
         if dot:
-            found.setdefault(group, {})[rest] = value
+            groups.setdefault(group, {})[rest] = value
         else:
-            found[name] = value
-    return found
+            groups[name] = value
+    return groups
 
 
 def differences(settings: ConCFSettings, other: ConCFSettings) -> dict[str, Any]:
-    """Full name -> value, of the settings that the other has otherwise."""
-    there = flat(other.model_dump())
-    return {name: value for name, value in flat(settings.model_dump()).items() if value != there[name]}
+    """Full name -> value, of the settings that differ from the other's."""
+    theirs = flat(other.model_dump())
+    return {name: value for name, value in flat(settings.model_dump()).items() if value != theirs[name]}
 
 
 def as_toml(settings: Mapping[str, Any]) -> str:
-    """Nested settings as the file that `choose_settings` reads; None as "none"."""
-    lines = [f"{name} = {_word(value)}" for name, value in settings.items() if not isinstance(value, Mapping)]
-    for name, table in settings.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{name}]", *(f"{each} = {_word(value)}" for each, value in table.items())]
-    return "\n".join(lines) + "\n"
+    """Settings by their full names as the file that `choose_settings` reads; None as "none"."""
+    import tomli_w
 
-
-def _word(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_word, value))}]"
-    if isinstance(value, float):
-        return repr(value)
-    text = json.dumps("none" if value is None else value, ensure_ascii=False)  # as TOML writes text, true and 1
-    return text.replace("\x7f", "\\u007f")
+    return tomli_w.dumps(nested({name: "none" if value is None else value for name, value in settings.items()}))

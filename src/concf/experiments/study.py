@@ -1,133 +1,106 @@
-"""A search as a folder: what is searched, Optuna's journal of the trials, the best settings. No pickle, no database."""
+"""The folder of a search: what is searched, Optuna's journal of the trials, and the best settings."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from concf.errors import ConfigError, DataError
 from concf.experiments.search_space import flat
-from concf.runtime.files import is_partial, new_file
-from concf.runtime.locks import lock
+from concf.runtime.files import new_file
+from concf.runtime.locks import held
 from concf.runtime.provenance import provenance
 
 if TYPE_CHECKING:
     import optuna
-    from optuna.trial import FrozenTrial
+    from optuna.storages import BaseStorage
 
-SEARCH, STUDY, BEST = "tune.json", "study.jsonl", "best.toml"
-NAME = "concf"  # of the one study in the journal
-OUTCOME = "outcome"  # what a trial came to, written in one piece before Optuna is told
-STATES = {"finished": "COMPLETE", "stopped": "PRUNED", "refused": "PRUNED", "failed": "FAIL"}  # ours -> Optuna's
-COMPARED = 5  # finished trials before one may be stopped
+STUDY, BEST, LOCK = "study.jsonl", "best.toml", "tune.lock"
+NAME = "concf"  # of the only study in the journal
+FINISHED_BEFORE_PRUNING = 5  # trials
 
 
-def tried(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials that came to an end of their own, in order; those that were killed did not."""
-    return [
-        each for each in study.get_trials(deepcopy=False) if each.state.is_finished() and OUTCOME in each.user_attrs
-    ]
+def new_study(storage: BaseStorage | None = None) -> optuna.Study:
+    """An empty study, in memory unless a storage is given, which prunes trials below the median of the others."""
+    import optuna
 
-
-def tell(study: optuna.Study, number: int, outcome: Mapping[str, Any]) -> None:
-    """End a trial."""
-    from optuna.trial import TrialState
-
-    figure = outcome["validation"] if outcome["state"] == "finished" else None
-    study.tell(number, figure, TrialState[STATES[outcome["state"]]])
-
-
-def median_pruner() -> optuna.pruners.BasePruner:
-    """Ends a trial that is worse than half of the finished ones were at that epoch."""
-    from optuna.pruners import MedianPruner
-
-    return MedianPruner(n_startup_trials=COMPARED)
+    pruner = optuna.pruners.MedianPruner(n_startup_trials=FINISHED_BEFORE_PRUNING)
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # Optuna announces every new study
+    try:
+        return optuna.create_study(storage=storage, study_name=NAME, direction="maximize", pruner=pruner)
+    finally:
+        optuna.logging.set_verbosity(verbosity)
 
 
 class SearchFolder:
-    """`tune.json` (what is searched), `study.jsonl` (Optuna's journal of the trials) and `best.toml`."""
+    """`study.jsonl` (Optuna's journal: what is searched, and the trials) and `best.toml`.
+
+    about: what tells another search apart from this one; it must survive JSON
+    """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path, self.about = path, about
 
     @contextmanager
     def study(self) -> Iterator[optuna.Study]:
-        """The trials so far, for one process at a time; the system frees the file however that ends."""
-        from optuna import logging
-
-        self._begin_or_compare()
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity(logging.WARNING)
+        """The trials so far, for one process at a time. A search that ends without any trial leaves nothing."""
+        journal, is_empty = self.path / STUDY, False
+        if not self._is_ours():
+            raise ConfigError(f"{self.path}: is neither empty nor a search; it is left alone. Choose another --out")
+        self.path.mkdir(parents=True, exist_ok=True)
         try:
-            with (self.path / STUDY).open("ab") as held:
-                if not lock(held):
-                    raise ConfigError(f"{self.path}: another process is searching here. Choose another --out")
-                held.truncate((self.path / STUDY).read_bytes().rfind(b"\n") + 1)  # a line that was cut short
-                yield self._open()
+            with held(self.path / LOCK, "is searching here"):
+                study = self._load(journal.absolute())
+                try:
+                    yield study
+                finally:
+                    is_empty = not study.get_trials(deepcopy=False)
         finally:
-            logging.set_verbosity(verbosity)
+            if is_empty:
+                journal.unlink()
+                self.path.rmdir()
 
-    def _open(self) -> optuna.Study:
+    def _is_ours(self) -> bool:
+        """Whether the folder is new, empty but for a lock, or holds a search."""
+        if not self.path.is_dir():
+            return not self.path.exists()
+        return (self.path / STUDY).is_file() or all(each.name == LOCK for each in self.path.iterdir())
+
+    def _load(self, path: Path) -> optuna.Study:
         import optuna
         from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock, JournalStorage
 
-        path = self.path.absolute() / STUDY
         path.with_name(f"{STUDY}.lock").unlink(missing_ok=True)  # of a process that was killed
-        begun = path.stat().st_size > 0
+        with path.open("ab") as journal:
+            journal.truncate(path.read_bytes().rfind(b"\n") + 1)  # a line that was cut short
         try:
             storage = JournalStorage(JournalFileBackend(str(path), JournalFileOpenLock(str(path))))
-            if not begun:
-                optuna.create_study(storage=storage, study_name=NAME, direction="maximize")
-            study = optuna.load_study(storage=storage, study_name=NAME, pruner=median_pruner())
-            for each in study.get_trials(states=(optuna.trial.TrialState.RUNNING,)):  # killed: it is tried anew
-                tell(study, each.number, each.user_attrs.get(OUTCOME, {"state": "failed"}))
+            if storage.get_all_studies():
+                study = optuna.load_study(storage=storage, study_name=NAME)
+            else:
+                study = new_study(storage)
+            if study.get_trials(deepcopy=False):
+                self._compare(study.user_attrs["about"])
+            else:
+                study.set_user_attr("about", self.about)
+                study.set_user_attr("provenance", provenance())
         except (ValueError, KeyError, AssertionError) as error:
             raise DataError(f"{path}: damaged ({type(error).__name__}). Choose another --out") from None
         return study
 
-    def _begin_or_compare(self) -> None:
-        path = self.path / SEARCH
-        if not path.is_file():
-            self._refuse_occupied()
-            with new_file(path) as fresh:
-                fresh.write_text(json.dumps(self.about | {"provenance": provenance()}, indent=2) + "\n", "utf-8")
-            return
-        try:
-            before = {"at_once": 1} | dict(json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}: damaged ({type(error).__name__}). Choose another --out") from None
-        for name, now in self.about.items():
-            if before.get(name) != now:
-                other = _other(name, before.get(name), now)
-                raise ConfigError(f"{self.path}: holds a search {other}. Go on with the same, or choose another --out")
-
-    def _refuse_occupied(self) -> None:
-        known = self.path / SEARCH
-        ours = self.path.is_dir() and all(is_partial(each, known) for each in self.path.iterdir())
-        if self.path.exists() and not ours:
-            raise ConfigError(f"{self.path}: is neither empty nor a search; it is left alone. Choose another --out")
+    def _compare(self, about: dict[str, Any]) -> None:
+        there, here = flat(about), flat(self.about)
+        for name in there | here:
+            if there.get(name) != here.get(name):
+                raise ConfigError(
+                    f"{self.path}: holds another search, whose {name} is {there.get(name)} and not {here.get(name)}. "
+                    "Continue with the same, or choose another --out"
+                )
 
     def write_best(self, text: str) -> None:
-        """Best settings take the place of those before."""
+        """Replace `best.toml`."""
         with new_file(self.path / BEST) as fresh:
             fresh.write_text(text, encoding="utf-8")
-
-    def remove(self) -> None:
-        """Take back a search that has not begun."""
-        for name in (SEARCH, STUDY):
-            (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.path.rmdir()
-
-
-def _other(name: str, before: Any, now: Any) -> str:
-    """How it is another search, in words."""
-    if name in ("settings", "space") and isinstance(before, dict):
-        old, new = (flat(each) if name == "settings" else each for each in (before, now))
-        changed = ", ".join(each for each in old | new if old.get(each) != new.get(each))
-        return f"{'from other settings' if name == 'settings' else 'of another space'} ({changed})"
-    words = {"split_hash": "on another data set", "format": "in another format", "at_once": "with other rounds"}
-    return f"{words.get(name, f'with another {name}')} ({str(before)[:16]}, not {str(now)[:16]})"

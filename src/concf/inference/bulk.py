@@ -1,7 +1,7 @@
-"""Lists for everyone by several workers: a folder of Parquet files that holds the rows of the plain path, in its order.
+"""Lists for everyone by several workers: a folder of Parquet files with the rows of a single process, in their order.
 
-A part is named by its first user, written beside and renamed. A worker that dies leaves no part half written, and
-whoever does its part again writes the same file: nothing is lost, nothing is doubled.
+A part is named by its first user, and renamed when it is complete. A worker that dies leaves no part half written, and
+the worker that repeats its part writes the same file: nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from concf.runtime.arguments import check_count
 from concf.runtime.executors import execute
 from concf.runtime.files import new_file, new_folder
 
-PARTS = 64  # at least, where there are as many blocks of users: the last to be done should not be long alone
+PARTS = 64  # at least, if there are as many blocks of users, so that all workers are busy until the end
 ROWS = 1 << 18  # of a part, at most, give or take a block
 
 
 @dataclass(frozen=True)
 class Part:
-    """The users from a position up to another."""
+    """The users with rows from `begin` up to `end`."""
 
     begin: int
     end: int
 
     @property
     def name(self) -> str:
-        """Of its file; in the order of names parts are in the order of users."""
+        """Of its file; the order of names is the order of users."""
         return f"users-{self.begin:012d}.parquet"
 
 
@@ -42,18 +42,18 @@ MARKER = Part(0, 0).name  # every such folder has a first part
 
 
 def parts_of(users: int, block: int, k: int) -> list[Part]:
-    """Parts of whole blocks, as the plain path takes users: then the very same sums are made. One if there are none."""
+    """Parts of whole blocks, so that scores are the very sums of a single process; one part if there are no users."""
     wanted = max(1, min(users // PARTS, ROWS // k))
     size = -(-wanted // block) * block
     return [Part(begin, min(begin + size, users)) for begin in range(0, max(users, 1), size)]
 
 
-Asked = tuple[Part, Sequence[Any] | None]  # and the ids of its users; None where everyone is asked for
+Job = tuple[Part, Sequence[Any] | None]  # and the ids of its users; None: those of the run
 
 
 @dataclass
 class Lists:
-    """Writes a part's lists; gives the number of rows. A worker's own copy loads the run with its first part."""
+    """Writes the lists of a part, and returns the number of rows. A worker loads the run with its first part."""
 
     run: Path
     data: Path | None
@@ -65,16 +65,16 @@ class Lists:
     def model(self) -> Recommender:
         """The run."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConcfWarning)  # what there is to say of it was said before any worker
+            warnings.simplefilter("ignore", ConcfWarning)  # `write_lists` has warned before there were workers
             return Recommender.load(self.run, self.data)
 
-    def __call__(self, asked: Asked) -> int:
+    def __call__(self, job: Job) -> int:
         """Write it."""
         import pyarrow.parquet as pq
 
-        part, named = asked
-        users = self.model.user_ids.values[part.begin : part.end] if named is None else named
-        with warnings.catch_warnings():  # what there is to note, `write_lists` has noted
+        part, ids = job
+        users = self.model.user_ids.values[part.begin : part.end] if ids is None else ids
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConcfWarning)
             tables = self.model.stream(users, self.k, **self.options)
         first, rows = next(tables), 0
@@ -99,12 +99,12 @@ def write_lists(
     advance: Callable[[int], None] = lambda _: None,
     **options: Any,
 ) -> int:
-    """Lists of `users`, or of everyone, as a folder of Parquet files; gives the number of rows.
+    """Write the lists of `users`, or of everyone, as a folder of Parquet files; returns the number of rows.
 
     users: ids, all integers or all text
     run, out, data: paths that every worker can reach: with a cluster of several machines, on storage that they share
     engine, workers: see `executors`. parts: see `parts_of`. advance: called with the number of users of a part
-    model: the run, if it is loaded already
+    model: the run, if it is already loaded
     options: as of `Recommender.stream`
     """
     out, run = Path(out).absolute(), Path(run).absolute()
@@ -112,7 +112,7 @@ def write_lists(
         raise ConfigError(f"--out {out}: an engine writes a folder; choose a name without an ending, as {out.stem}")
     data = None if data is None else Path(data).absolute()
     k, model = check_count("k", k), model or Recommender.load(run, data)
-    model.stream(users, k, **options)  # what is wrong or to be noted is said once, before there are workers
+    model.stream(users, k, **options)  # errors and warnings come once, before there are workers
     parts = parts or parts_of(len(model.user_ids if users is None else users), model.ranker.block(), k)
     del model
     rows = {}
@@ -128,7 +128,7 @@ def write_lists(
 
 
 def _tidy(folder: Path, rows: dict[str, int]) -> None:
-    """Leave the parts alone there, without what dead workers had begun; each must have its rows."""
+    """Remove all but the parts, such as the files of dead workers, and check the number of rows of each part."""
     import pyarrow.parquet as pq
 
     for path in folder.iterdir():

@@ -15,18 +15,18 @@ from concf.errors import ConfigError
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
     models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
-    seeds: Annotated[int, typer.Option(min=1, help="Splits: the data set's own seed and the next ones.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
-    tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings (default: the first metric at the greatest length).")] = None,
-    test: Annotated[str, typer.Option(help="Significance: t or wilcoxon, paired, Holm-corrected.")] = "t",
-    log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a killed comparison goes on from there.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table there as Markdown: a .md file.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Measure by several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="one after the other")] = None,
+    tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings.", show_default="the first metric at the greatest length")] = None,
+    test: Annotated[str, typer.Option(help="Paired test of significance, Holm-corrected: t or wilcoxon.")] = "t",
+    log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Tune baselines on validation, test them on several splits, and show who is better and how surely.
+    """Tune models on validation, test them on several splits, and show which are better, with significance.
 
     `concf compare data/citeulike --models popularity,itemknn,ease,rp3beta,ials --seeds 5`
     """
