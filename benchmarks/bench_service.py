@@ -121,7 +121,7 @@ def beside_enemies(port: int, users: list[Any], seconds: float, right: dict[str,
 def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from concf.inference.recommender import Recommender
     from concf.service.answers import user_list
-    from concf.service.engine import Served
+    from concf.service.loading import Served
 
     model = Recommender.load(folder, frame="arrays")
     ids = model.user_ids.values

@@ -23,8 +23,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
 from concf.service.app import create_app
-from concf.service.engine import Limits, Service
-from concf.service.loading import Loader
+from concf.service.limits import Limits
+from concf.service.loading import Loader, Service
 from concf.training.checkpoint import RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run, make_model

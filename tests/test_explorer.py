@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from pydantic import TypeAdapter
 from scipy.sparse import csr_array
 from small_run import SMALL
 
@@ -21,8 +22,9 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
 from concf.service.app import create_app
-from concf.service.engine import Limits, Served, Service
-from concf.service.explorer.routes import Explored, Facts, FoundItems, FoundUsers
+from concf.service.explorer.schemas import Facts, FoundItems, FoundUsers, View
+from concf.service.limits import Limits
+from concf.service.loading import Served, Service
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run
 from concf.training.train import train
@@ -63,7 +65,7 @@ class Asked:
     def view(self, path: str, **body: Any) -> dict[str, Any]:
         status, said = self(path, **body)
         assert status == 200, said
-        assert Explored(**said).model_dump() == said  # the form that is documented, and no more
+        assert TypeAdapter(View).validate_python(said) == said  # the form that is documented, and no more
         return dict(said)
 
 
@@ -129,8 +131,8 @@ def parts(asked: Asked, user: Any) -> tuple[set[Any], set[Any]]:
 
 
 def votes_of(view: dict[str, Any]) -> dict[Any, list[dict[str, Any]]]:
-    found = {each["item"]: each["votes"] for each in (*view["consensus"]["items"], *view["others"])}
-    assert len(found) == len(view["consensus"]["items"]) + len(view["others"])  # each item once
+    found = {each["item"]: each["votes"] for each in (*view["consensus"]["items"], *view["other_items"])}
+    assert len(found) == len(view["consensus"]["items"]) + len(view["other_items"])  # each item once
     assert found.keys() == {item["item"] for each in (*view["lists"], view["consensus"]) for item in each["items"]}
     return found
 
@@ -239,7 +241,7 @@ def test_one_head_has_no_consensus(alone: Asked) -> None:
     for view in (alone.view("/explore/3?k=4"), alone.view("/explore", history=[1, 2])):
         assert view["consensus"] is None
         assert view["note"] is None
-        assert view["others"] == []
+        assert view["other_items"] == []
         assert [each["by"] for each in view["lists"]] == ["bpr"]
     assert pairs(alone.view("/explore/3?k=4")["lists"][0]) == recommended(alone, 3, 4)
     _, facts = alone("/run")
@@ -253,8 +255,8 @@ def test_a_run_that_kept_no_votes_says_so(numbered: Asked) -> None:
         best.votes = {}
     bare = loaded(Asked({"bare": run}))
     view = bare.view(f"/explore/{users_of(bare)[0]}")
-    assert "kept no votes" in view["note"]
-    assert view["others"] == []
+    assert "no stored votes" in view["note"]
+    assert view["other_items"] == []
     assert all(item["votes"] == [] for item in view["consensus"]["items"])
     assert pairs(view["consensus"])[0] == pairs(numbered.view(f"/explore/{users_of(bare)[0]}")["consensus"])[0]
 
@@ -279,14 +281,14 @@ def test_a_history_is_told_the_newest_first(numbered: Asked) -> None:
 def test_facts(numbered: Asked) -> None:
     _, said = numbered("/run")
     run, data = numbered.model.run, numbered.model.run.data.interactions
-    assert Facts(**said).model_dump() == said
+    assert TypeAdapter(Facts).validate_python(said) == said
     assert (said["users"], said["items"], said["interactions"]) == (data.n_users, data.n_items, len(data))
     assert said["heads"] == list(run.model.names)
     assert said["voters"] == [name for name in said["heads"] if name != NON_VOTING]
     assert said["validation"] == {name: run.best[name].validation for name in run.rows()}
     assert said["limits"] == {"k": 200, "history": 10_000}
     assert (said["user_ids"], said["titles"], said["has_consensus"]) == ("integers", True, True)
-    assert (said["consistency"], said["temperature"], said["places"]) == (100.0, 10.0, 8)
+    assert (said["consistency_temperature"], said["temperature"], said["top_k"]) == (100.0, 10.0, 8)
 
 
 def test_titles_go_with_items_as_they_are(numbered: Asked) -> None:
@@ -300,7 +302,7 @@ def test_searches(numbered: Asked, named: Asked) -> None:
     def items(words: str, limit: int = 20) -> list[Any]:
         status, said = numbered(f"/items?q={quote(words)}&limit={limit}")
         assert status == 200
-        assert FoundItems(**said).model_dump() == said
+        assert TypeAdapter(FoundItems).validate_python(said) == said
         return [each["item"] for each in said["items"]]
 
     assert set(items("CAFE")) == {497, 494}
@@ -311,10 +313,10 @@ def test_searches(numbered: Asked, named: Asked) -> None:
     assert {str(item)[:2] for item in items("49", 3)} == {"49"}
     assert 449 in items("49")  # within an id, after those that begin so
     assert items("449")[0] == 449
-    used = [each["users"] for each in numbered("/items")[1]["items"]]
+    used = [each["n_users"] for each in numbered("/items")[1]["items"]]
     assert used == sorted(used, reverse=True)
     _, said = named(f"/users?q={quote('zoe, 1')}&limit=100")
-    assert FoundUsers(**said).model_dump() == said
+    assert TypeAdapter(FoundUsers).validate_python(said) == said
     assert {each["user"] for each in said["users"]} == {user for user in users_of(named) if user.startswith("Zoë, 1")}
     drawn = [each["user"] for each in named("/users?random=true&limit=7")[1]["users"]]
     assert len(set(drawn)) == 7 <= len(users_of(named))

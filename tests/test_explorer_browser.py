@@ -133,7 +133,7 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
         assert same == [str(item["item"])] * shown
         links = page.run("return document.querySelectorAll('.links path').length")
         assert links == shown - 1
-        both = (*view["consensus"]["items"], *view["others"])
+        both = (*view["consensus"]["items"], *view["other_items"])
         (votes,) = [each["votes"] for each in both if each["item"] == item["item"]]
         cards = page.run("return [...document.querySelectorAll('#votes .card')].map((card) => card.innerText)")
         for card, vote in zip(cards, votes, strict=True):
@@ -155,10 +155,10 @@ def test_colours_say_how_steady_or_who(page: Page) -> None:
     user = page.ask("/users?limit=2")["users"][1]["user"]
     page.open(f"#user={user}")
     kinds = "return [...document.querySelectorAll('.agreed .row .cells span')].map((each) => each.className)"
-    assert set(page.run(kinds)) <= {"s1", "s2", "s3", "s4", "s5", "unsaid"}
-    assert "moved over time" in page.text("#legend")
+    assert set(page.run(kinds)) <= {"s1", "s2", "s3", "s4", "s5", "no-vote"}
+    assert "varied over time" in page.text("#legend")
     page.click("input[value=heads]")
-    assert set(page.run(kinds)) <= {*(f"h{place}" for place in range(8)), "unsaid"}
+    assert set(page.run(kinds)) <= {*(f"h{place}" for place in range(8)), "no-vote"}
     assert all(head in page.text("#legend") for head in page.ask("/run")["voters"])
     assert "colour=heads" in page.hash()
 
@@ -181,7 +181,7 @@ def test_held_out_items_are_hits(page: Page) -> None:
         item["held_out"] for each in listed for item in each["items"]
     )
     held = sum(item["held_out"] for item in view["history"])
-    assert page.run("return document.querySelectorAll('#history .kept-back li').length") == min(held, 11)
+    assert page.run("return document.querySelectorAll('#history .held-out li').length") == min(held, 11)
 
 
 def test_a_history_is_built_by_hand(page: Page) -> None:

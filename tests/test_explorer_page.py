@@ -39,8 +39,8 @@ def test_a_search_finds_what_a_loop_finds(rows: list[tuple[str, str | None, int]
 
     def order(place: int) -> tuple[Any, ...]:
         titled = bool(words) and all(any(each.startswith(word) for each in titles[place]) for word in words)
-        begins = simple(rows[place][0]).startswith(text) or titled
-        exact = simple(rows[place][0]) == text
+        begins = ids[place].startswith(text) or titled
+        exact = ids[place] == text
         return (not begins, not exact, -weight[place]) if begins else (True,)
 
     may = (

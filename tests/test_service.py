@@ -12,9 +12,9 @@ import pytest
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.errors import ConcfError
-from concf.service.engine import Limits, Service
-from concf.service.explorer.pages import POLICY
-from concf.service.loading import Loader
+from concf.service.explorer.routes import POLICY
+from concf.service.limits import Limits
+from concf.service.loading import Loader, Service
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 JSON = {"content-type": "application/json"}
@@ -64,7 +64,7 @@ def client(service: Service) -> Iterator[Client]:
         ("/nothing", 404, "not_found"),
         ("/Health", 404, "not_found"),
         ("/health/", 404, "not_found"),
-        ("/explorer/../engine.py", 404, "not_found"),
+        ("/explorer/../routes.py", 404, "not_found"),
         ("/explorer/nothing.js", 404, "not_found"),
         ("/redoc", 404, "not_found"),
     ],
@@ -179,7 +179,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: Client) -> None:
 
 
 def test_more_requests_than_may_be_at_a_time_are_sent_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.swift.AT_ONCE", 0)  # so that they wait for a thread
+    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)  # so that they wait for a thread
     answers = client.together(["/recommend/1?by=bpr"] * 9)
     assert sorted({answer.status_code for answer in answers}) == [200, 503]
     assert [answer.status_code for answer in answers].count(200) == LIMITS.in_flight
@@ -245,14 +245,12 @@ def test_the_document_says_limits_and_token(service: Service) -> None:
     one = document["paths"]["/recommend/{user}"]["get"]
     assert next(each for each in one["parameters"] if each["name"] == "k")["schema"]["maximum"] == LIMITS.k
     parts = document["components"]["schemas"]
-    assert parts["ForUsers"]["properties"]["users"]["maxItems"] == LIMITS.users
-    assert parts["ForHistory"]["properties"]["history"]["maxItems"] == LIMITS.history
-    assert parts["ForHistories"]["properties"]["histories"]["maxProperties"] == LIMITS.users
+    assert parts["UsersRequest"]["properties"]["users"]["maxItems"] == LIMITS.users
+    assert parts["HistoryRequest"]["properties"]["history"]["maxItems"] == LIMITS.history
+    assert parts["HistoriesRequest"]["properties"]["histories"]["maxProperties"] == LIMITS.users
     assert one["security"] == [{"token": []}]
     assert document["paths"]["/health"]["get"]["security"] == []
-    assert all(
-        "Refusal" in json.dumps(one["responses"][status]) for status in ("400", "401", "404", "413", "422", "503")
-    )
+    assert all("Error" in json.dumps(one["responses"][status]) for status in ("400", "401", "404", "413", "422", "503"))
 
 
 def test_alive_before_it_is_ready() -> None:

@@ -224,7 +224,7 @@ def test_sighup_reads_the_folder_again_or_refuses(server: Process, home: Path) -
     described = (home / "run.json").read_text()
     (home / "run.json").write_text("{")
     server.process.send_signal(signal.SIGHUP)
-    server.until_said("refused, and goes on with the run it has")
+    server.until_said("reload refused, still serving the old run")
     assert httpx.get(f"{url}/recommend/3").json() == before
     (home / "run.json").write_text(described)
     server.process.send_signal(signal.SIGHUP)

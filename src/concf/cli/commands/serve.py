@@ -47,8 +47,8 @@ def serve(
         if find_spec(library) is None:
             raise MissingExtraError(library, "serve", "concf serve")
     from concf.inference.titles import Catalogue
-    from concf.service.engine import Limits, Service
-    from concf.service.loading import Loader
+    from concf.service.limits import Limits
+    from concf.service.loading import Loader, Service
     from concf.service.server import Listening
     from concf.service.server import serve as serve_run
 
