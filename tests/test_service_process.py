@@ -1,4 +1,4 @@
-"""A real server: its line, its signals, its connections, and what it is told on the command line."""
+"""A real server process: its output, signals, connections and command line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SOON = 60.0  # on a loaded machine
 
 
 class Process:
-    """`concf serve`, when it says that it is ready."""
+    """`concf serve`, once it has printed that it is ready."""
 
     def __init__(self, *words: object, **environment: str) -> None:
-        self.said: list[str] = []
+        self.stderr: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "concf", "serve", *map(str, words), "--port", "0"], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
@@ -38,15 +38,15 @@ class Process:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         found = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
-        assert found, self.said
+        assert found, self.stderr
         self.folder, self.url, self.port = found[1], found[2], int(found[3])
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
-        self.said.extend(iter(self.process.stderr.readline, ""))
+        self.stderr.extend(iter(self.process.stderr.readline, ""))
 
-    def until_said(self, words: str) -> None:
-        wait_until(lambda: any(words in line for line in self.said))
+    def until_printed(self, words: str) -> None:
+        wait_until(lambda: any(words in line for line in self.stderr))
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
@@ -97,7 +97,7 @@ def server(home: Path) -> Iterator[Process]:
 def test_it_says_where_it_listens_and_warns_of_no_token(server: Process, home: Path) -> None:
     assert server.folder == str(home)
     assert server.port > 0
-    assert "0.0.0.0 without a token" in server.said[0]
+    assert "0.0.0.0 without a token" in server.stderr[0]
     answer = httpx.get(f"http://127.0.0.1:{server.port}/recommend/3?k=4").json()
     wanted = loaded(home).model.recommender.recommend(3, 4, frame="polars")
     assert [each["item"] for each in answer["items"]] == wanted["item_id"].to_list()
@@ -152,21 +152,28 @@ def test_a_body_of_many_pieces_is_refused_when_it_is_too_large(server: Process) 
     assert (status, said["error"]["kind"]) == (413, "too_large")
 
 
-def test_more_connections_than_there_may_be_are_sent_away(home: Path) -> None:
+@pytest.fixture(scope="module")
+def locked(home: Path) -> Iterator[Process]:
+    """With a token from the environment, and few connections that stay open for long."""
+    limits = ("--max-connections", 5, "--head-seconds", SOON, "--idle-seconds", int(SOON))
+    with serving(home, *limits, CONCF_TOKEN="s3cret\n") as server:
+        yield server
+
+
+def test_too_many_connections_are_refused(locked: Process) -> None:
     busy = {"kind": "busy", "message": "5 connections are open; try again in a moment", "where": None}
-    with serving(home, "--max-connections", 5, "--head-seconds", SOON, "--idle-seconds", int(SOON)) as server:
-        with ExitStack() as opened:
-            first = [opened.enter_context(server.connect()) for _ in range(5)]
-            for each in first:  # an answer shows that it was let in, and it stays open
-                each.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert each.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
-            for _ in range(10):
-                with server.connect() as more:
-                    assert received(more) == (503, {"error": busy})  # a connection that is reset has no answer
-            first[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            while first[0].recv(1 << 16):
-                pass  # what was let in is answered all the while
-        wait_until(lambda: _status(server) == 200)
+    with ExitStack() as opened:
+        first = [opened.enter_context(locked.connect()) for _ in range(5)]
+        for each in first:  # an answer shows that it was accepted, and it stays open
+            each.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert each.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        for _ in range(10):
+            with locked.connect() as more:
+                assert received(more) == (503, {"error": busy})  # a connection that is reset has no answer
+        first[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        while first[0].recv(1 << 16):
+            pass  # accepted connections are answered all the while
+    wait_until(lambda: _status(locked) == 200)
 
 
 def _status(server: Process) -> int:
@@ -224,11 +231,11 @@ def test_sighup_reads_the_folder_again_or_refuses(server: Process, home: Path) -
     described = (home / "run.json").read_text()
     (home / "run.json").write_text("{")
     server.process.send_signal(signal.SIGHUP)
-    server.until_said("reload refused, still serving the old run")
+    server.until_printed("reload refused, still serving the old run")
     assert httpx.get(f"{url}/recommend/3").json() == before
     (home / "run.json").write_text(described)
     server.process.send_signal(signal.SIGHUP)
-    server.until_said(f"concf: serving {home}, version")
+    server.until_printed(f"concf: serving {home}, version")
     assert httpx.get(f"{url}/recommend/3").json() == before
 
 
@@ -252,13 +259,13 @@ def test_a_request_under_way_is_answered_before_the_end(server: Process) -> None
     assert server.process.wait(SOON) == 0
 
 
-def test_with_a_token_from_the_environment_and_ctrl_c(home: Path) -> None:
-    with serving(home, CONCF_TOKEN="s3cret\n") as server:
-        assert server.url.startswith("http://127.0.0.1:")
-        assert not [line for line in server.said if "warning" in line]
-        assert httpx.get(f"{server.url}/recommend/3").status_code == 401
-        assert httpx.get(f"{server.url}/recommend/3", headers={"authorization": "Bearer s3cret"}).status_code == 200
-        assert server.end(signal.SIGINT) == 0
+def test_with_a_token_from_the_environment_and_ctrl_c(locked: Process) -> None:
+    """The last test of this server."""
+    assert locked.url.startswith("http://127.0.0.1:")
+    assert not [line for line in locked.stderr if "warning" in line]
+    assert httpx.get(f"{locked.url}/recommend/3").status_code == 401
+    assert httpx.get(f"{locked.url}/recommend/3", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    assert locked.end(signal.SIGINT) == 0
 
 
 @pytest.fixture

@@ -170,7 +170,7 @@ class Explorer:
         """The items that a user has used: newest first where the log has times, else in the order of ids."""
         log, rows = self.run.data.interactions, self.recommender.viewed
         pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
-        items: Indices = log.item[pairs]
+        items = log.item[pairs]
         if log.timestamp is not None:
             items = items[np.argsort(-log.timestamp[pairs], kind="stable")]
         return list(items.tolist())

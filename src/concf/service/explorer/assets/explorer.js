@@ -18,8 +18,6 @@ const lists = new Lists(at("lists"), (item, chosen) => {
   if (shown) explain(at("votes"), item, view, facts, () => { lists.choose(null); at("lists").focus({ preventScroll: true }); });
 });
 
-// ---- the address
-
 function read(hash) {
   const parts = new Map(hash.slice(1).split("&").filter(Boolean).map((part) => [part.split("=", 1)[0], part.slice(part.indexOf("=") + 1)]));
   const ids = parts.has("history") ? parts.get("history").split(",").filter(Boolean).map(decoded) : null;
@@ -51,8 +49,6 @@ function go(change, how = "pushState") {
   if (written(state) !== location.hash) history[how](null, "", written(state));
   refresh(change.history ? PAUSE : 0);
 }
-
-// ---- requests
 
 function refresh(pause = 0) {
   clearTimeout(timer);
@@ -109,7 +105,7 @@ combobox(at("user"), at("user-options"), {
   search: async (text, signal) => (await request(`users?${words(text)}`, { signal })).users
     .map(({ user, n_items: items }) => ({ id: String(user), name: String(user), detail: count(items, "item") })),
   choose: ({ id }) => go({ user: id, history: null }),
-  failed: (error) => showError(error),
+  failed: showError,
 });
 
 combobox(at("item"), at("item-options"), {
@@ -122,10 +118,8 @@ combobox(at("item"), at("item-options"), {
     at("item").value = "";
     go({ history: [...new Set([...(state.history ?? []), id])] });
   },
-  failed: (error) => showError(error),
+  failed: showError,
 });
-
-// ---- showing
 
 function showControls() {
   const own = state.history !== null;
@@ -142,9 +136,7 @@ function showControls() {
 }
 
 function showView() {
-  if (view && state.history === null) showHistory(view.history, false);
-  else if (view) showHistory(view.history, true);
-  else if (state.history === null) showHistory([], false);
+  if (view || state.history === null) showHistory(view?.history ?? [], state.history !== null);
   const ignored = view?.unknown_items?.length ? `: ${view.unknown_items.join(", ")}` : "";
   at("note").textContent = (view?.note ?? "") + ignored;
   at("note").hidden = !view?.note;
@@ -180,7 +172,8 @@ function showFacts() {
   const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "interactions"], [facts.heads.length, "heads"]]
     .map(([value, name]) => make("div", {}, make("dt", {}, name), make("dd", {}, value.toLocaleString("en"))));
   figures.unshift(make("div", { class: "wide" }, make("dt", {}, "run"), make("dd", {}, facts.name)));
-  const best = [["consensus", facts.validation.consensus], [facts.best_head, facts.validation[facts.best_head]]].filter(([, value]) => value !== undefined);
+  const head = facts.best_head, objective = facts.objectives[head];
+  const best = [["consensus", facts.validation.consensus], [objective === head ? head : `${head} (${objective})`, facts.validation[head]]].filter(([, value]) => value !== undefined);
   figures.push(make("div", { class: "wide", title: "on validation" }, make("dt", {}, facts.metric),
     make("dd", {}, best.map(([name, value]) => `${name} ${value.toFixed(3)}`).join(" · "))));
   at("facts").replaceChildren(...figures);
@@ -195,8 +188,6 @@ function showError(error) {
   if (error?.status === 503) setTimeout(retry, NOT_READY); // the run is being loaded
   at("message").querySelector("p").textContent = error?.message ?? "";
 }
-
-// ---- start
 
 async function begin() {
   retry = begin;

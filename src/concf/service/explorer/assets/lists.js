@@ -73,14 +73,14 @@ export class Lists {
   }
 
   #head(list) {
-    const index = this.facts.heads.indexOf(list.by);
+    const index = this.facts.heads.indexOf(list.by), objective = this.facts.objectives[list.by];
     const nonVoting = this.view.consensus && !this.facts.voters.includes(list.by);
     const about = [list.by === this.facts.best_head ? "best head" : "", nonVoting ? "does not vote" : ""].filter(Boolean).join(", ");
     const header = make("header", {},
       make("h3", { id: `list-${index}` },
         make("span", { class: `letter ${this.colour === "heads" && !nonVoting ? `h${index % 8}` : ""}` }, letter(index)),
         make("span", { class: "name" }, list.by)),
-      this.facts.objectives[list.by] === list.by ? null : make("p", { title: this.facts.objectives[list.by] }, this.facts.objectives[list.by]),
+      objective === list.by ? null : make("p", { class: "objective", title: objective }, objective),
       this.#figure(list.by, about));
     return this.#list(list.by, header, list.items, () => []);
   }

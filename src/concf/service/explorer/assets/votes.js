@@ -35,7 +35,8 @@ function sentences(item, agreed, votes, view, facts) {
 function card(by, vote, listed, facts) {
   const rank = vote?.rank ?? listed?.rank, spread = vote ? deviation(vote.C, facts) : null;
   const consistency = spread === null ? "" : ` + C ${figure(vote.C)}`;
-  const why = !vote ? (listed ? `score ${listed.score.toPrecision(4)}` : "") : vote.vote > 0 ? `R ${figure(vote.R)}${consistency}` : "no vote";
+  const factor = vote ? vote.vote / (vote.R + vote.C) : 1, weight = vote?.vote > 0 && Math.abs(factor - 1) > 0.005 ? `, weight ${figure(factor)}` : "";
+  const why = !vote ? (listed ? `score ${listed.score.toPrecision(4)}` : "") : vote.vote > 0 ? `R ${figure(vote.R)}${consistency}${weight}` : "no vote";
   const how = spread === null ? "" : `varied by ± ${spread < 9.95 ? spread.toFixed(1) : Math.round(spread)}`;
   return make("div", { class: "card" },
     make("h3", {}, `${letter(facts.heads.indexOf(by))} ${by}`),
