@@ -129,9 +129,9 @@ def segment(identity: Any) -> str:
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
     """(status, kind) of an error, whose shape is checked."""
-    said = answer.json()
+    body = answer.json()
     assert answer.headers["content-type"] == "application/json"
-    assert set(said) == {"error"}
-    assert set(said["error"]) == {"kind", "message", "where"}
-    assert said["error"]["message"]
-    return answer.status_code, said["error"]["kind"]
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"kind", "message", "where"}
+    assert body["error"]["message"]
+    return answer.status_code, body["error"]["kind"]

@@ -37,9 +37,9 @@ class Process:
         threading.Thread(target=self._listen, daemon=True).start()
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
-        assert found, self.stderr
-        self.folder, self.url, self.port = found[1], found[2], int(found[3])
+        match = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
+        assert match, self.stderr
+        self.folder, self.url, self.port = match[1], match[2], int(match[3])
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
@@ -129,11 +129,11 @@ def test_what_is_no_request_is_told_so_and_the_connection_closed(
         except (BrokenPipeError, ConnectionResetError):
             assert status == 431  # it was closed while more came
         try:
-            found, said = received(connection)
+            code, body = received(connection)
         except ConnectionResetError:
             assert status == 431
             return
-    assert (found, said["error"]["kind"]) == (status, kind)
+    assert (code, body["error"]["kind"]) == (status, kind)
 
 
 def test_a_connection_that_is_not_used_is_closed(server: Process) -> None:
@@ -148,8 +148,8 @@ def test_a_body_of_many_pieces_is_refused_when_it_is_too_large(server: Process) 
         piece = b"10000\r\n" + b" " * (1 << 16) + b"\r\n"
         for _ in range(20):
             connection.sendall(piece)
-        status, said = received(connection)
-    assert (status, said["error"]["kind"]) == (413, "too_large")
+        status, body = received(connection)
+    assert (status, body["error"]["kind"]) == (413, "too_large")
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +198,10 @@ def test_runs_change_under_load_and_no_request_is_lost(server: Process, home: Pa
             while not done.is_set():
                 place = turn % 10
                 answer = client.get(f"/recommend/{place // 2}?k=12&by={('consensus', 'bpr')[place % 2]}")
-                found = [each["item"] for each in answer.json()["items"]] if answer.status_code == 200 else answer.text
-                which = [found == each[place] for each in right]
+                items = [each["item"] for each in answer.json()["items"]] if answer.status_code == 200 else answer.text
+                which = [items == each[place] for each in right]
                 if True not in which:
-                    wrong.append(found)
+                    wrong.append(items)
                 for run, same in enumerate(which):
                     answered[run] += same
                 turn += 1
@@ -252,9 +252,9 @@ def test_a_request_under_way_is_answered_before_the_end(server: Process) -> None
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         connection.sendall(b": [3]}")
-        status, said = received(connection)
+        status, body = received(connection)
         assert status == 200
-        assert said["lists"][0]["user"] == 3
+        assert body["lists"][0]["user"] == 3
         assert idle.recv(1) == b""
     assert server.process.wait(SOON) == 0
 
@@ -277,7 +277,7 @@ def words(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{tmp}/nothing --port 0", "not a run"),
         ("{run} --port 99999", "--port"),
@@ -289,15 +289,17 @@ def words(tmp_path: Path) -> dict[str, Path]:
         ("{run} --port 0 --token-file {tmp}/odd", "expected a token"),
         ("{run} --port 0 --catalogue {tmp}/none.csv", "no such file"),
         ("{run} --port 0 --catalogue {tmp}/items.csv", "no column for the item"),
-        ("{run} --port 0 --catalogue-item x", "say --catalogue too"),
+        ("{run} --port 0 --catalogue-item x", "give --catalogue too"),
         ("{run} --port 0 --data {tmp}", "not a prepared data set"),
     ],
 )
-def test_a_mistake_on_the_command_line_ends_in_words(concf: CLI, words: dict[str, Path], line: str, said: str) -> None:
+def test_a_command_line_mistake_ends_in_words(
+    concf: CLI, words: dict[str, Path], line: str, message: str
+) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     code, _, err = concf("serve", *line.format(**words).split())
     assert code == 2
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 

@@ -152,9 +152,9 @@ def test_reloads_come_one_after_the_other() -> None:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
-        found = Loader()(folder, version)
+        served = Loader()(folder, version)
         at_work -= 1
-        return found
+        return served
 
     service = Service(load, run_folder())
     service.reload()
@@ -170,7 +170,9 @@ def test_a_first_run_that_cannot_be_served_leaves_the_service_without(tmp_path: 
     service = Service(Loader(), tmp_path)
     with pytest.raises(ConcfError, match="not a run"):
         service.reload()
-    assert (service.ready, service.version) == (False, 0)
+    assert service.version == 0
+    with pytest.raises(ConcfError, match="being loaded"):
+        _ = service.model
 
 
 def test_whatever_goes_wrong_with_another_run_the_old_one_stays() -> None:

@@ -65,10 +65,10 @@ async def _few_threads(_app: FastAPI) -> AsyncIterator[None]:
 
 
 def _add_limits(document: dict[str, Any], limits: Limits) -> None:
-    parameters = [each for operation in _operations(document) for each in operation.get("parameters", ())]
-    for parameter in parameters:
-        if parameter["name"] == "k":
-            parameter["schema"]["maximum"] = limits.k
+    for operation in (each for operations in document["paths"].values() for each in operations.values()):
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] == "k":
+                parameter["schema"]["maximum"] = limits.k
     for schema in document["components"]["schemas"].values():
         for name, part in schema.get("properties", {}).items():
             if name == "k":
@@ -85,7 +85,3 @@ def _add_token(document: dict[str, Any]) -> None:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             operation["security"] = [] if path in OPEN else [{"token": []}]
-
-
-def _operations(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [operation for operations in document["paths"].values() for operation in operations.values()]

@@ -117,11 +117,6 @@ class Service:
         self._model: Served | None = None
 
     @property
-    def ready(self) -> bool:
-        """Whether requests can be answered."""
-        return self._model is not None and not self.closing
-
-    @property
     def version(self) -> int:
         """The version of the run; 0 before the first."""
         return 0 if self._model is None else self._model.version

@@ -116,11 +116,11 @@ def operating(service: Service, metrics: Metrics) -> APIRouter:
     one_at_a_time = CapacityLimiter(1)
 
     @routes.get("/health", summary="Whether the process is alive")
-    async def health() -> schemas.Alive:
+    async def health() -> schemas.Status:
         return {"status": "alive"}
 
     @routes.get("/ready", summary="Whether a run is served")
-    async def ready() -> schemas.Ready:
+    async def ready() -> schemas.Status:
         if service.closing:
             raise Problem(503, "not_ready", "the service is shutting down")
         return {"status": "ready", "run": service.model.name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import (
     BaseModel,
@@ -140,17 +140,11 @@ class Explanation(TypedDict):
     heads: list[HeadVote]
 
 
-class Alive(TypedDict):
-    """The process is alive."""
+class Status(TypedDict):
+    """The state of the service. run: the name of the run, once it is served"""
 
-    status: Literal["alive"]
-
-
-class Ready(TypedDict):
-    """A run is served."""
-
-    status: Literal["ready"]
-    run: str
+    status: Literal["alive", "ready"]
+    run: NotRequired[str]
 
 
 class Reloaded(TypedDict):

@@ -58,8 +58,11 @@ def data(service: Service) -> APIRouter:
         indices = explorer.items.find(q, limit)
         ids, counts = explorer.recommender.item_ids.values[indices].tolist(), explorer.popularity[indices].tolist()
         title = explorer.served.titles.get
-        found = zip(ids, counts, strict=True)
-        return {"items": [{"item": item, "title": title(item), "n_users": count} for item, count in found]}
+        return {
+            "items": [
+                {"item": item, "title": title(item), "n_users": count} for item, count in zip(ids, counts, strict=True)
+            ]
+        }
 
     @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every head")
     def explore(

@@ -92,13 +92,6 @@ class View(TypedDict):
     other_items: list[OtherItem]
 
 
-class ViewLimits(TypedDict):
-    """The limits that the page keeps to."""
-
-    k: int
-    history: int
-
-
 class Facts(TypedDict):
     """The run that is served. objectives: head -> what it is trained on; top_k: how many of its first items a head
     votes for, null for all; temperature, consistency_temperature: T and T_c
@@ -123,7 +116,7 @@ class Facts(TypedDict):
     consistency_temperature: float | None
     metric: str
     validation: dict[str, float]
-    limits: ViewLimits
+    limits: dict[str, int]
     version: str
 
 
