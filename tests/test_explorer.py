@@ -22,7 +22,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
 from concf.service.app import create_app
-from concf.service.explorer.schemas import Facts, FoundItems, FoundUsers, View
+from concf.service.explorer.schemas import Facts, Found, View
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
 from concf.training.config.presets import choose_settings
@@ -292,8 +292,8 @@ def test_facts(numbered: Api) -> None:
 
 
 def test_titles_go_with_items_as_they_are(numbered: Api) -> None:
-    item = numbered("/items?q=500")[1]["items"][0]
-    assert (item["item"], item["title"]) == (500, HOSTILE)
+    item = numbered("/items?q=500")[1][0]
+    assert (item["id"], item["title"]) == (500, HOSTILE)
     view = numbered.view("/explore", history=[500, 497], k=5)
     assert [item["title"] for item in view["history"]] == [HOSTILE, "Café Número Uno"]
 
@@ -302,8 +302,8 @@ def test_searches(numbered: Api, named: Api) -> None:
     def items(words: str, limit: int = 20) -> list[Any]:
         status, answer = numbered(f"/items?q={quote(words)}&limit={limit}")
         assert status == 200
-        assert TypeAdapter(FoundItems).validate_python(answer) == answer
-        return [each["item"] for each in answer["items"]]
+        assert TypeAdapter(list[Found]).validate_python(answer) == answer
+        return [each["id"] for each in answer]
 
     assert set(items("CAFE")) == {497, 494}
     assert items("uno caf") == items("número") == [497]
@@ -313,12 +313,12 @@ def test_searches(numbered: Api, named: Api) -> None:
     assert {str(item)[:2] for item in items("49", 3)} == {"49"}
     assert 449 in items("49")  # within an id, after those that begin so
     assert items("449")[0] == 449
-    used = [each["n_users"] for each in numbered("/items")[1]["items"]]
+    used = [each["uses"] for each in numbered("/items")[1]]
     assert used == sorted(used, reverse=True)
     _, answer = named(f"/users?q={quote('zoe, 1')}&limit=100")
-    assert TypeAdapter(FoundUsers).validate_python(answer) == answer
-    assert {each["user"] for each in answer["users"]} == {user for user in users_of(named) if user.startswith("Zoë, 1")}
-    drawn = [each["user"] for each in named("/users?random=true&limit=7")[1]["users"]]
+    assert TypeAdapter(list[Found]).validate_python(answer) == answer
+    assert {each["id"] for each in answer} == {user for user in users_of(named) if user.startswith("Zoë, 1")}
+    drawn = [each["id"] for each in named("/users?random=true&limit=7")[1]]
     assert len(set(drawn)) == 7 <= len(users_of(named))
     assert set(drawn) <= set(users_of(named))
 
@@ -368,7 +368,7 @@ def test_before_a_run_is_there_nothing_is_known(numbered: Api) -> None:
 def test_another_run_takes_the_place_of_the_first(numbered: Api, alone: Api) -> None:
     both = loaded(Api({"numbered": numbered.model.run, "alone": alone.model.run}))
     assert both("/run")[1]["name"] == "numbered"
-    assert both("/users?q=-100&limit=1")[1]["users"][0]["user"] == -100
+    assert both("/users?q=-100&limit=1")[1][0]["id"] == -100
     both.service.reload(Path("alone"))
     assert both("/run")[1]["heads"] == ["bpr"]
-    assert both("/users?q=-100&limit=1")[1]["users"] == []
+    assert both("/users?q=-100&limit=1")[1] == []

@@ -82,7 +82,7 @@ def page(driver: WebDriver, services: tuple[str, str]) -> Iterator[Page]:
 
 def test_a_user_is_picked_by_keyboard_alone(page: Page) -> None:
     page.open()
-    users = [each["user"] for each in page.ask("/users?limit=40")["users"]]
+    users = [each["id"] for each in page.ask("/users?limit=40")]
     assert page.hash() == f"#user={users[0]}"  # someone is shown at first
     assert page.lists() == expected_lists(page.ask(f"/explore/{users[0]}"))
     page.tab_to("#user")
@@ -113,7 +113,7 @@ def test_a_user_is_picked_by_keyboard_alone(page: Page) -> None:
 
 
 def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
-    user = page.ask("/users?limit=5")["users"][4]["user"]
+    user = page.ask("/users?limit=5")[4]["id"]
     view = page.ask(f"/explore/{user}")
     page.open(f"#user={user}")
     assert page.run(
@@ -150,7 +150,7 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
 
 
 def test_colours_say_how_steady_or_who(page: Page) -> None:
-    user = page.ask("/users?limit=2")["users"][1]["user"]
+    user = page.ask("/users?limit=2")[1]["id"]
     page.open(f"#user={user}")
     kinds = "return [...document.querySelectorAll('.agreed .row .cells span')].map((each) => each.className)"
     assert set(page.run(kinds)) <= {"s1", "s2", "s3", "s4", "s5", "no-vote"}
@@ -162,7 +162,7 @@ def test_colours_say_how_steady_or_who(page: Page) -> None:
 
 
 def test_held_out_items_are_hits(page: Page) -> None:
-    users = [each["user"] for each in page.ask("/users?limit=9")["users"]]
+    users = [each["id"] for each in page.ask("/users?limit=9")]
     user = next(
         each
         for each in users
@@ -212,7 +212,7 @@ def test_a_history_is_built_by_hand(page: Page) -> None:
 
 
 def test_a_users_history_is_taken_over(page: Page) -> None:
-    user = page.ask("/users?limit=3")["users"][2]["user"]
+    user = page.ask("/users?limit=3")[2]["id"]
     used = [item["item"] for item in page.ask(f"/explore/{user}")["history"]]
     page.open(f"#user={user}")
     page.click("#edit")
@@ -224,7 +224,7 @@ def test_a_users_history_is_taken_over(page: Page) -> None:
 
 
 def test_what_is_shown_stands_in_the_address_and_can_be_gone_back_to(page: Page) -> None:
-    one, other = (each["user"] for each in page.ask("/users?limit=8")["users"][6:])
+    one, other = (each["id"] for each in page.ask("/users?limit=8")[6:])
     page.open(f"#user={one}&k=5&colour=heads")
     assert page.lists() == expected_lists(page.ask(f"/explore/{one}?k=5"))
     assert page.run("return document.querySelector('input[value=heads]').checked")
@@ -245,7 +245,7 @@ def test_what_is_shown_stands_in_the_address_and_can_be_gone_back_to(page: Page)
 
 
 def test_an_answer_that_comes_too_late_is_not_shown(page: Page) -> None:
-    slow, quick = (each["user"] for each in page.ask("/users?limit=2")["users"])
+    slow, quick = (each["id"] for each in page.ask("/users?limit=2"))
     page.open(f"#user={quick}")
     page.run(
         "const real = window.fetch; window.late = 0; window.fetch = async (path, asked) => {"
@@ -267,7 +267,7 @@ def test_on_a_phone_nothing_is_wider_than_it(page: Page, dark: bool) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    user = page.ask("/users?limit=1")["users"][0]["user"]
+    user = page.ask("/users?limit=1")[0]["id"]
     for address in (f"#user={user}&k=50&held-out=yes", "#history=500,497,491,488,485,482"):
         page.open(address)
         assert page.run("return document.getElementById('votes').hidden")  # until an item is asked for
@@ -342,7 +342,7 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, servic
     page.press(TOKEN, Keys.ENTER)
     page.settle()
     assert page.run("return document.getElementById('token').hidden && document.getElementById('message').hidden")
-    user = page.ask("/users?limit=1", token=TOKEN)["users"][0]["user"]
+    user = page.ask("/users?limit=1", token=TOKEN)[0]["id"]
     assert page.lists() == expected_lists(page.ask(f"/explore/{user}", token=TOKEN))
     assert page.run("return [localStorage.length, document.cookie, sessionStorage.length]") == [0, "", 1]
     driver.refresh()
@@ -373,7 +373,7 @@ def test_the_api_is_described_without_a_network(page: Page) -> None:
 def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
     page.ask("/reload", json.dumps({"run": str(folder / "alone")}))
     try:
-        users = [each["user"] for each in page.ask("/users?limit=3")["users"]]
+        users = [each["id"] for each in page.ask("/users?limit=3")]
         page.open()
         for user in users:
             page.click("#user")

@@ -293,9 +293,7 @@ def words(tmp_path: Path) -> dict[str, Path]:
         ("{run} --port 0 --data {tmp}", "not a prepared data set"),
     ],
 )
-def test_a_command_line_mistake_ends_in_words(
-    concf: CLI, words: dict[str, Path], line: str, message: str
-) -> None:
+def test_a_command_line_mistake_ends_in_words(concf: CLI, words: dict[str, Path], line: str, message: str) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     code, _, err = concf("serve", *line.format(**words).split())
     assert code == 2

@@ -98,7 +98,7 @@ def lists(
     served: Served, limits: Limits, request: schemas.UsersRequest | schemas.HistoryRequest | schemas.HistoriesRequest
 ) -> bytes:
     """The lists of several users, of a history, or of several, as JSON."""
-    limits.check_k(request.k, "body.k")
+    limits.check("k", request.k, "body.k")
     by, known = served.by(request.by, "body.by"), KnownItems(served, request.unknown_items)
     options: dict[str, Any] = {
         "k": request.k, "by": by, "filter_viewed": not request.viewed, "frame": "arrays",
@@ -107,7 +107,7 @@ def lists(
     }  # fmt: skip
     users: list[Id | None]
     if isinstance(request, schemas.UsersRequest):
-        limits.check_users(len(request.users), "body.users")
+        limits.check("users", len(request.users), "body.users")
         users, note = list(request.users), _unknown_users(served, request)
         options |= {"users": users, "unknown": "popular"}
     else:
@@ -136,10 +136,10 @@ def _histories(
     if isinstance(request, schemas.HistoryRequest):
         histories = {None: (request.history, "body.history")}
     else:
-        limits.check_users(len(request.histories), "body.histories")
+        limits.check("users", len(request.histories), "body.histories")
         histories = {served.user(name): (items, f"body.histories.{name}") for name, items in request.histories.items()}
     for items, where in histories.values():
-        limits.check_history(len(items), where)
+        limits.check("history", len(items), where)
     return {user: known.of(items, where, user) for user, (items, where) in histories.items()}
 
 

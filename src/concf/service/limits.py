@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import hmac
 from dataclasses import dataclass
+from typing import Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from concf.service.problems import Problem
+from concf.service.problems import Kind, Problem
 
 OPEN = ("/health", "/ready", "/", "/docs", "/openapi.json")  # paths that need no token, besides the explorer's assets
 ASSETS = "/explorer/"
+STATUSES: dict[str, tuple[int, Kind]] = {
+    "k": (422, "bad_request"), "users": (413, "too_large"), "history": (413, "too_large"),
+}  # fmt: skip
 WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 DRAIN_BYTES, DRAIN_SECONDS = 8 << 20, 1.0  # of a body that is too large: who is still sending would not see the answer
 
@@ -31,20 +35,12 @@ class Limits:
     in_flight: int = 512
     body_seconds: float = 10.0
 
-    def check_k(self, k: int, where: str) -> None:
-        """Refuse lists that are too long."""
-        if k > self.k:
-            raise Problem(422, "bad_request", f"k = {k}: this service lists at most {self.k} items", where)
-
-    def check_history(self, items: int, where: str) -> None:
-        """Refuse a history that is too long."""
-        if items > self.history:
-            raise Problem(413, "too_large", f"a history of {items} items; at most {self.history} are allowed", where)
-
-    def check_users(self, users: int, where: str) -> None:
-        """Refuse a batch of too many users."""
-        if users > self.users:
-            raise Problem(413, "too_large", f"{users} users; at most {self.users} are allowed in a request", where)
+    def check(self, name: Literal["k", "users", "history"], size: int, where: str) -> None:
+        """Refuse a list, a batch or a history that is too long."""
+        most = getattr(self, name)
+        if size > most:
+            status, kind = STATUSES[name]
+            raise Problem(status, kind, f"{name}: {size}, but this service allows at most {most}", where)
 
 
 class TokenGuard:

@@ -37,7 +37,7 @@ class ListOfUser:
 
     async def __call__(self, text: str, query: schemas.ListQuery) -> Response:
         """The list of the user that a text spells."""
-        self.service.limits.check_k(query.k, "query.k")
+        self.service.limits.check("k", query.k, "query.k")
         served = self.service.model
         by, user = served.by(query.by, "query.by"), served.user(text)
         if query.popular and place_of(served.recommender.user_ids, user) < 0:
@@ -91,7 +91,7 @@ def recommending(service: Service, list_of_user: ListOfUser) -> APIRouter:
 
     @routes.get("/similar/{item:path}", summary="The items nearest to one")
     def similar(item: str, k: Length = schemas.K, head: Head = None) -> schemas.SimilarItems:
-        service.limits.check_k(k, "query.k")
+        service.limits.check("k", k, "query.k")
         served = service.model
         name, item_id = served.head(head, "query.head"), served.item(item)
         served.item_index(item_id, "path.item")

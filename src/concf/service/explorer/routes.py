@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from concf.service.answers import KnownItems, joined
-from concf.service.explorer.schemas import Facts, FoundItems, FoundUsers, HistoryView, View
+from concf.service.explorer.schemas import Facts, Found, HistoryView, View
 from concf.service.explorer.view import Explorer
 from concf.service.loading import Service
 from concf.service.problems import Problem
@@ -46,23 +46,14 @@ def data(service: Service) -> APIRouter:
         q: SearchText = "",
         limit: ResultCount = RESULTS,
         random: Annotated[bool, Query(description="random users instead")] = False,
-    ) -> FoundUsers:
+    ) -> list[Found]:
         explorer = Explorer.of(service.model)
-        indices = explorer.users.draw(limit) if random else explorer.users.find(q, limit)
-        ids, counts = explorer.recommender.user_ids.values[indices].tolist(), explorer.items_used[indices].tolist()
-        return {"users": [{"user": user, "n_items": count} for user, count in zip(ids, counts, strict=True)]}
+        return explorer.found_users(explorer.users.draw(limit) if random else explorer.users.find(q, limit))
 
     @routes.get("/items", summary="Search for items by id and title")
-    def items(q: SearchText = "", limit: ResultCount = RESULTS) -> FoundItems:
+    def items(q: SearchText = "", limit: ResultCount = RESULTS) -> list[Found]:
         explorer = Explorer.of(service.model)
-        indices = explorer.items.find(q, limit)
-        ids, counts = explorer.recommender.item_ids.values[indices].tolist(), explorer.popularity[indices].tolist()
-        title = explorer.served.titles.get
-        return {
-            "items": [
-                {"item": item, "title": title(item), "n_users": count} for item, count in zip(ids, counts, strict=True)
-            ]
-        }
+        return explorer.found_items(explorer.items.find(q, limit))
 
     @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every head")
     def explore(
@@ -70,15 +61,15 @@ def data(service: Service) -> APIRouter:
         k: Annotated[int, Query(ge=1, description="items of each list")] = K,
         held_out: Annotated[bool, Query(description="whether held-out items may be listed")] = False,
     ) -> Response:
-        service.limits.check_k(k, "query.k")
+        service.limits.check("k", k, "query.k")
         explorer = Explorer.of(service.model)
         index = explorer.served.user_index(explorer.served.user(user), "path.user")
         return _json(explorer.of_user(index, k, held_out))
 
     @routes.post("/explore", response_model=View, summary="A history, seen by every head")
     def explore_history(request: HistoryView) -> Response:
-        service.limits.check_k(request.k, "body.k")
-        service.limits.check_history(len(request.history), "body.history")
+        service.limits.check("k", request.k, "body.k")
+        service.limits.check("history", len(request.history), "body.history")
         explorer = Explorer.of(service.model)
         known = KnownItems(explorer.served, request.unknown_items)
         items = known.of(request.history, "body.history")

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NotRequired
+
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from concf.service.schemas import Id, K, Request, UnknownIds, UnknownItems, Vote, Whole
 
 
-class FoundUser(TypedDict):
-    """n_items: how many items the user has used"""
+class Found(TypedDict):
+    """A result of a search. uses: how many items the user has used, or how many users have used the item"""
 
-    user: Id
-    n_items: int
-
-
-class FoundUsers(TypedDict):
-    """The first results of a search."""
-
-    users: list[FoundUser]
-
-
-class FoundItem(TypedDict):
-    """n_users: how many users have used the item"""
-
-    item: Id
+    id: Id
     title: str | None
-    n_users: int
-
-
-class FoundItems(TypedDict):
-    """The first results of a search."""
-
-    items: list[FoundItem]
+    uses: int
 
 
 class UsedItem(TypedDict):
@@ -44,16 +27,21 @@ class UsedItem(TypedDict):
 
 
 class ListedItem(UsedItem):
-    """rank: from 1; score: the head's own"""
+    """rank: from 1; score: the head's own; in the consensus the importance (Eq. 12) or the re-ranker's score
+
+    votes: in the consensus only
+    """
 
     rank: int
     score: float
+    votes: NotRequired[list[Vote]]
 
 
-class ConsensusItem(ListedItem):
-    """score: the importance (Eq. 12), or the re-ranker's score"""
+class ItemList(TypedDict):
+    """The first items of a head, at its own best epoch, or of the consensus."""
 
-    votes: list[Vote]
+    by: str
+    items: list[ListedItem]
 
 
 class OtherItem(TypedDict):
@@ -61,20 +49,6 @@ class OtherItem(TypedDict):
 
     item: Id
     votes: list[Vote]
-
-
-class HeadList(TypedDict):
-    """The first items of a head, at its own best epoch."""
-
-    by: str
-    items: list[ListedItem]
-
-
-class ConsensusList(TypedDict):
-    """The first items of the consensus."""
-
-    by: str
-    items: list[ConsensusItem]
 
 
 class View(TypedDict):
@@ -87,8 +61,8 @@ class View(TypedDict):
     note: str | None
     unknown_items: UnknownIds
     history: list[UsedItem]
-    lists: list[HeadList]
-    consensus: ConsensusList | None
+    lists: list[ItemList]
+    consensus: ItemList | None
     other_items: list[OtherItem]
 
 

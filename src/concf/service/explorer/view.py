@@ -19,7 +19,7 @@ from concf.inference.votes import Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER
-from concf.service.explorer.schemas import ConsensusList, Facts, ListedItem, UsedItem, View
+from concf.service.explorer.schemas import Facts, Found, ItemList, ListedItem, UsedItem, View
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served
@@ -64,6 +64,17 @@ class Explorer:
     def popularity(self) -> NDArray[np.int64]:
         """[items] how many users each has."""
         return np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items).astype(np.int64)
+
+    def found_users(self, indices: Indices) -> list[Found]:
+        """The users at some indices, as results of a search."""
+        ids, counts = self.recommender.user_ids.values[indices].tolist(), self.items_used[indices].tolist()
+        return [{"id": user, "title": None, "uses": count} for user, count in zip(ids, counts, strict=True)]
+
+    def found_items(self, indices: Indices) -> list[Found]:
+        """The items at some indices, as results of a search."""
+        ids, counts = self.recommender.item_ids.values[indices].tolist(), self.popularity[indices].tolist()
+        titles = map(self.served.titles.get, ids)
+        return [{"id": i, "title": title, "uses": n} for i, title, n in zip(ids, titles, counts, strict=True)]
 
     def facts(self, limits: Limits) -> Facts:
         """The run in a few figures."""
@@ -136,11 +147,9 @@ class Explorer:
         agreed: Short | None, votes: dict[int, list[Vote]], held_out: Container[int] = (),
     ) -> View:  # fmt: skip
         """From indices to ids. Each item's votes are given once: in the consensus, or among the other items."""
-        consensus: ConsensusList | None = None
+        consensus: ItemList | None = None
         if agreed is not None:
-            indices, items = agreed[0].tolist(), self._listed(agreed, held_out)
-            voted = zip(indices, items, strict=True)
-            consensus = {"by": by, "items": [{**item, "votes": votes.pop(index, [])} for index, item in voted]}
+            consensus = {"by": by, "items": self._listed(agreed, held_out, votes)}
         return {
             "user": user,
             "note": note,
@@ -151,12 +160,18 @@ class Explorer:
             "other_items": [{"item": self._id(index), "votes": cast_votes} for index, cast_votes in votes.items()],
         }
 
-    def _listed(self, short: Short, held_out: Container[int]) -> list[ListedItem]:
-        pairs = zip(short[0].tolist(), short[1].tolist(), strict=True)
-        return [
-            {**self._item(index, held_out), "rank": rank, "score": score}
-            for rank, (index, score) in enumerate(pairs, 1)
-        ]
+    def _listed(
+        self, short: Short, held_out: Container[int], votes: dict[int, list[Vote]] | None = None
+    ) -> list[ListedItem]:
+        """The items of a list; votes: of some of them, which are taken out."""
+        items: list[ListedItem] = []
+        for rank, (index, score) in enumerate(zip(short[0].tolist(), short[1].tolist(), strict=True), 1):
+            used = self._item(index, held_out)
+            item, title, held = used["item"], used["title"], used["held_out"]
+            items.append({"item": item, "title": title, "held_out": held, "rank": rank, "score": score})
+            if votes is not None:
+                items[-1]["votes"] = votes.pop(index, [])
+        return items
 
     def _item(self, index: int, held_out: Container[int]) -> UsedItem:
         item = self._id(index)

@@ -72,8 +72,8 @@ function shown(method, path, operation) {
 
 async function ids() {
   try {
-    const [{ users }, { items }] = await Promise.all([request("users?limit=1"), request("items?limit=1")]);
-    known = { user: users[0]?.user, item: items[0]?.item };
+    const [[user], [item]] = await Promise.all([request("users?limit=1"), request("items?limit=1")]);
+    known = { user: user?.id, item: item?.id };
   } catch { /* the examples have USER and ITEM instead */ }
 }
 

@@ -93,8 +93,8 @@ function answer({ user, history, k: length, heldOut }, signal) {
 async function randomUser() {
   retry = randomUser;
   try {
-    const { users } = await request("users?random=true&limit=1");
-    go({ user: String(users[0].user), history: null });
+    const [user] = await request("users?random=true&limit=1");
+    go({ user: String(user.id), history: null });
   } catch (error) { showError(error); }
 }
 
@@ -102,17 +102,17 @@ const remember = (each) => { if (each.title) titles.set(String(each.item), each.
 const words = (text) => `q=${encodeURIComponent(text)}&limit=20`;
 
 combobox(at("user"), at("user-options"), {
-  search: async (text, signal) => (await request(`users?${words(text)}`, { signal })).users
-    .map(({ user, n_items: items }) => ({ id: String(user), name: String(user), detail: count(items, "item") })),
+  search: async (text, signal) => (await request(`users?${words(text)}`, { signal }))
+    .map(({ id, uses }) => ({ id: String(id), name: String(id), detail: count(uses, "item") })),
   choose: ({ id }) => go({ user: id, history: null }),
   failed: showError,
 });
 
 combobox(at("item"), at("item-options"), {
   search: async (text, signal) => {
-    const { items } = await request(`items?${words(text)}`, { signal });
-    items.forEach(remember);
-    return items.map(({ item, title, n_users: users }) => ({ id: String(item), name: title ? `${title} (${item})` : String(item), detail: count(users, "user") }));
+    const items = await request(`items?${words(text)}`, { signal });
+    items.forEach(({ id, title }) => remember({ item: id, title }));
+    return items.map(({ id, title, uses }) => ({ id: String(id), name: title ? `${title} (${id})` : String(id), detail: count(uses, "user") }));
   },
   choose: ({ id }) => {
     at("item").value = "";
@@ -195,8 +195,8 @@ async function begin() {
     facts = await request("run");
     showFacts();
     if (state.user === null && state.history === null) {
-      const { users } = await request("users?limit=1");
-      state.user = users.length ? String(users[0].user) : null;
+      const [user] = await request("users?limit=1");
+      state.user = user ? String(user.id) : null;
       history.replaceState(null, "", written(state));
     }
     refresh();
