@@ -1,4 +1,4 @@
-"""How fast `concf serve` answers beside a route that says a constant, whether it grows, and what enemies can do to it.
+"""How fast `concf serve` answers beside a constant route, whether its memory grows, and how it bears hostile callers.
 
 python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER]
 
@@ -40,9 +40,9 @@ def process(*words: object) -> Iterator[tuple[int, int]]:
     running = subprocess.Popen([sys.executable, *map(str, words)], stdout=subprocess.PIPE, text=True, env=quiet)
     try:
         assert running.stdout is not None
-        found = re.search(r":(\d+)$", running.stdout.readline())
-        assert found, "it did not start"
-        yield running.pid, int(found[1])
+        match = re.search(r":(\d+)$", running.stdout.readline())
+        assert match, "it did not start"
+        yield running.pid, int(match[1])
     finally:
         running.terminate()
         assert running.wait(60) in (0, -15)
@@ -88,10 +88,10 @@ def in_rounds(service: int, rival: int, users: list[Any], rounds: int, requests:
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
     for turn in range(rounds + 1):  # the first warms up
         for name, (port, asked) in targets.items():
-            found = call(port, paths=asked, requests=requests)
-            assert not found["failed"], (name, found)
+            figures = call(port, paths=asked, requests=requests)
+            assert not figures["failed"], (name, figures)
             if turn:
-                taken[name].append(found)
+                taken[name].append(figures)
     line: dict[str, Any] = {
         name: {figure: median(each[figure] for each in found) for figure in FIGURES} for name, found in taken.items()
     }
@@ -106,22 +106,22 @@ def beside_enemies(port: int, users: list[Any], seconds: float, right: dict[str,
     """Right questions, with every answer compared, while others attack."""
     words = [sys.executable, str(HERE / "http_load.py"), str(port), json.dumps({"hostile_seconds": seconds})]
     enemy = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = {"requests": 0, "failed": 0, "wrong": 0, "p99_ms": 0.0}
+    total: dict[str, Any] = {"requests": 0, "failed": 0, "wrong": 0, "p99_ms": 0.0}
     while enemy.poll() is None:
         for name, form in QUESTIONS.items():
             paths = [form.format(user) for user in users]
-            told = call(port, paths=paths, requests=2000, expected=right[name])
-            found = {figure: found[figure] + told[figure] for figure in ("requests", "failed", "wrong")} | {
-                "p99_ms": max(found["p99_ms"], told["p99_ms"])
+            latest = call(port, paths=paths, requests=2000, expected=right[name])
+            total = {figure: total[figure] + latest[figure] for figure in ("requests", "failed", "wrong")} | {
+                "p99_ms": max(total["p99_ms"], latest["p99_ms"])
             }
     assert enemy.stdout is not None
-    return found | {"enemy": json.loads(enemy.stdout.read())}
+    return total | {"enemy": json.loads(enemy.stdout.read())}
 
 
 def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     from concf.inference.recommender import Recommender
     from concf.service.answers import user_list
-    from concf.service.engine import Served
+    from concf.service.loading import Served
 
     model = Recommender.load(folder, frame="arrays")
     ids = model.user_ids.values

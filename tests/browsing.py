@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
-import subprocess
-import sys
+import socket
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -15,22 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from skipping import absent
-from small_run import QUIET
+
+from concf.service.app import create_app
+from concf.service.loading import Service
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-PATIENCE = 10.0  # seconds until something must be there
+TIMEOUT = 10.0  # seconds until something must be there
 
 
 @contextmanager
 def browser(profile: Path) -> Iterator[WebDriver]:
-    """Chromium, with what its console says."""
+    """Chromium, with the log of its console."""
     chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or chromedriver is None:
         absent("a browser", "install chromium and chromedriver")
@@ -39,42 +41,25 @@ def browser(profile: Path) -> Iterator[WebDriver]:
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    found = webdriver.Chrome(options, webdriver.ChromeService(str(chromedriver)))
+    driver = webdriver.Chrome(options, webdriver.ChromeService(str(chromedriver)))
     try:
-        yield found
+        yield driver
     finally:
-        found.quit()
-
-
-class Serving:
-    """`concf serve` in a process of its own."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-
-    def where(self) -> str:
-        """Its address, once it has said so."""
-        assert self.process.stdout is not None
-        said = ""
-        for line in self.process.stdout:
-            said += line
-            if address := re.search(r"http://[\w.:]+", line):
-                return address[0]
-        pytest.fail(f"the service ended: {said}")
+        driver.quit()
 
 
 @contextmanager
-def serving(words: list[str], **variables: str) -> Iterator[Serving]:
-    """A service until it is not needed any more."""
-    command = [sys.executable, "-m", "concf", "serve", "--port", "0", *words]
-    environment = {name: value for name, value in QUIET.items() if name != "CONCF_TOKEN"} | variables
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, **piped, text=True, env=environment) as process:  # type: ignore[call-overload]
+def serving(service: Service, token: str | None = None) -> Iterator[str]:
+    """The address of a service that runs in a thread until it is not needed any more."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(create_app(service, token), log_level="error", ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
         try:
-            yield Serving(process)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            process.terminate()
-            process.communicate(timeout=30)
+            server.should_exit = True
+            thread.join()
 
 
 class Page:
@@ -99,11 +84,11 @@ class Page:
         self.settle()
 
     def until(self, script: str, *words: Any) -> Any:
-        end = time.monotonic() + PATIENCE
-        while not (found := self.run(f"return {script}", *words)):
+        end = time.monotonic() + TIMEOUT
+        while not (value := self.run(f"return {script}", *words)):
             assert time.monotonic() < end, (script, words, self.run("return document.body.innerText"))
             time.sleep(0.02)
-        return found
+        return value
 
     def settle(self) -> None:
         self.until("document.getElementById('lists')?.getAttribute('aria-busy') === 'false'")
@@ -147,13 +132,13 @@ class Page:
         return str(self.run("return location.hash"))
 
     def complaints(self) -> list[str]:
-        """What the console has said since it was last asked, if it is an error."""
-        said = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
-        return [each["message"] for each in said if each["level"] == "SEVERE"]
+        """The errors in the console since the last call."""
+        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [each["message"] for each in entries if each["level"] == "SEVERE"]
 
 
-def told(view: dict[str, Any]) -> dict[str, list[str]]:
-    """What the page's lists should be by what the service says."""
+def expected_lists(view: dict[str, Any]) -> dict[str, list[str]]:
+    """The lists that the page should show, from the answer of the service."""
     agreed = {"agreed": view["consensus"]["items"]} if view["consensus"] else {}
     named = agreed | {each["by"]: each["items"] for each in view["lists"]}
     return {by: [str(item["item"]) for item in items] for by, items in named.items()}

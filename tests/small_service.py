@@ -23,8 +23,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
 from concf.service.app import create_app
-from concf.service.engine import Limits, Service
-from concf.service.loading import Loader
+from concf.service.limits import Limits
+from concf.service.loading import Loader, Service
 from concf.training.checkpoint import RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run, make_model
@@ -129,9 +129,9 @@ def segment(identity: Any) -> str:
 
 def problem(answer: httpx.Response) -> tuple[int, str]:
     """(status, kind) of an error, whose shape is checked."""
-    said = answer.json()
+    body = answer.json()
     assert answer.headers["content-type"] == "application/json"
-    assert set(said) == {"error"}
-    assert set(said["error"]) == {"kind", "message", "where"}
-    assert said["error"]["message"]
-    return answer.status_code, said["error"]["kind"]
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"kind", "message", "where"}
+    assert body["error"]["message"]
+    return answer.status_code, body["error"]["kind"]

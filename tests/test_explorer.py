@@ -1,4 +1,4 @@
-"""What the explorer page is told: against `recommend`, `explain` and sorting in Python."""
+"""The explorer's data against `recommend`, `explain` and sorting in Python."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from pydantic import TypeAdapter
 from scipy.sparse import csr_array
 from small_run import SMALL
 
@@ -21,8 +22,9 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
 from concf.service.app import create_app
-from concf.service.engine import Limits, Served, Service
-from concf.service.explorer.routes import Explored, Facts, FoundItems, FoundUsers
+from concf.service.explorer.schemas import Facts, Found, View
+from concf.service.limits import Limits
+from concf.service.loading import Served, Service
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run
 from concf.training.train import train
@@ -40,7 +42,7 @@ def trained(log: pl.DataFrame, *words: str) -> Run:
     return train(prepare(log, protocol="random"), choose_settings("reference", words=(*LIVELY, *words)))
 
 
-class Asked:
+class Api:
     """A service over runs, by name, and what it answers."""
 
     def __init__(self, runs: dict[str, Run], titles: dict[Any, str] | None = None, **limits: int) -> None:
@@ -61,47 +63,47 @@ class Asked:
         return answer.status_code, answer.json()
 
     def view(self, path: str, **body: Any) -> dict[str, Any]:
-        status, said = self(path, **body)
-        assert status == 200, said
-        assert Explored(**said).model_dump() == said  # the form that is documented, and no more
-        return dict(said)
+        status, answer = self(path, **body)
+        assert status == 200, answer
+        assert TypeAdapter(View).validate_python(answer) == answer  # the form that is documented, and no more
+        return dict(answer)
 
 
-def loaded(asked: Asked) -> Asked:
-    asked.service.reload()
-    return asked
+def loaded(api: Api) -> Api:
+    api.service.reload()
+    return api
 
 
 @pytest.fixture(scope="module")
-def numbered() -> Asked:
+def numbered() -> Api:
     """Integers that are no positions, one head non-voting, times."""
     log = LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3, timestamp="timestamp")
     run = trained(log, f'consensus.non_voting=["{NON_VOTING}"]')
-    return loaded(Asked({"numbered": run}, {500: HOSTILE, 497: "Café Número Uno", 494: "A second cafe"}))
+    return loaded(Api({"numbered": run}, {500: HOSTILE, 497: "Café Número Uno", 494: "A second cafe"}))
 
 
 @pytest.fixture(scope="module")
-def named() -> Asked:
+def named() -> Api:
     words = {
         "user": [f"Zoë, {n}/%2F" for n in LOG["user_id"]],
         "item": [f"{'長' * (n % 7)}/{n}🎈" for n in LOG["item_id"]],
     }
-    return loaded(Asked({"named": trained(pl.DataFrame(words), "training.epochs=5", "objectives=bpr,cml,multinomial")}))
+    return loaded(Api({"named": trained(pl.DataFrame(words), "training.epochs=5", "objectives=bpr,cml,multinomial")}))
 
 
 @pytest.fixture(scope="module")
-def alone() -> Asked:
+def alone() -> Api:
     log = LOG.select(user="user_id", item="item_id")
-    return loaded(Asked({"alone": trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr")}))
+    return loaded(Api({"alone": trained(log, "training.epochs=1", "objectives=bpr", "training.watch=bpr")}))
 
 
 @pytest.fixture(params=["numbered", "named"])
-def either(request: pytest.FixtureRequest) -> Asked:
+def either(request: pytest.FixtureRequest) -> Api:
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
 
 
-def users_of(asked: Asked) -> list[Any]:
-    return list(asked.model.user_ids.values.tolist())
+def users_of(api: Api) -> list[Any]:
+    return list(api.model.user_ids.values.tolist())
 
 
 def path_of(user: Any) -> str:
@@ -113,15 +115,15 @@ def pairs(listed: dict[str, Any]) -> tuple[list[Any], list[float]]:
     return [item["item"] for item in listed["items"]], [item["score"] for item in listed["items"]]
 
 
-def recommended(asked: Asked, *words: Any, **options: Any) -> tuple[list[Any], Any]:
-    ids, scores = asked.model.recommend(*words, **options)
+def recommended(api: Api, *words: Any, **options: Any) -> tuple[list[Any], Any]:
+    ids, scores = api.model.recommend(*words, **options)
     there = scores > -np.inf
     return ids[there].tolist(), pytest.approx(scores[there].tolist(), abs=1e-5)
 
 
-def parts(asked: Asked, user: Any) -> tuple[set[Any], set[Any]]:
-    """What was learned from, what was held out."""
-    data, place = asked.model.run.data, users_of(asked).index(user)
+def parts(api: Api, user: Any) -> tuple[set[Any], set[Any]]:
+    """What was trained on, what was held out."""
+    data, place = api.model.run.data, users_of(api).index(user)
     mine = data.interactions.user == place
     learned = mine & (data.parts == 0)
     names = data.interactions.item_ids.values
@@ -129,14 +131,14 @@ def parts(asked: Asked, user: Any) -> tuple[set[Any], set[Any]]:
 
 
 def votes_of(view: dict[str, Any]) -> dict[Any, list[dict[str, Any]]]:
-    found = {each["item"]: each["votes"] for each in (*view["consensus"]["items"], *view["others"])}
-    assert len(found) == len(view["consensus"]["items"]) + len(view["others"])  # each item once
-    assert found.keys() == {item["item"] for each in (*view["lists"], view["consensus"]) for item in each["items"]}
-    return found
+    votes = {each["item"]: each["votes"] for each in (*view["consensus"]["items"], *view["other_items"])}
+    assert len(votes) == len(view["consensus"]["items"]) + len(view["other_items"])  # each item once
+    assert votes.keys() == {item["item"] for each in (*view["lists"], view["consensus"]) for item in each["items"]}
+    return votes
 
 
 @pytest.mark.parametrize("k", [1, 5, 12])
-def test_the_lists_of_a_user_are_those_that_are_recommended(either: Asked, k: int) -> None:
+def test_the_lists_of_a_user_are_those_that_are_recommended(either: Api, k: int) -> None:
     heads = either.model.ranker.heads
     for user in users_of(either)[::4]:
         view = either.view(f"{path_of(user)}?k={k}")
@@ -147,7 +149,7 @@ def test_the_lists_of_a_user_are_those_that_are_recommended(either: Asked, k: in
             assert not any(item["held_out"] for item in listed["items"])
 
 
-def test_held_out_items_can_be_listed_and_are_marked(either: Asked) -> None:
+def test_held_out_items_can_be_listed_and_are_marked(either: Api) -> None:
     hits = 0
     for user in users_of(either)[::3]:
         learned, held_out = parts(either, user)
@@ -157,8 +159,8 @@ def test_held_out_items_can_be_listed_and_are_marked(either: Asked) -> None:
         )
         best = either.model.run.best["consensus"].lists
         assert best is not None
-        kept = best[users_of(either).index(user)].tolist()[:8]  # without what was learned from
-        assert pairs(view["consensus"])[0] == [either.model.item_ids.values[place] for place in kept]
+        stored = best[users_of(either).index(user)].tolist()[:8]  # without what was trained on
+        assert pairs(view["consensus"])[0] == [either.model.item_ids.values[place] for place in stored]
         for listed in (*view["lists"], view["consensus"]):
             if listed is not view["consensus"]:
                 free = {"filter_viewed": False, "exclude": sorted(learned)}
@@ -169,7 +171,7 @@ def test_held_out_items_can_be_listed_and_are_marked(either: Asked) -> None:
 
 
 @pytest.mark.parametrize("held_out", [False, True])
-def test_the_votes_are_those_that_explain_gives(either: Asked, held_out: bool) -> None:
+def test_the_votes_are_those_that_explain_gives(either: Api, held_out: bool) -> None:
     voted = without = 0
     for user in users_of(either)[::4]:
         view = either.view(f"{path_of(user)}?k=12&held_out={held_out}")
@@ -186,7 +188,7 @@ def test_the_votes_are_those_that_explain_gives(either: Asked, held_out: bool) -
 
 
 @pytest.mark.parametrize("k", [3, 12])  # fewer and more than the places that vote
-def test_a_history_is_folded_in_and_voted_on_by_rank(either: Asked, k: int) -> None:
+def test_a_history_is_folded_in_and_voted_on_by_rank(either: Api, k: int) -> None:
     model, chosen = either.model, either.model.run.settings.consensus
     items = model.item_ids.values.tolist()
     assert 3 < chosen.top_k < 12
@@ -211,7 +213,7 @@ def test_a_history_is_folded_in_and_voted_on_by_rank(either: Asked, k: int) -> N
             assert item["score"] == pytest.approx(np.mean([each["vote"] for each in item["votes"]]), abs=1e-5)
 
 
-def test_unknown_items_of_a_history_are_ignored_and_reported(either: Asked) -> None:
+def test_unknown_items_of_a_history_are_ignored_and_reported(either: Api) -> None:
     items = either.model.item_ids.values.tolist()
     for known in (items[3:6], []):
         plain = either.view("/explore", history=known, k=4)
@@ -221,9 +223,9 @@ def test_unknown_items_of_a_history_are_ignored_and_reported(either: Asked) -> N
         assert view | {"note": plain["note"], "unknown_items": []} == plain
 
 
-def folded_orders(asked: Asked, history: list[Any]) -> dict[str, list[Any]]:
+def folded_orders(api: Api, history: list[Any]) -> dict[str, list[Any]]:
     """Voter -> all items but the history's, in its order: by sorting the scores of the folded-in vector."""
-    ranker, names = asked.model.ranker, asked.model.item_ids.values.tolist()
+    ranker, names = api.model.ranker, api.model.item_ids.values.tolist()
     row = np.zeros((1, len(names)), np.float32)
     row[0, [names.index(item) for item in history]] = 1
     orders = {}
@@ -235,73 +237,73 @@ def folded_orders(asked: Asked, history: list[Any]) -> dict[str, list[Any]]:
     return orders
 
 
-def test_one_head_has_no_consensus(alone: Asked) -> None:
+def test_one_head_has_no_consensus(alone: Api) -> None:
     for view in (alone.view("/explore/3?k=4"), alone.view("/explore", history=[1, 2])):
         assert view["consensus"] is None
         assert view["note"] is None
-        assert view["others"] == []
+        assert view["other_items"] == []
         assert [each["by"] for each in view["lists"]] == ["bpr"]
     assert pairs(alone.view("/explore/3?k=4")["lists"][0]) == recommended(alone, 3, 4)
     _, facts = alone("/run")
     assert (facts["has_consensus"], facts["voters"], facts["default"]) == (False, [], "bpr")
 
 
-def test_a_run_that_kept_no_votes_says_so(numbered: Asked) -> None:
+def test_a_run_that_kept_no_votes_says_so(numbered: Api) -> None:
     run = copy.copy(numbered.model.run)
     run.best = {name: copy.copy(best) for name, best in run.best.items()}
     for best in run.best.values():
         best.votes = {}
-    bare = loaded(Asked({"bare": run}))
+    bare = loaded(Api({"bare": run}))
     view = bare.view(f"/explore/{users_of(bare)[0]}")
-    assert "kept no votes" in view["note"]
-    assert view["others"] == []
+    assert "no stored votes" in view["note"]
+    assert view["other_items"] == []
     assert all(item["votes"] == [] for item in view["consensus"]["items"])
     assert pairs(view["consensus"])[0] == pairs(numbered.view(f"/explore/{users_of(bare)[0]}")["consensus"])[0]
 
 
-def test_a_consensus_has_as_many_places_as_it_keeps(numbered: Asked) -> None:
+def test_a_consensus_has_as_many_places_as_it_keeps(numbered: Api) -> None:
     shown = numbered.model.run.settings.consensus.shown
     view = numbered.view(f"/explore/{users_of(numbered)[0]}?k={shown + 5}")
     assert 0 < len(view["consensus"]["items"]) <= shown
     assert len(view["lists"][0]["items"]) > 0
 
 
-def test_a_history_is_told_the_newest_first(numbered: Asked) -> None:
+def test_a_history_is_told_the_newest_first(numbered: Api) -> None:
     times: dict[tuple[Any, Any], int] = {}
     for user, item, at in LOG.select("user_id", "item_id", "timestamp").iter_rows():
         key = (user * 7 - 100, 500 - item * 3)
         times[key] = min(at, times.get(key, at))
     for user in users_of(numbered)[::5]:
-        told = [times[user, item["item"]] for item in numbered.view(f"/explore/{user}")["history"]]
-        assert told == sorted(told, reverse=True)
+        times_shown = [times[user, item["item"]] for item in numbered.view(f"/explore/{user}")["history"]]
+        assert times_shown == sorted(times_shown, reverse=True)
 
 
-def test_facts(numbered: Asked) -> None:
-    _, said = numbered("/run")
+def test_facts(numbered: Api) -> None:
+    _, answer = numbered("/run")
     run, data = numbered.model.run, numbered.model.run.data.interactions
-    assert Facts(**said).model_dump() == said
-    assert (said["users"], said["items"], said["interactions"]) == (data.n_users, data.n_items, len(data))
-    assert said["heads"] == list(run.model.names)
-    assert said["voters"] == [name for name in said["heads"] if name != NON_VOTING]
-    assert said["validation"] == {name: run.best[name].validation for name in run.rows()}
-    assert said["limits"] == {"k": 200, "history": 10_000}
-    assert (said["user_ids"], said["titles"], said["has_consensus"]) == ("integers", True, True)
-    assert (said["consistency"], said["temperature"], said["places"]) == (100.0, 10.0, 8)
+    assert TypeAdapter(Facts).validate_python(answer) == answer
+    assert (answer["users"], answer["items"], answer["interactions"]) == (data.n_users, data.n_items, len(data))
+    assert answer["heads"] == list(run.model.names)
+    assert answer["voters"] == [name for name in answer["heads"] if name != NON_VOTING]
+    assert answer["validation"] == {name: run.best[name].validation for name in run.rows()}
+    assert answer["limits"] == {"k": 200, "history": 10_000}
+    assert (answer["user_ids"], answer["titles"], answer["has_consensus"]) == ("integers", True, True)
+    assert (answer["consistency_temperature"], answer["temperature"], answer["top_k"]) == (100.0, 10.0, 8)
 
 
-def test_titles_go_with_items_as_they_are(numbered: Asked) -> None:
-    found = numbered("/items?q=500")[1]["items"][0]
-    assert (found["item"], found["title"]) == (500, HOSTILE)
+def test_titles_go_with_items_as_they_are(numbered: Api) -> None:
+    item = numbered("/items?q=500")[1][0]
+    assert (item["id"], item["title"]) == (500, HOSTILE)
     view = numbered.view("/explore", history=[500, 497], k=5)
     assert [item["title"] for item in view["history"]] == [HOSTILE, "Café Número Uno"]
 
 
-def test_searches(numbered: Asked, named: Asked) -> None:
+def test_searches(numbered: Api, named: Api) -> None:
     def items(words: str, limit: int = 20) -> list[Any]:
-        status, said = numbered(f"/items?q={quote(words)}&limit={limit}")
+        status, answer = numbered(f"/items?q={quote(words)}&limit={limit}")
         assert status == 200
-        assert FoundItems(**said).model_dump() == said
-        return [each["item"] for each in said["items"]]
+        assert TypeAdapter(list[Found]).validate_python(answer) == answer
+        return [each["id"] for each in answer]
 
     assert set(items("CAFE")) == {497, 494}
     assert items("uno caf") == items("número") == [497]
@@ -311,12 +313,12 @@ def test_searches(numbered: Asked, named: Asked) -> None:
     assert {str(item)[:2] for item in items("49", 3)} == {"49"}
     assert 449 in items("49")  # within an id, after those that begin so
     assert items("449")[0] == 449
-    used = [each["users"] for each in numbered("/items")[1]["items"]]
+    used = [each["uses"] for each in numbered("/items")[1]]
     assert used == sorted(used, reverse=True)
-    _, said = named(f"/users?q={quote('zoe, 1')}&limit=100")
-    assert FoundUsers(**said).model_dump() == said
-    assert {each["user"] for each in said["users"]} == {user for user in users_of(named) if user.startswith("Zoë, 1")}
-    drawn = [each["user"] for each in named("/users?random=true&limit=7")[1]["users"]]
+    _, answer = named(f"/users?q={quote('zoe, 1')}&limit=100")
+    assert TypeAdapter(list[Found]).validate_python(answer) == answer
+    assert {each["id"] for each in answer} == {user for user in users_of(named) if user.startswith("Zoë, 1")}
+    drawn = [each["id"] for each in named("/users?random=true&limit=7")[1]]
     assert len(set(drawn)) == 7 <= len(users_of(named))
     assert set(drawn) <= set(users_of(named))
 
@@ -347,26 +349,26 @@ def test_searches(numbered: Asked, named: Asked) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_question_is_answered_in_words(
-    numbered: Asked, path: str, body: dict[str, Any], status: int, kind: str, where: str | None
+    numbered: Api, path: str, body: dict[str, Any], status: int, kind: str, where: str | None
 ) -> None:
-    strict = loaded(Asked({"numbered": numbered.model.run}, k=30, history=4))
-    found, said = strict(path, **body)
-    assert (found, said["error"]["kind"]) == (status, kind)
-    assert said["error"]["message"]
-    assert where is None or said["error"]["where"] == where
+    strict = loaded(Api({"numbered": numbered.model.run}, k=30, history=4))
+    code, answer = strict(path, **body)
+    assert (code, answer["error"]["kind"]) == (status, kind)
+    assert answer["error"]["message"]
+    assert where is None or answer["error"]["where"] == where
 
 
-def test_before_a_run_is_there_nothing_is_known(numbered: Asked) -> None:
-    early = Asked({"numbered": numbered.model.run})
+def test_before_a_run_is_there_nothing_is_known(numbered: Api) -> None:
+    early = Api({"numbered": numbered.model.run})
     for path in ("/run", "/users", "/items", "/explore/3"):
-        status, said = early(path)
-        assert (status, said["error"]["kind"]) == (503, "not_ready")
+        status, answer = early(path)
+        assert (status, answer["error"]["kind"]) == (503, "not_ready")
 
 
-def test_another_run_takes_the_place_of_the_first(numbered: Asked, alone: Asked) -> None:
-    both = loaded(Asked({"numbered": numbered.model.run, "alone": alone.model.run}))
+def test_another_run_takes_the_place_of_the_first(numbered: Api, alone: Api) -> None:
+    both = loaded(Api({"numbered": numbered.model.run, "alone": alone.model.run}))
     assert both("/run")[1]["name"] == "numbered"
-    assert both("/users?q=-100&limit=1")[1]["users"][0]["user"] == -100
+    assert both("/users?q=-100&limit=1")[1][0]["id"] == -100
     both.service.reload(Path("alone"))
     assert both("/run")[1]["heads"] == ["bpr"]
-    assert both("/users?q=-100&limit=1")[1]["users"] == []
+    assert both("/users?q=-100&limit=1")[1] == []

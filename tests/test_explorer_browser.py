@@ -11,13 +11,16 @@ from urllib.parse import quote
 import polars as pl
 import pytest
 import torch
-from browsing import Page, Serving, browser, serving, told
+from browsing import Page, browser, expected_lists, serving
 from selenium.webdriver import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from small_run import SMALL
+from small_service import loaded
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
+from concf.inference.titles import Catalogue
+from concf.service.loading import Loader
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 
@@ -53,40 +56,35 @@ def _title(item: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def starting(folder: Path) -> Iterator[tuple[Serving, Serving]]:
-    words = [str(folder / "run"), "--catalogue", str(folder / "titles.csv")]
-    with serving(words) as free, serving(words, CONCF_TOKEN=TOKEN) as locked:
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    with browser(tmp_path_factory.mktemp("profile")) as driver:
+        yield driver
+
+
+@pytest.fixture(scope="module")
+def services(folder: Path) -> Iterator[tuple[str, str]]:
+    """The addresses of a service without and of one with a token."""
+    service = loaded(folder / "run", loader=Loader(catalogue=Catalogue(folder / "titles.csv")))
+    with serving(service) as free, serving(service, TOKEN) as locked:
         yield free, locked
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory, starting: object) -> Iterator[WebDriver]:
-    with browser(tmp_path_factory.mktemp("profile")) as found:  # while the services start
-        yield found
-
-
-@pytest.fixture(scope="module")
-def services(driver: object, starting: tuple[Serving, Serving]) -> tuple[str, str]:
-    """Where the run is served, without and with a token."""
-    return starting[0].where(), starting[1].where()
 
 
 @pytest.fixture
 def page(driver: WebDriver, services: tuple[str, str]) -> Iterator[Page]:
-    found = Page(driver, services[0])
-    found.complaints()
+    page = Page(driver, services[0])
+    page.complaints()
     driver.set_window_size(1280, 900)
-    yield found
+    yield page
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert not found.complaints()
+    assert not page.complaints()
 
 
 def test_a_user_is_picked_by_keyboard_alone(page: Page) -> None:
     page.open()
-    users = [each["user"] for each in page.ask("/users?limit=40")["users"]]
+    users = [each["id"] for each in page.ask("/users?limit=40")]
     assert page.hash() == f"#user={users[0]}"  # someone is shown at first
-    assert page.lists() == told(page.ask(f"/explore/{users[0]}"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{users[0]}"))
     page.tab_to("#user")
     page.write_over(str(LARGE)[:-2])
     page.until("document.querySelectorAll('#user-options [role=option]').length > 2")
@@ -101,7 +99,7 @@ def test_a_user_is_picked_by_keyboard_alone(page: Page) -> None:
     page.press(Keys.ENTER)
     page.until("location.hash === arguments[0]", f"#user={chosen[1]}")
     page.settle()
-    assert page.lists() == told(page.ask(f"/explore/{chosen[1]}"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{chosen[1]}"))
     assert page.run("return document.getElementById('user').value") == chosen[1]
     page.press("9")
     page.until("!document.getElementById('user-options').hidden")
@@ -111,11 +109,11 @@ def test_a_user_is_picked_by_keyboard_alone(page: Page) -> None:
     page.press(Keys.ARROW_RIGHT)
     page.until("location.hash.endsWith('k=20')")
     page.settle()
-    assert page.lists() == told(page.ask(f"/explore/{chosen[1]}?k=20"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{chosen[1]}?k=20"))
 
 
 def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
-    user = page.ask("/users?limit=5")["users"][4]["user"]
+    user = page.ask("/users?limit=5")[4]["id"]
     view = page.ask(f"/explore/{user}")
     page.open(f"#user={user}")
     assert page.run(
@@ -133,7 +131,7 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
         assert same == [str(item["item"])] * shown
         links = page.run("return document.querySelectorAll('.links path').length")
         assert links == shown - 1
-        both = (*view["consensus"]["items"], *view["others"])
+        both = (*view["consensus"]["items"], *view["other_items"])
         (votes,) = [each["votes"] for each in both if each["item"] == item["item"]]
         cards = page.run("return [...document.querySelectorAll('#votes .card')].map((card) => card.innerText)")
         for card, vote in zip(cards, votes, strict=True):
@@ -152,19 +150,19 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
 
 
 def test_colours_say_how_steady_or_who(page: Page) -> None:
-    user = page.ask("/users?limit=2")["users"][1]["user"]
+    user = page.ask("/users?limit=2")[1]["id"]
     page.open(f"#user={user}")
     kinds = "return [...document.querySelectorAll('.agreed .row .cells span')].map((each) => each.className)"
-    assert set(page.run(kinds)) <= {"s1", "s2", "s3", "s4", "s5", "unsaid"}
-    assert "moved over time" in page.text("#legend")
+    assert set(page.run(kinds)) <= {"s1", "s2", "s3", "s4", "s5", "no-vote"}
+    assert "varied over time" in page.text("#legend")
     page.click("input[value=heads]")
-    assert set(page.run(kinds)) <= {*(f"h{place}" for place in range(8)), "unsaid"}
+    assert set(page.run(kinds)) <= {*(f"h{place}" for place in range(8)), "no-vote"}
     assert all(head in page.text("#legend") for head in page.ask("/run")["voters"])
     assert "colour=heads" in page.hash()
 
 
 def test_held_out_items_are_hits(page: Page) -> None:
-    users = [each["user"] for each in page.ask("/users?limit=9")["users"]]
+    users = [each["id"] for each in page.ask("/users?limit=9")]
     user = next(
         each
         for each in users
@@ -175,13 +173,13 @@ def test_held_out_items_are_hits(page: Page) -> None:
     page.click("#held-out")
     page.until("document.querySelectorAll('.agreed .out').length")
     view = page.ask(f"/explore/{user}?held_out=true")
-    assert page.lists() == told(view)
+    assert page.lists() == expected_lists(view)
     listed = (*view["lists"], view["consensus"])
     assert page.run("return document.querySelectorAll('.out').length") == sum(
         item["held_out"] for each in listed for item in each["items"]
     )
     held = sum(item["held_out"] for item in view["history"])
-    assert page.run("return document.querySelectorAll('#history .kept-back li').length") == min(held, 11)
+    assert page.run("return document.querySelectorAll('#history .held-out li').length") == min(held, 11)
 
 
 def test_a_history_is_built_by_hand(page: Page) -> None:
@@ -190,14 +188,14 @@ def test_a_history_is_built_by_hand(page: Page) -> None:
     page.until("location.hash === '#history='")
     page.settle()
     nothing = page.lists()
-    assert nothing == told(page.ask("/explore", '{"history": []}'))
+    assert nothing == expected_lists(page.ask("/explore", '{"history": []}'))
     page.tab_to("#item")
     page.press("number 44", Keys.ENTER)  # before the list is there
     page.until("location.hash.length > 9")
     first = page.hash().removeprefix("#history=")
     page.settle()
     assert page.history() == [_title(int(first))]
-    assert page.lists() == told(page.ask("/explore", f'{{"history": [{first}]}}')) != nothing
+    assert page.lists() == expected_lists(page.ask("/explore", f'{{"history": [{first}]}}')) != nothing
     assert "rank alone" in page.text("#note")
     assert page.run("return document.activeElement.id") == "item"
     page.press("491")
@@ -205,49 +203,49 @@ def test_a_history_is_built_by_hand(page: Page) -> None:
     page.press(Keys.ENTER)
     page.until("location.hash === arguments[0]", f"#history={first},491")
     page.settle()
-    assert page.lists() == told(page.ask("/explore", f'{{"history": [{first}, 491]}}'))
+    assert page.lists() == expected_lists(page.ask("/explore", f'{{"history": [{first}, 491]}}'))
     page.click("#history button")
     page.until("location.hash === '#history=491'")
     page.settle()
     assert page.history() == [_title(491)]
-    assert page.lists() == told(page.ask("/explore", '{"history": [491]}'))
+    assert page.lists() == expected_lists(page.ask("/explore", '{"history": [491]}'))
 
 
 def test_a_users_history_is_taken_over(page: Page) -> None:
-    user = page.ask("/users?limit=3")["users"][2]["user"]
+    user = page.ask("/users?limit=3")[2]["id"]
     used = [item["item"] for item in page.ask(f"/explore/{user}")["history"]]
     page.open(f"#user={user}")
     page.click("#edit")
     page.until("location.hash.startsWith('#history=')")
     page.settle()
     assert page.hash() == f"#history={','.join(map(str, used))}"
-    assert page.lists() == told(page.ask("/explore", json.dumps({"history": used})))
+    assert page.lists() == expected_lists(page.ask("/explore", json.dumps({"history": used})))
     assert page.history() == [_title(item) for item in used]
 
 
 def test_what_is_shown_stands_in_the_address_and_can_be_gone_back_to(page: Page) -> None:
-    one, other = (each["user"] for each in page.ask("/users?limit=8")["users"][6:])
+    one, other = (each["id"] for each in page.ask("/users?limit=8")[6:])
     page.open(f"#user={one}&k=5&colour=heads")
-    assert page.lists() == told(page.ask(f"/explore/{one}?k=5"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{one}?k=5"))
     assert page.run("return document.querySelector('input[value=heads]').checked")
     page.click("#user")
     page.write_over(f"{other}{Keys.ENTER}")
     page.until("location.hash === arguments[0]", f"#user={other}&k=5&colour=heads")
     page.settle()
-    assert page.lists() == told(page.ask(f"/explore/{other}?k=5"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{other}?k=5"))
     page.driver.back()
     page.until("location.hash === arguments[0]", f"#user={one}&k=5&colour=heads")
     page.until("document.getElementById('user').value === arguments[0]", str(one))
     page.settle()
-    assert page.lists() == told(page.ask(f"/explore/{one}?k=5"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{one}?k=5"))
     page.driver.forward()
     page.until("document.getElementById('user').value === arguments[0]", str(other))
     page.settle()
-    assert page.lists() == told(page.ask(f"/explore/{other}?k=5"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{other}?k=5"))
 
 
 def test_an_answer_that_comes_too_late_is_not_shown(page: Page) -> None:
-    slow, quick = (each["user"] for each in page.ask("/users?limit=2")["users"])
+    slow, quick = (each["id"] for each in page.ask("/users?limit=2"))
     page.open(f"#user={quick}")
     page.run(
         "const real = window.fetch; window.late = 0; window.fetch = async (path, asked) => {"
@@ -260,7 +258,7 @@ def test_an_answer_that_comes_too_late_is_not_shown(page: Page) -> None:
         page.run("location.hash = arguments[0]", f"#user={user}&k=5")
     page.until("window.late === 1")
     time.sleep(0.1)
-    assert page.lists() == told(page.ask(f"/explore/{quick}?k=5"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{quick}?k=5"))
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -269,7 +267,7 @@ def test_on_a_phone_nothing_is_wider_than_it(page: Page, dark: bool) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    user = page.ask("/users?limit=1")["users"][0]["user"]
+    user = page.ask("/users?limit=1")[0]["id"]
     for address in (f"#user={user}&k=50&held-out=yes", "#history=500,497,491,488,485,482"):
         page.open(address)
         assert page.run("return document.getElementById('votes').hidden")  # until an item is asked for
@@ -325,7 +323,7 @@ def test_an_error_is_said_in_words_and_can_be_tried_again(page: Page) -> None:
     )
     page.click("#retry")
     page.until("document.getElementById('message').hidden")
-    assert page.lists() == told(page.ask(f"/explore/{LARGE}"))
+    assert page.lists() == expected_lists(page.ask(f"/explore/{LARGE}"))
     page.run("window.fetch = () => Promise.reject(new TypeError('gone'))")
     page.click("#random")
     page.until("!document.getElementById('message').hidden")
@@ -344,8 +342,8 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, servic
     page.press(TOKEN, Keys.ENTER)
     page.settle()
     assert page.run("return document.getElementById('token').hidden && document.getElementById('message').hidden")
-    user = page.ask("/users?limit=1", token=TOKEN)["users"][0]["user"]
-    assert page.lists() == told(page.ask(f"/explore/{user}", token=TOKEN))
+    user = page.ask("/users?limit=1", token=TOKEN)[0]["id"]
+    assert page.lists() == expected_lists(page.ask(f"/explore/{user}", token=TOKEN))
     assert page.run("return [localStorage.length, document.cookie, sessionStorage.length]") == [0, "", 1]
     driver.refresh()
     page.settle()
@@ -375,7 +373,7 @@ def test_the_api_is_described_without_a_network(page: Page) -> None:
 def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
     page.ask("/reload", json.dumps({"run": str(folder / "alone")}))
     try:
-        users = [each["user"] for each in page.ask("/users?limit=3")["users"]]
+        users = [each["id"] for each in page.ask("/users?limit=3")]
         page.open()
         for user in users:
             page.click("#user")
@@ -383,7 +381,7 @@ def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
             page.until("location.hash === arguments[0]", f"#user={quote(user, safe='')}")
             page.settle()
             view = page.ask(f"/explore/{quote(user, safe='')}")
-            assert page.lists() == told(view)
+            assert page.lists() == expected_lists(view)
             assert list(page.lists()) == ["bpr"]
         assert "one head" in page.text("#legend")
         page.run("document.querySelector('.row').focus()")
@@ -394,6 +392,6 @@ def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
         page.open(address)
         used = [item["item"] for item in view["history"]]
         assert page.history() == used
-        assert page.lists() == told(page.ask("/explore", json.dumps({"history": used})))
+        assert page.lists() == expected_lists(page.ask("/explore", json.dumps({"history": used})))
     finally:
         page.ask("/reload", json.dumps({"run": str(folder / "run")}))

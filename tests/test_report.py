@@ -303,17 +303,6 @@ def test_one_head_alone_has_no_consensus(concf: CLI, tmp_path: Path) -> None:
     assert shown.tables["examples", "Lists, user 1"][0] == ["", "bpr"]
 
 
-def test_a_softmax_consensus_has_no_votes(concf: CLI, tmp_path: Path) -> None:
-    content, shown = reported(
-        concf, trained(tmp_path, "objectives=multinomial#1,multinomial#2", "consensus.by=softmax")
-    )
-    assert [each["name"] for each in content["recommenders"]] == ["multinomial#1", "multinomial#2", "consensus"]
-    assert content["examples"][0]["votes"] is None
-    assert shown.tables["examples", "Lists, user 1"][0] == ["", "multinomial#1", "multinomial#2", "consensus"]
-    assert ("examples", "Votes, user 1") not in shown.tables
-    assert ("curves", "Agreement") in shown.tables
-
-
 def test_heads_of_the_default_preset_stand_beside_their_objectives_once(concf: CLI, tmp_path: Path) -> None:
     content, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
     rows = {row[0].split()[0]: row[0].split()[1] for row in shown.tables["results", "Test part"][1:5]}

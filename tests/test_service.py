@@ -12,9 +12,9 @@ import pytest
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.errors import ConcfError
-from concf.service.engine import Limits, Service
-from concf.service.explorer.pages import POLICY
-from concf.service.loading import Loader
+from concf.service.explorer.routes import POLICY
+from concf.service.limits import Limits
+from concf.service.loading import Loader, Service
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 JSON = {"content-type": "application/json"}
@@ -64,7 +64,7 @@ def client(service: Service) -> Iterator[Client]:
         ("/nothing", 404, "not_found"),
         ("/Health", 404, "not_found"),
         ("/health/", 404, "not_found"),
-        ("/explorer/../engine.py", 404, "not_found"),
+        ("/explorer/../routes.py", 404, "not_found"),
         ("/explorer/nothing.js", 404, "not_found"),
         ("/redoc", 404, "not_found"),
     ],
@@ -74,8 +74,8 @@ def test_a_wrong_question_is_answered_in_one_shape(client: Client, path: str, st
 
 
 def test_an_unknown_id_is_told_where_it_was_looked_for(client: Client) -> None:
-    said = client.get("/similar/999").json()["error"]["message"]
-    assert said == "no item is called 999 in the prepared log (its ids are integers)"  # the log itself may have it
+    message = client.get("/similar/999").json()["error"]["message"]
+    assert message == "no item is called 999 in the prepared log (its ids are integers)"  # the log itself may have it
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(client: Client) -> None:
 
 
 def test_more_requests_than_may_be_at_a_time_are_sent_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.swift.AT_ONCE", 0)  # so that they wait for a thread
+    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)  # so that they wait for a thread
     answers = client.together(["/recommend/1?by=bpr"] * 9)
     assert sorted({answer.status_code for answer in answers}) == [200, 503]
     assert [answer.status_code for answer in answers].count(200) == LIMITS.in_flight
@@ -245,14 +245,12 @@ def test_the_document_says_limits_and_token(service: Service) -> None:
     one = document["paths"]["/recommend/{user}"]["get"]
     assert next(each for each in one["parameters"] if each["name"] == "k")["schema"]["maximum"] == LIMITS.k
     parts = document["components"]["schemas"]
-    assert parts["ForUsers"]["properties"]["users"]["maxItems"] == LIMITS.users
-    assert parts["ForHistory"]["properties"]["history"]["maxItems"] == LIMITS.history
-    assert parts["ForHistories"]["properties"]["histories"]["maxProperties"] == LIMITS.users
+    assert parts["UsersRequest"]["properties"]["users"]["maxItems"] == LIMITS.users
+    assert parts["HistoryRequest"]["properties"]["history"]["maxItems"] == LIMITS.history
+    assert parts["HistoriesRequest"]["properties"]["histories"]["maxProperties"] == LIMITS.users
     assert one["security"] == [{"token": []}]
     assert document["paths"]["/health"]["get"]["security"] == []
-    assert all(
-        "Refusal" in json.dumps(one["responses"][status]) for status in ("400", "401", "404", "413", "422", "503")
-    )
+    assert all("Error" in json.dumps(one["responses"][status]) for status in ("400", "401", "404", "413", "422", "503"))
 
 
 def test_alive_before_it_is_ready() -> None:
@@ -282,17 +280,17 @@ def test_metrics_count_by_route_method_and_status(service: Service) -> None:
             client.get(f"/nothing/{number}")
             client(f"VERB{number}", f"/recommend/{number}")
         client("DELETE", "/similar/1")
-        found = counted(client)
-    assert found['concf_requests_total{method="GET",route="/recommend/{user}",status="200"}'] == 3
-    assert found['concf_requests_total{method="GET",route="/recommend/{user}",status="404"}'] == 1
-    assert found['concf_requests_total{method="GET",route="/similar/{item}",status="200"}'] == 1
-    assert found['concf_requests_total{method="GET",route="unmatched",status="404"}'] == 20
-    assert found['concf_request_seconds_count{route="/similar/{item}"}'] in (1, 2)
-    assert found["concf_requests_in_flight"] == 1  # the question itself
-    assert found["concf_run_version"] == service.version
-    assert found["concf_run_loaded_timestamp_seconds"] == pytest.approx(service.loaded)
-    assert len([name for name in found if name.startswith("concf_requests_total")]) < 10
-    assert not [name for name in found if "VERB" in name or "nothing" in name]
+        counts = counted(client)
+    assert counts['concf_requests_total{method="GET",route="/recommend/{user}",status="200"}'] == 3
+    assert counts['concf_requests_total{method="GET",route="/recommend/{user}",status="404"}'] == 1
+    assert counts['concf_requests_total{method="GET",route="/similar/{item}",status="200"}'] == 1
+    assert counts['concf_requests_total{method="GET",route="unmatched",status="404"}'] == 20
+    assert counts['concf_request_seconds_count{route="/similar/{item}"}'] in (1, 2)
+    assert counts["concf_requests_in_flight"] == 1  # the question itself
+    assert counts["concf_run_version"] == service.version
+    assert counts["concf_run_loaded_timestamp_seconds"] == pytest.approx(service.loaded)
+    assert len([name for name in counts if name.startswith("concf_requests_total")]) < 10
+    assert not [name for name in counts if "VERB" in name or "nothing" in name]
 
 
 def test_a_caller_who_leaves_is_no_mistake_of_the_service(service: Service) -> None:
@@ -305,8 +303,8 @@ def test_a_caller_who_leaves_is_no_mistake_of_the_service(service: Service) -> N
     with Client(service) as client:
         scope = {"type": "http", "method": "POST", "path": "/recommend", "headers": [], "query_string": b""}
         asyncio.run(client.app(scope, leaves, nobody_listens))
-        found = counted(client)
-    assert found['concf_requests_total{method="POST",route="unmatched",status="499"}'] == 1
+        counts = counted(client)
+    assert counts['concf_requests_total{method="POST",route="unmatched",status="499"}'] == 1
 
 
 def test_the_pages_are_served_safely(client: Client) -> None:
@@ -354,8 +352,8 @@ def test_ids_of_any_characters_go_through_a_path() -> None:
         for user in model.user_ids.values.tolist():
             assert client.get(f"/recommend/{segment(user)}").json()["user"] == user
             for item in model.item_ids.values.tolist()[::4]:
-                found = client.get(f"/explain/{segment(user)}/{segment(item)}").json()
-                assert (found["user"], found["item"]) == (user, item)
+                answer = client.get(f"/explain/{segment(user)}/{segment(item)}").json()
+                assert (answer["user"], answer["item"]) == (user, item)
         assert client.get("/recommend/a/b").json()["user"] == "a/b"  # where it can only be one id
         assert problem(client.get("/explain/a/b/a%20b")) == (404, "not_found")
 

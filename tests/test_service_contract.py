@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from small_service import SHOWN, loaded, run_folder
 
 from concf.service.app import create_app
-from concf.service.engine import Limits
+from concf.service.limits import Limits
 
 REFUSALS = ["400", "401", "404", "405", "409", "413", "422"]  # 413: lists longer than the document allows, too
 CONFIG = schemathesis.Config.from_dict({"checks": {"negative_data_rejection": {"expected-statuses": REFUSALS}}})

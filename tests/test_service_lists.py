@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 from small_run import small_data
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
@@ -51,7 +52,7 @@ def expected(model: Recommender, user: Any, k: int, by: str | None = None, **opt
     return list(frame.select("item_id", "rank", "score").iter_rows())
 
 
-def said(items: list[dict[str, Any]]) -> Listed:
+def triples(items: list[dict[str, Any]]) -> Listed:
     return [(each["item"], each["rank"], each["score"]) for each in items]
 
 
@@ -88,7 +89,7 @@ def test_the_highest_are_those_of_a_sort(data: st.DataObject) -> None:
     assert found.tolist() == [values[place] for place in wanted]
 
 
-def test_a_silent_head_and_a_run_without_votes_score_as_the_library_says(model: Recommender) -> None:
+def test_a_non_voting_head_and_a_run_without_votes_score_as_the_library_says(model: Recommender) -> None:
     for non_voting, votes in ((("cml",), True), ((), False)):
         run = copy.copy(model.run)
         run.settings = run.settings.model_copy(
@@ -120,9 +121,9 @@ def test_every_user_gets_what_the_library_recommends(client: Client, model: Reco
         for k in KS:
             for user in everyone(model)[:: 1 if k == 10 and by in ("consensus", "bpr") else 9]:
                 answer = client.get(f"/recommend/{segment(user)}?k={k}&by={by}{way}")
-                found = UserList.model_validate_json(answer.content, strict=True)
-                assert (found.user, found.by, found.note) == (user, by, None)
-                assert_same(said(answer.json()["items"]), expected(model, user, k, by))
+                found = TypeAdapter(UserList).validate_json(answer.content, strict=True)
+                assert (found["user"], found["by"], found["note"]) == (user, by, None)
+                assert_same(triples(answer.json()["items"]), expected(model, user, k, by))
 
 
 def test_the_short_way_and_the_long_one_send_the_same_bytes(client: Client, model: Recommender) -> None:
@@ -136,21 +137,21 @@ def test_by_default_ten_places_of_the_consensus(client: Client, model: Recommend
     user = everyone(model)[3]
     answer = client.get(f"/recommend/{segment(user)}").json()
     assert answer["by"] == "consensus"
-    assert_same(said(answer["items"]), expected(model, user, 10))
+    assert_same(triples(answer["items"]), expected(model, user, 10))
 
 
 def test_requests_of_one_moment_get_each_its_own(client: Client, model: Recommender) -> None:
-    asked = [(user, 1 + place % 9, by) for by in ("bpr", "cml") for place, user in enumerate(everyone(model))]
-    answers = client.together([f"/recommend/{segment(user)}?k={k}&by={by}" for user, k, by in asked])
-    for (user, k, by), answer in zip(asked, answers, strict=True):
+    requests = [(user, 1 + place % 9, by) for by in ("bpr", "cml") for place, user in enumerate(everyone(model))]
+    answers = client.together([f"/recommend/{segment(user)}?k={k}&by={by}" for user, k, by in requests])
+    for (user, k, by), answer in zip(requests, answers, strict=True):
         assert answer.json()["user"] == user
-        assert_same(said(answer.json()["items"]), expected(model, user, k, by))
+        assert_same(triples(answer.json()["items"]), expected(model, user, k, by))
 
 
 def test_a_large_product_is_left_to_a_thread(
     client: Client, model: Recommender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.service.swift.AT_ONCE", 0)
+    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)
     test_requests_of_one_moment_get_each_its_own(client, model)
 
 
@@ -163,10 +164,10 @@ def test_what_fails_while_many_wait_is_told_to_each(client: Client, model: Recom
 def test_what_was_used_is_shown_if_asked_for(client: Client, model: Recommender) -> None:
     for user in everyone(model)[::5]:
         answer = client.get(f"/recommend/{segment(user)}?by=bpr&viewed=true&k=30").json()
-        assert_same(said(answer["items"]), expected(model, user, 30, "bpr", filter_viewed=False))
+        assert_same(triples(answer["items"]), expected(model, user, 30, "bpr", filter_viewed=False))
         assert (len(answer["items"]), answer["note"]) == (len(model.item_ids), None)
         agreed = client.get(f"/recommend/{segment(user)}?viewed=true&k=30").json()
-        assert_same(said(agreed["items"]), expected(model, user, 30, filter_viewed=False))
+        assert_same(triples(agreed["items"]), expected(model, user, 30, filter_viewed=False))
         assert "by rank alone" in agreed["note"]
 
 
@@ -176,13 +177,13 @@ def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recomme
     for by in ("consensus", "R-consensus", "bpr"):
         for options in ({}, {"items": few}, {"exclude": few}, {"viewed": True}):
             answer = client.post("/recommend", {"users": users, "k": 5, "by": by} | options)
-            found = Lists.model_validate_json(answer.content, strict=True)
+            found = TypeAdapter(Lists).validate_json(answer.content, strict=True)
             given = {name: value for name, value in options.items() if name != "viewed"}
-            for user, mine in zip(users, found.lists, strict=True):
+            for user, mine in zip(users, found["lists"], strict=True):
                 wanted = expected(model, user, 5, by, filter_viewed="viewed" not in options, **given)
-                assert mine.user == user
-                assert_same(said([each.model_dump() for each in mine.items]), wanted)
-            assert (found.note is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
+                assert mine["user"] == user
+                assert_same(triples(mine["items"]), wanted)
+            assert (found["note"] is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
 
 
 def test_lists_by_user_are_in_the_users_own_ids(client: Client, model: Recommender) -> None:
@@ -191,7 +192,7 @@ def test_lists_by_user_are_in_the_users_own_ids(client: Client, model: Recommend
     answer = client.post("/recommend", {"users": users, "k": 9, "by": "bpr", "items": allowed}).json()["lists"]
     by_user = {one: allowed[str(one)], two: allowed[str(two)]}
     for user, mine in zip(users, answer, strict=True):
-        assert_same(said(mine["items"]), expected(model, user, 9, "bpr", items=by_user))
+        assert_same(triples(mine["items"]), expected(model, user, 9, "bpr", items=by_user))
     assert answer[2]["items"] == []
 
 
@@ -210,7 +211,7 @@ def test_histories_are_folded_in(client: Client, model: Recommender) -> None:
             ids, scores = model.recommend(history=history, k=6, by=by, frame="arrays")
             (mine,) = answer["lists"]
             assert mine["user"] is None
-            assert_same(said(mine["items"]), list(zip(ids.tolist(), range(1, 7), scores.tolist(), strict=True)))
+            assert_same(triples(mine["items"]), list(zip(ids.tolist(), range(1, 7), scores.tolist(), strict=True)))
             assert ("by rank alone" in (answer["note"] or "")) == (by == "consensus")
 
 
@@ -222,7 +223,7 @@ def test_histories_by_name_and_of_users_of_the_log(client: Client, model: Recomm
     assert [each["user"] for each in answer["lists"]] == ["no one/else", known]
     for place, mine in enumerate(answer["lists"]):
         assert_same(
-            said(mine["items"]), list(zip(ids[place].tolist(), range(1, 6), scores[place].tolist(), strict=True))
+            triples(mine["items"]), list(zip(ids[place].tolist(), range(1, 6), scores[place].tolist(), strict=True))
         )
 
 
@@ -235,12 +236,12 @@ def test_strangers_get_what_is_popular_if_asked_for(client: Client, model: Recom
     wanted = expected(model, "nobody", 7, unknown="popular")
     answer = client.get("/recommend/nobody?popular=true&k=7").json()
     assert (answer["user"], answer["by"]) == ("nobody", "popularity")
-    assert_same(said(answer["items"]), wanted)
+    assert_same(triples(answer["items"]), wanted)
     known = everyone(model)[0]
     both = client.post("/recommend", {"users": ["nobody", known, 10**25], "k": 7, "popular": True}).json()
     assert both["note"].startswith("2 of the users")
-    assert_same(said(both["lists"][0]["items"]), wanted)
-    assert_same(said(both["lists"][1]["items"]), expected(model, known, 7))
+    assert_same(triples(both["lists"][0]["items"]), wanted)
+    assert_same(triples(both["lists"][1]["items"]), expected(model, known, 7))
     assert both["lists"][2]["user"] == 10**25
 
 
@@ -248,11 +249,11 @@ def test_similar_items_are_the_librarys(client: Client, model: Recommender) -> N
     for item in model.item_ids.values.tolist():
         for head in (None, "cml"):
             answer = client.get(f"/similar/{segment(item)}", params={"k": 4} | ({"head": head} if head else {}))
-            found = SimilarItems.model_validate_json(answer.content, strict=True)
+            found = TypeAdapter(SimilarItems).validate_json(answer.content, strict=True)
             ids, scores = model.similar_items(item, 4, head=head, frame="arrays")
-            assert (found.item, found.head) == (item, head or model.run.best_head())
+            assert (found["item"], found["head"]) == (item, head or model.run.best_head())
             assert_same(
-                said(answer.json()["items"]), list(zip(ids.tolist(), range(1, 5), scores.tolist(), strict=True))
+                triples(answer.json()["items"]), list(zip(ids.tolist(), range(1, 5), scores.tolist(), strict=True))
             )
     everything = client.get(f"/similar/{segment(item)}?k=200").json()["items"]
     assert len(everything) == len(model.item_ids) - 1
@@ -265,7 +266,7 @@ def test_explanations_are_the_librarys(client: Client, model: Recommender) -> No
             assert answer == model.explain(user, item) | {"title": None}
 
 
-def test_guests_and_a_judge_are_explained_too(tmp_path: Path) -> None:
+def test_fixed_voters_and_a_re_ranker_are_explained_too(tmp_path: Path) -> None:
     words = ("consensus.every=1", "consensus.shown=9", "training.epochs=1", "training.metric=recall@5")
     data = Split.load(small_data(tmp_path / "data"))
     train(data, choose_settings("strong", words=(*words, "model.dimensions=8")), out=tmp_path / "run")
@@ -273,10 +274,10 @@ def test_guests_and_a_judge_are_explained_too(tmp_path: Path) -> None:
     with Client(loaded(tmp_path / "run")) as client:
         model = client.service.model.recommender
         for item in model.item_ids.values.tolist()[::5]:
-            told = client.get(f"/explain/3/{item}").json()
-            assert told == model.explain(3, item) | {"title": None}
-            assert (told["reranked"] is None) == (told["rank"] is None)
-            assert told["heads"][-1]["score"] is None
+            answer = client.get(f"/explain/3/{item}").json()
+            assert answer == model.explain(3, item) | {"title": None}
+            assert (answer["reranked"] is None) == (answer["rank"] is None)
+            assert answer["heads"][-1]["score"] is None
         assert client.get("/explore/3").status_code == 200
 
 

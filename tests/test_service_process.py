@@ -1,4 +1,4 @@
-"""A real server: its line, its signals, its connections, and what it is told on the command line."""
+"""A real server process: its output, signals, connections and command line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ SOON = 60.0  # on a loaded machine
 
 
 class Process:
-    """`concf serve`, when it says that it is ready."""
+    """`concf serve`, once it has printed that it is ready."""
 
     def __init__(self, *words: object, **environment: str) -> None:
-        self.said: list[str] = []
+        self.stderr: list[str] = []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "concf", "serve", *map(str, words), "--port", "0"], text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
@@ -37,16 +37,16 @@ class Process:
         threading.Thread(target=self._listen, daemon=True).start()
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
-        assert found, self.said
-        self.folder, self.url, self.port = found[1], found[2], int(found[3])
+        match = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
+        assert match, self.stderr
+        self.folder, self.url, self.port = match[1], match[2], int(match[3])
 
     def _listen(self) -> None:
         assert self.process.stderr is not None
-        self.said.extend(iter(self.process.stderr.readline, ""))
+        self.stderr.extend(iter(self.process.stderr.readline, ""))
 
-    def until_said(self, words: str) -> None:
-        wait_until(lambda: any(words in line for line in self.said))
+    def until_printed(self, words: str) -> None:
+        wait_until(lambda: any(words in line for line in self.stderr))
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
@@ -97,7 +97,7 @@ def server(home: Path) -> Iterator[Process]:
 def test_it_says_where_it_listens_and_warns_of_no_token(server: Process, home: Path) -> None:
     assert server.folder == str(home)
     assert server.port > 0
-    assert "0.0.0.0 without a token" in server.said[0]
+    assert "0.0.0.0 without a token" in server.stderr[0]
     answer = httpx.get(f"http://127.0.0.1:{server.port}/recommend/3?k=4").json()
     wanted = loaded(home).model.recommender.recommend(3, 4, frame="polars")
     assert [each["item"] for each in answer["items"]] == wanted["item_id"].to_list()
@@ -129,11 +129,11 @@ def test_what_is_no_request_is_told_so_and_the_connection_closed(
         except (BrokenPipeError, ConnectionResetError):
             assert status == 431  # it was closed while more came
         try:
-            found, said = received(connection)
+            code, body = received(connection)
         except ConnectionResetError:
             assert status == 431
             return
-    assert (found, said["error"]["kind"]) == (status, kind)
+    assert (code, body["error"]["kind"]) == (status, kind)
 
 
 def test_a_connection_that_is_not_used_is_closed(server: Process) -> None:
@@ -148,25 +148,32 @@ def test_a_body_of_many_pieces_is_refused_when_it_is_too_large(server: Process) 
         piece = b"10000\r\n" + b" " * (1 << 16) + b"\r\n"
         for _ in range(20):
             connection.sendall(piece)
-        status, said = received(connection)
-    assert (status, said["error"]["kind"]) == (413, "too_large")
+        status, body = received(connection)
+    assert (status, body["error"]["kind"]) == (413, "too_large")
 
 
-def test_more_connections_than_there_may_be_are_sent_away(home: Path) -> None:
+@pytest.fixture(scope="module")
+def locked(home: Path) -> Iterator[Process]:
+    """With a token from the environment, and few connections that stay open for long."""
+    limits = ("--max-connections", 5, "--head-seconds", SOON, "--idle-seconds", int(SOON))
+    with serving(home, *limits, CONCF_TOKEN="s3cret\n") as server:
+        yield server
+
+
+def test_too_many_connections_are_refused(locked: Process) -> None:
     busy = {"kind": "busy", "message": "5 connections are open; try again in a moment", "where": None}
-    with serving(home, "--max-connections", 5, "--head-seconds", SOON, "--idle-seconds", int(SOON)) as server:
-        with ExitStack() as opened:
-            first = [opened.enter_context(server.connect()) for _ in range(5)]
-            for each in first:  # an answer shows that it was let in, and it stays open
-                each.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-                assert each.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
-            for _ in range(10):
-                with server.connect() as more:
-                    assert received(more) == (503, {"error": busy})  # a connection that is reset has no answer
-            first[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            while first[0].recv(1 << 16):
-                pass  # what was let in is answered all the while
-        wait_until(lambda: _status(server) == 200)
+    with ExitStack() as opened:
+        first = [opened.enter_context(locked.connect()) for _ in range(5)]
+        for each in first:  # an answer shows that it was accepted, and it stays open
+            each.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert each.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        for _ in range(10):
+            with locked.connect() as more:
+                assert received(more) == (503, {"error": busy})  # a connection that is reset has no answer
+        first[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        while first[0].recv(1 << 16):
+            pass  # accepted connections are answered all the while
+    wait_until(lambda: _status(locked) == 200)
 
 
 def _status(server: Process) -> int:
@@ -191,10 +198,10 @@ def test_runs_change_under_load_and_no_request_is_lost(server: Process, home: Pa
             while not done.is_set():
                 place = turn % 10
                 answer = client.get(f"/recommend/{place // 2}?k=12&by={('consensus', 'bpr')[place % 2]}")
-                found = [each["item"] for each in answer.json()["items"]] if answer.status_code == 200 else answer.text
-                which = [found == each[place] for each in right]
+                items = [each["item"] for each in answer.json()["items"]] if answer.status_code == 200 else answer.text
+                which = [items == each[place] for each in right]
                 if True not in which:
-                    wrong.append(found)
+                    wrong.append(items)
                 for run, same in enumerate(which):
                     answered[run] += same
                 turn += 1
@@ -224,11 +231,11 @@ def test_sighup_reads_the_folder_again_or_refuses(server: Process, home: Path) -
     described = (home / "run.json").read_text()
     (home / "run.json").write_text("{")
     server.process.send_signal(signal.SIGHUP)
-    server.until_said("refused, and goes on with the run it has")
+    server.until_printed("reload refused, still serving the old run")
     assert httpx.get(f"{url}/recommend/3").json() == before
     (home / "run.json").write_text(described)
     server.process.send_signal(signal.SIGHUP)
-    server.until_said(f"concf: serving {home}, version")
+    server.until_printed(f"concf: serving {home}, version")
     assert httpx.get(f"{url}/recommend/3").json() == before
 
 
@@ -245,20 +252,20 @@ def test_a_request_under_way_is_answered_before_the_end(server: Process) -> None
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         connection.sendall(b": [3]}")
-        status, said = received(connection)
+        status, body = received(connection)
         assert status == 200
-        assert said["lists"][0]["user"] == 3
+        assert body["lists"][0]["user"] == 3
         assert idle.recv(1) == b""
     assert server.process.wait(SOON) == 0
 
 
-def test_with_a_token_from_the_environment_and_ctrl_c(home: Path) -> None:
-    with serving(home, CONCF_TOKEN="s3cret\n") as server:
-        assert server.url.startswith("http://127.0.0.1:")
-        assert not [line for line in server.said if "warning" in line]
-        assert httpx.get(f"{server.url}/recommend/3").status_code == 401
-        assert httpx.get(f"{server.url}/recommend/3", headers={"authorization": "Bearer s3cret"}).status_code == 200
-        assert server.end(signal.SIGINT) == 0
+def test_with_a_token_from_the_environment_and_ctrl_c(locked: Process) -> None:
+    """The last test of this server."""
+    assert locked.url.startswith("http://127.0.0.1:")
+    assert not [line for line in locked.stderr if "warning" in line]
+    assert httpx.get(f"{locked.url}/recommend/3").status_code == 401
+    assert httpx.get(f"{locked.url}/recommend/3", headers={"authorization": "Bearer s3cret"}).status_code == 200
+    assert locked.end(signal.SIGINT) == 0
 
 
 @pytest.fixture
@@ -270,7 +277,7 @@ def words(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("{tmp}/nothing --port 0", "not a run"),
         ("{run} --port 99999", "--port"),
@@ -282,15 +289,15 @@ def words(tmp_path: Path) -> dict[str, Path]:
         ("{run} --port 0 --token-file {tmp}/odd", "expected a token"),
         ("{run} --port 0 --catalogue {tmp}/none.csv", "no such file"),
         ("{run} --port 0 --catalogue {tmp}/items.csv", "no column for the item"),
-        ("{run} --port 0 --catalogue-item x", "say --catalogue too"),
+        ("{run} --port 0 --catalogue-item x", "give --catalogue too"),
         ("{run} --port 0 --data {tmp}", "not a prepared data set"),
     ],
 )
-def test_a_mistake_on_the_command_line_ends_in_words(concf: CLI, words: dict[str, Path], line: str, said: str) -> None:
+def test_a_command_line_mistake_ends_in_words(concf: CLI, words: dict[str, Path], line: str, message: str) -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     code, _, err = concf("serve", *line.format(**words).split())
     assert code == 2
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 

@@ -18,9 +18,7 @@ from small_service import Client, loaded, problem, run_folder
 
 from concf.errors import ConcfError, DataError
 from concf.inference.titles import Catalogue
-from concf.service import engine
-from concf.service.engine import Served, Service
-from concf.service.loading import Loader
+from concf.service.loading import Loader, Served, Service, shortened
 from concf.training.checkpoint import CHECKPOINT, RUN, RunFolder, load_run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -132,7 +130,7 @@ def test_a_path_that_is_no_run_is_refused(client: Client, path: str) -> None:
 
 
 def test_a_request_under_way_stays_with_the_run_it_began_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.swift.AT_ONCE", 0)
+    monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)
     old = client.get("/recommend/1?by=bpr").json()["items"]
     model = client.service.model.recommender
     ask, service = model.short, client.service
@@ -154,9 +152,9 @@ def test_reloads_come_one_after_the_other() -> None:
         nonlocal at_work, most
         at_work += 1
         most = max(most, at_work)
-        found = Loader()(folder, version)
+        served = Loader()(folder, version)
         at_work -= 1
-        return found
+        return served
 
     service = Service(load, run_folder())
     service.reload()
@@ -172,7 +170,9 @@ def test_a_first_run_that_cannot_be_served_leaves_the_service_without(tmp_path: 
     service = Service(Loader(), tmp_path)
     with pytest.raises(ConcfError, match="not a run"):
         service.reload()
-    assert (service.ready, service.version) == (False, 0)
+    assert service.version == 0
+    with pytest.raises(ConcfError, match="being loaded"):
+        _ = service.model
 
 
 def test_whatever_goes_wrong_with_another_run_the_old_one_stays() -> None:
@@ -194,8 +194,8 @@ def test_text_spells_an_id_as_the_log_has_them() -> None:
         5, -5, "05", "5.0", " 5", "x", int("9" * 19), "9" * 20,
     ]  # fmt: skip
     assert [text.item(each) for each in ("5", "x")] == ["5", "x"]
-    assert engine._short(10**5000).startswith("an integer")
-    assert len(engine._short("x" * 5000)) < 300
+    assert shortened(10**5000).startswith("an integer")
+    assert len(shortened("x" * 5000)) < 300
 
 
 ROWS = {"item": [3, 1, 999, 4, 3], "title": ["Item 3", "Ünï 1", "Item 999", None, "again"]}

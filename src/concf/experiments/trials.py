@@ -39,7 +39,7 @@ def resolve_target(settings: ConCFSettings, target: str | None) -> str:
     """Whose validation figure counts: the target if the settings have it; None: the one that `training.watch` names."""
     names = list(settings.heads)
     if settings.several:
-        names = [CONSENSUS, *([R_CONSENSUS] if settings.consensus.by == "ranks" else []), *names]
+        names = [CONSENSUS, R_CONSENSUS, *names]
     target = target or (settings.training.watch if settings.training.watch in names else names[0])
     if target not in names:
         raise ConfigError(f"target {target!r}: choose from {', '.join(names)}")

@@ -1,26 +1,157 @@
-"""From a folder to a run that answers at once: read, checked, and what a first request would wait for made ready."""
+"""The run that is served: how it is loaded and checked, and how another replaces it without losing a request."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import typer
 
 from concf.consensus.settings import CONSENSUS
-from concf.errors import DataError
+from concf.data.ids import Ids
+from concf.errors import ConcfError, DataError
+from concf.inference.lookup import place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
-from concf.service.engine import Served
+from concf.service.limits import Limits
+from concf.service.problems import Problem
+from concf.service.schemas import Id
 from concf.training.checkpoint import load_run
 from concf.training.run import Run
+
+INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none
+LONGEST = 200  # characters of an id in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A run that is ready to answer.
+
+    titles:  item id -> title, of some or none of the items
+    version: 1 for the first run of the process, one more for each that replaced it
+    loaded:  seconds since 1970
+    cache:   what others keep about this run for as long as it is served
+    """
+
+    recommender: Recommender
+    folder: Path
+    titles: Mapping[Id, str] = field(default_factory=dict)
+    version: int = 1
+    loaded: float = field(default_factory=time.time)
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return self.folder.resolve().name
+
+    def user(self, text: str) -> Id:
+        """The user id that a text spells: an integer in a log of integers, if it is one."""
+        return _spelt(self.recommender.user_ids, text)
+
+    def item(self, text: str) -> Id:
+        """The item id that a text spells."""
+        return _spelt(self.recommender.item_ids, text)
+
+    def user_index(self, user: Id, where: str) -> int:
+        """The index of a user; refuses one that the log does not have."""
+        return _index("user", self.recommender.user_ids, user, where)
+
+    def item_index(self, item: Id, where: str) -> int:
+        """The index of an item; refuses one that the log does not have."""
+        return _index("item", self.recommender.item_ids, item, where)
+
+    def by(self, name: str | None, where: str) -> str:
+        """The name of a head or consensus, the default one for None; refuses one that the run does not have."""
+        return _known(name, self.recommender.default, self.recommender.ranker.names, where)
+
+    def head(self, name: str | None, where: str) -> str:
+        """The name of a head, the best one for None; refuses one that the run does not have."""
+        return _known(name, self.recommender.run.best_head(), self.recommender.ranker.heads, where)
+
+
+def _spelt(ids: Ids, text: str) -> int | str:
+    return int(text) if ids.are_integers and INTEGER.fullmatch(text) else text
+
+
+def _index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: str) -> int:
+    index = place_of(ids, wanted)
+    if index < 0:
+        kind = "integers" if ids.are_integers else "text"
+        message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind})"
+        raise Problem(404, "unknown_user" if role == "user" else "unknown_item", message, where)
+    return index
+
+
+def _known(name: str | None, default: str, names: list[str], where: str) -> str:
+    if name is not None and name not in names:
+        message = f"nothing is called {shortened(name)} in this run; choose from {', '.join(names)}"
+        raise Problem(404, "unknown_head", message, where)
+    return name or default
+
+
+def shortened(name: int | str) -> str:
+    """An id for a message. (Python refuses to print an integer of thousands of digits.)"""
+    if isinstance(name, int) and abs(name) >= 1 << 64:
+        return "an integer of more than 64 bits"
+    text = repr(name)
+    return text if len(text) <= LONGEST else text[:LONGEST] + "..."
+
+
+class Service:
+    """Holds the run that is served.
+
+    load: (folder, version) -> the run in a folder, ready; raises a ConcfError that says why it cannot be served
+    """
+
+    def __init__(self, load: Callable[[Path, int], Served], folder: Path, limits: Limits | None = None) -> None:
+        self.folder, self.limits = folder, limits or Limits()
+        self.closing = False
+        self._load, self._loading = load, threading.Lock()
+        self._model: Served | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the run; 0 before the first."""
+        return 0 if self._model is None else self._model.version
+
+    @property
+    def loaded(self) -> float:
+        """When the run was loaded, in seconds since 1970; 0 before the first."""
+        return 0.0 if self._model is None else self._model.loaded
+
+    @property
+    def model(self) -> Served:
+        """The run that is served now. A request reads this once and keeps that run to its end."""
+        if self._model is None:
+            raise Problem(503, "not_ready", "the run is being loaded; try again in a moment")
+        return self._model
+
+    def reload(self, folder: Path | None = None) -> Served:
+        """Serve the run in another folder, or in the same one again; a run that cannot be served is refused.
+
+        One reload at a time, in the caller's thread. The old run answers until the new one is ready.
+        """
+        with self._loading:
+            source = folder or self.folder
+            try:
+                fresh = self._load(source, self.version + 1)
+            except Exception as error:  # whatever is wrong with the new run, the old one stays
+                reason = str(error) if isinstance(error, ConcfError) else f"{type(error).__name__}: {error}"
+                raise Problem(409, "refused_run", reason, str(source)) from error
+            self._model, self.folder = fresh, source
+            return fresh
 
 
 @dataclass(frozen=True)
 class Loader:
-    """How runs are loaded. data: where a run's data set is, if it has moved; catalogue: a file of titles."""
+    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles"""
 
     data: Path | None = None
     catalogue: Catalogue | None = None
@@ -28,36 +159,36 @@ class Loader:
     def __call__(self, folder: Path, version: int) -> Served:
         """The run in a folder, ready."""
         run = load_run(folder, self.data)
-        leave_the_file(run)
-        model = Recommender(run, frame="arrays")
-        make_ready(model)
-        titles: dict[Any, str] = {}
+        _detach_from_file(run)
+        recommender = Recommender(run, frame="arrays")
+        _prepare(recommender)
+        titles: dict[Id, str] = {}
         if self.catalogue is not None:
-            titles, note = self.catalogue.read(model.item_ids)
+            titles, note = self.catalogue.read(recommender.item_ids)
             typer.echo(f"note: {note}", err=True)
-        return Served(model, folder, titles, version)
+        return Served(recommender, folder, titles, version)
 
 
-def leave_the_file(run: Run) -> None:
-    """Tensors are read from the file when they are used; a file that is overwritten meanwhile would end the process."""
+def _detach_from_file(run: Run) -> None:
+    """Copy the tensors, which are read from the file when used: a file overwritten meanwhile would end the process."""
     for best in run.best.values():
         best.state = {name: tensor.clone() for name, tensor in best.state.items()}
         best.votes = {name: tensor.clone() for name, tensor in best.votes.items()}
         best.lists = None if best.lists is None else best.lists.clone()
 
 
-def make_ready(model: Recommender) -> None:
-    """Work out now what is kept for every request; refuse figures that are none."""
-    ranker = model.ranker
+def _prepare(recommender: Recommender) -> None:
+    """Compute what all requests share, so that the first does not wait for it; refuse vectors that are not finite."""
+    ranker = recommender.ranker
     if not ranker.names:
         raise DataError("the run has no epoch yet; wait for its first validation")
-    _ = model.viewed
+    _ = recommender.viewed
     vectors = {name: ranker.factors(name) for name in ranker.heads}
     if CONSENSUS in ranker.names:
-        vectors |= {f"{name} at the consensus' best": factors for name, factors in ranker.voters.items()}
+        vectors |= {f"{name} at the best epoch of the consensus": each for name, each in ranker.voters.items()}
     for name, factors in vectors.items():
         parts = (factors.user, factors.item, *(() if factors.bias is None else (factors.bias,)))
-        if not all(bool(torch.isfinite(each).all()) for each in parts):
+        if not all(bool(torch.isfinite(part).all()) for part in parts):
             raise DataError(f"the vectors of {name} are not finite: the run diverged. Train it again")
-    for name in ranker.names:  # what new users are folded in by is solved for
-        model.recommend(history=[], k=1, by=name)
+    for name in ranker.names:  # solves for the fold-in of new users
+        recommender.recommend(history=[], k=1, by=name)

@@ -1,9 +1,10 @@
-"""What a caller can do wrong, in one shape: {"error": {"kind", "message", "where"}}."""
+"""Every error of the service in one shape: {"error": {"kind", "message", "where"}}."""
 
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -16,63 +17,56 @@ Kind = Literal[
     "unknown_user", "unknown_item", "unknown_head", "bad_request", "too_large", "too_slow", "unauthorised", "not_ready",
     "busy", "not_found", "method_not_allowed", "refused_run", "internal",
 ]  # fmt: skip
-KINDS: dict[int, Kind] = {
-    400: "bad_request", 401: "unauthorised", 404: "not_found", 405: "method_not_allowed", 408: "too_slow",
-    413: "too_large", 422: "bad_request", 503: "not_ready",
-}  # fmt: skip
-
-
-FORMS = ("ForUsers", "ForHistory", "ForHistories")  # of a question; a caller does not name them
+FORMS = ("UsersRequest", "HistoryRequest", "HistoriesRequest")  # of POST /recommend; callers do not name them
 
 
 class Problem(ConcfError):
-    """An answer that is an error. where: the part of the request that it is about."""
+    """A request that is answered by an error. where: the part of the request at fault, such as body.users.1"""
 
     def __init__(self, status: int, kind: Kind, message: str, where: str | None = None) -> None:
         super().__init__(message)
         self.status, self.kind, self.message, self.where = status, kind, message, where
 
-    def response(self, headers: dict[str, str] | None = None) -> Response:
-        """As an answer."""
-        said = {"error": {"kind": self.kind, "message": self.message, "where": self.where}}
-        return Response(json.dumps(said), self.status, headers, "application/json")  # ASCII: any text may be in it
+    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+        """The response to send."""
+        body = {"error": {"kind": self.kind, "message": self.message, "where": self.where}}
+        return Response(json.dumps(body), self.status, headers, "application/json")  # ASCII: the text may be anything
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Every error of the application in that shape."""
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(ConcfError, _mistake)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Exception, _bug)
+    """Answer every exception of the application in the shape above."""
+    for exception in (ConcfError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(exception, _respond)
 
 
-async def _problem(_request: Request, error: Any) -> Response:
-    return error.response()  # type: ignore[no-any-return]
+async def _respond(_request: Request, error: Exception) -> Response:
+    return _problem(error).response(error.headers if isinstance(error, HTTPException) else None)
 
 
-async def _mistake(_request: Request, error: Exception) -> Response:
-    return Problem(400, "bad_request", str(error)).response()
+def _problem(error: Exception) -> Problem:
+    match error:
+        case Problem():
+            return error
+        case ConcfError():
+            return Problem(400, "bad_request", str(error))
+        case RequestValidationError():
+            return _invalid(error)
+        case HTTPException(status_code=404):
+            return Problem(404, "not_found", "no such route; /openapi.json lists all of them")
+        case HTTPException(status_code=405):
+            return Problem(405, "method_not_allowed", str(error.detail))
+        case HTTPException():
+            return Problem(error.status_code, "bad_request", str(error.detail))
+    return Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
 
 
-async def _invalid(_request: Request, error: Any) -> Response:
+def _invalid(error: RequestValidationError) -> Problem:
     if isinstance(error.body, bytes):
-        unsaid = "the body is not said to be JSON; send the header Content-Type: application/json"
-        return Problem(422, "bad_request", unsaid, "header.content-type").response()
+        message = "the body is not declared as JSON; send the header Content-Type: application/json"
+        return Problem(422, "bad_request", message, "header.content-type")
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return Problem(
-            400, "bad_request", f"not JSON: {first['ctx']['error']}", f"body, character {first['loc'][-1]}"
-        ).response()
-    where = ".".join(str(part) for part in first["loc"] if part not in FORMS) or None
-    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where).response()
-
-
-async def _refused(_request: Request, error: Any) -> Response:
-    kind = KINDS.get(error.status_code, "bad_request")
-    message = "no such route; /openapi.json has them all" if error.status_code == 404 else str(error.detail)
-    return Problem(error.status_code, kind, message).response(error.headers)
-
-
-async def _bug(_request: Request, error: Exception) -> Response:
-    return Problem(500, "internal", f"{type(error).__name__}: this is a mistake of the service").response()
+        where = f"body, character {first['loc'][-1]}"
+        return Problem(400, "bad_request", f"not JSON: {first['ctx']['error']}", where)
+    where = ".".join(str(part) for part in first["loc"] if part not in FORMS)
+    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where or None)

@@ -1,8 +1,8 @@
-"""What goes in and out, as the OpenAPI document has it."""
+"""The forms of requests and answers, as the OpenAPI document has them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import (
     BaseModel,
@@ -14,50 +14,50 @@ from pydantic import (
     StrictBool,
     StrictInt,
     Tag,
+    WithJsonSchema,
 )
-from pydantic import WithJsonSchema as SaidAs
+from typing_extensions import TypedDict
 
 from concf.service.problems import FORMS, Kind
 
+K = 10  # items of a list, unless a request says otherwise
+REPORTED = 20  # unknown items that an answer names for each list
 
-def _whole(number: Any) -> Any:
-    """To JSON 5.0 is an integer."""
+
+def _whole(number: object) -> object:
+    """In JSON 5.0 is an integer."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """JSON can spell half a character, which no log has and no answer can repeat."""
-    if not isinstance(value, str) or not _is_unicode(value):
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
         raise ValueError("expected text")
     return value
 
 
-def _id(value: Any) -> int | str:
-    found = _whole(value)
-    if isinstance(found, int) and not isinstance(found, bool):
-        return found
-    if not isinstance(found, str) or not _is_unicode(found):
-        raise ValueError("expected an id: an integer or text")
-    return found
+def _id(value: object) -> int | str:
+    number = _whole(value)
+    if isinstance(number, int) and not isinstance(number, bool):
+        return number
+    try:
+        return _text(value)
+    except ValueError:
+        raise ValueError("expected an id: an integer or text") from None
 
 
-def _is_unicode(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-Text = Annotated[str, PlainValidator(_text), SaidAs({"type": "string"})]
+Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
 Whole = Annotated[StrictInt, BeforeValidator(_whole)]
 Id = Annotated[  # as the log has it: 5 is not "5"
-    int | str, PlainValidator(_id), SaidAs({"anyOf": [{"type": "integer"}, {"type": "string"}]})
+    int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
-IGNORED = 20  # unknown items that an answer names of each list
-Ignored = Annotated[list[Id], Field(max_length=IGNORED)]  # ids that the run does not have, the first of them
+UnknownIds = Annotated[list[Id], Field(max_length=REPORTED)]
 UnknownItems = Literal["ignore", "error"]
-ByUser = list[Id] | dict[Text, list[Id]]  # for everyone, or by user
+ItemLists = list[Id] | dict[Text, list[Id]]  # for all users, or by user
 
 
-class Item(BaseModel):
-    """A place of a list. rank: from 1; title: from the catalogue, if there is one"""
+class Item(TypedDict):
+    """An item of a list. rank: from 1; title: from the catalogue, if there is one"""
 
     item: Id
     rank: int
@@ -65,8 +65,8 @@ class Item(BaseModel):
     title: str | None
 
 
-class UserList(BaseModel):
-    """What one user is recommended. note: what there is to know about how it came about"""
+class UserList(TypedDict):
+    """The recommendations for one user. note: how they were made, where that is not as usual"""
 
     user: Id
     by: str
@@ -74,24 +74,28 @@ class UserList(BaseModel):
     items: list[Item]
 
 
-class OneOfSeveral(BaseModel):
-    """The list of one user of several; of a history without a name the user is null."""
+class OneOfSeveral(TypedDict):
+    """The list of one of several users. user: null for a history without a name; unknown_items: those ignored in this
+    user's history and own lists, the first of them
+    """
 
     user: Id | None
     items: list[Item]
-    unknown_items: Ignored = Field(description="of this user's history and own lists, what was ignored")
+    unknown_items: UnknownIds
 
 
-class Lists(BaseModel):
-    """What several users are recommended, in the order in which they were asked for."""
+class Lists(TypedDict):
+    """The recommendations for several users, in the order of the request. unknown_items: those ignored in the lists
+    for all users (items, exclude), the first of them
+    """
 
     by: str
     note: str | None
-    unknown_items: Ignored = Field(description="of the lists for everyone (items, exclude), what was ignored")
+    unknown_items: UnknownIds
     lists: list[OneOfSeveral]
 
 
-class SimilarItems(BaseModel):
+class SimilarItems(TypedDict):
     """The nearest items by the cosine of a head's vectors."""
 
     item: Id
@@ -99,25 +103,31 @@ class SimilarItems(BaseModel):
     items: list[Item]
 
 
-class HeadVote(BaseModel):
-    """A head's word on an item. R (Eq. 10), C (Eq. 11): 0 without a vote
+class Vote(TypedDict):
+    """The vote of a head or fixed voter for an item.
 
-    rank: from 1, null if it was learned from, or if a fixed voter does not name it; score: null of a fixed voter
+    rank: from 1, null for an item used in training, and for a fixed voter outside its first K; R (Eq. 10) and C
+    (Eq. 11): 0 without a vote; vote: their sum times the voter weight
     """
 
     head: str
     rank: int | None
-    score: float | None
     R: float
     C: float
     vote: float
 
 
-class Explanation(BaseModel):
-    """Why an item stands where it stands.
+class HeadVote(Vote):
+    """A vote and the head's own score, null for a fixed voter."""
 
-    rank: in the consensus, null if not there; importance: Eq. 12; re-ranked: what a re-ranker makes of it, null
-    without one, and where the list does not have it
+    score: float | None
+
+
+class Explanation(TypedDict):
+    """Why an item has its rank.
+
+    rank: in the consensus, null if not listed; importance: the mean of the votes (Eq. 12); reranked: the re-ranker's
+    score, null without a re-ranker and for an item that is not listed
     """
 
     user: Id
@@ -130,98 +140,103 @@ class Explanation(BaseModel):
     heads: list[HeadVote]
 
 
-class Alive(BaseModel):
-    """The process lives."""
+class Status(TypedDict):
+    """The state of the service. run: the name of the run, once it is served"""
 
-    status: Literal["alive"]
-
-
-class Ready(BaseModel):
-    """A run is served."""
-
-    status: Literal["ready"]
-    run: str
+    status: Literal["alive", "ready"]
+    run: NotRequired[str]
 
 
-class Reload(BaseModel):
-    """run: the folder of another run; null: the same folder again"""
-
-    model_config = ConfigDict(extra="forbid")
-
-    run: str | None = None
-
-
-class Reloaded(BaseModel):
-    """version: how many runs this process has served, with this one"""
+class Reloaded(TypedDict):
+    """version: how many runs this process has served, including this one"""
 
     run: str
     version: int
 
 
-class Asking(BaseModel):
-    """What every question has. items: only these may be shown; exclude: these may not
-
-    unknown_items: what becomes of items that the log does not have, or that a filter left out
-    """
-
-    model_config = ConfigDict(extra="forbid")
-
-    k: Whole = Field(10, ge=1)
-    by: Text | None = None
-    viewed: StrictBool = Field(False, description="also what the user has used")
-    items: ByUser | None = None
-    exclude: ByUser | None = None
-    unknown_items: UnknownItems = "ignore"
-
-
-class ForUsers(Asking):
-    """Users of the log. popular: give those whom the log does not have what is used most"""
-
-    users: list[Id]
-    popular: StrictBool = False
-
-
-class ForHistory(Asking):
-    """Someone who has used these items."""
-
-    history: list[Id]
-    items: list[Id] | None = None
-    exclude: list[Id] | None = None
-
-
-class ForHistories(Asking):
-    """Several, by names of yours; a name of the log has used these items too."""
-
-    histories: dict[Text, list[Id]]
-
-
-def _form(asked: Any) -> str | None:
-    """Of a question as it came; None if it is none, or more than one."""
-    names = zip(("users", "history", "histories"), FORMS, strict=True)
-    given = [form for name, form in names if name in asked] if isinstance(asked, dict) else []
-    return given[0] if len(given) == 1 else None
-
-
-Asked = Annotated[
-    Annotated[ForUsers, Tag("ForUsers")]
-    | Annotated[ForHistory, Tag("ForHistory")]
-    | Annotated[ForHistories, Tag("ForHistories")],
-    Discriminator(
-        _form, custom_error_type="one_of_three",
-        custom_error_message="expected an object with one of users, history and histories",
-    ),
-]  # fmt: skip
-
-
-class Mistake(BaseModel):
-    """where: the part of the request that it is about"""
+class ErrorDetail(TypedDict):
+    """where: the part of the request at fault"""
 
     kind: Kind
     message: str
     where: str | None
 
 
-class Refusal(BaseModel):
-    """Every error."""
+class Error(TypedDict):
+    """The shape of every error."""
 
-    error: Mistake
+    error: ErrorDetail
+
+
+class Request(BaseModel):
+    """A body without unknown fields."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class ReloadRequest(Request):
+    """run: the folder of another run; null: the same folder again"""
+
+    run: str | None = None
+
+
+class ListQuery(BaseModel):
+    """The query of a request for one list."""
+
+    k: int = Field(K, ge=1, description="items of the list")
+    by: str | None = Field(None, description="consensus, R-consensus or a head; the consensus by default")
+    viewed: bool = Field(False, description="include items that the user has used")
+    popular: bool = Field(False, description="give users who are not in the log the most popular items")
+
+
+class ListsRequest(Request):
+    """What requests for several lists share. items: only these may be listed; exclude: these may not
+
+    unknown_items: whether items that are not in the prepared log are ignored or are an error
+    """
+
+    k: Whole = Field(K, ge=1)
+    by: Text | None = None
+    viewed: StrictBool = Field(False, description="include items that the user has used")
+    items: ItemLists | None = None
+    exclude: ItemLists | None = None
+    unknown_items: UnknownItems = "ignore"
+
+
+class UsersRequest(ListsRequest):
+    """Users of the log. popular: give those who are not in the log the most popular items"""
+
+    users: list[Id]
+    popular: StrictBool = False
+
+
+class HistoryRequest(ListsRequest):
+    """A new user who has used these items."""
+
+    history: list[Id]
+    items: list[Id] | None = None
+    exclude: list[Id] | None = None
+
+
+class HistoriesRequest(ListsRequest):
+    """Several new users by name; a name of the log has used these items too."""
+
+    histories: dict[Text, list[Id]]
+
+
+def _form(body: object) -> str | None:
+    """The form of a body; None if it has none or more than one."""
+    names = zip(("users", "history", "histories"), FORMS, strict=True)
+    forms = [form for name, form in names if name in body] if isinstance(body, dict) else []
+    return forms[0] if len(forms) == 1 else None
+
+
+AnyListsRequest = Annotated[
+    Annotated[UsersRequest, Tag(FORMS[0])]
+    | Annotated[HistoryRequest, Tag(FORMS[1])]
+    | Annotated[HistoriesRequest, Tag(FORMS[2])],
+    Discriminator(
+        _form, custom_error_type="one_of_three",
+        custom_error_message="expected an object with one of users, history and histories",
+    ),
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The process: a socket, signals, a run that is loaded while it listens, and the line that says where."""
+"""The process: it listens, loads the run, prints where it serves, reloads at SIGHUP and ends at SIGTERM."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import uvicorn
 
 from concf.errors import ConcfError, ConfigError
 from concf.service.app import create_app
-from concf.service.engine import Service
-from concf.service.protocol import careful
+from concf.service.loading import Service
+from concf.service.protocol import limited
 
 BACKLOG = 2048  # connections that wait to be accepted
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -25,7 +25,11 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Listening:
-    """Where and how. idle_seconds: an unused connection is kept; closing_seconds: for requests under way at the end"""
+    """Where and how to listen.
+
+    head_seconds: for a request's first line and headers to arrive in; idle_seconds: that an unused connection is kept
+    open; closing_seconds: for requests in progress when the service ends
+    """
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -36,7 +40,7 @@ class Listening:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, which loads the run when it listens, loads it again at SIGHUP, and ends well by a signal."""
+    """uvicorn, which loads the run once it listens and again at SIGHUP."""
 
     def __init__(self, config: uvicorn.Config, service: Service, when_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -47,15 +51,15 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, then load."""
         await super().startup(sockets)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._do, self._load_again)
-        self._do(self._load_first)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._in_thread, self._load_again)
+        self._in_thread(self._load_first)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Say at once that no more should come."""
+        """Report at once that the service is not ready any more."""
         self.service.closing = True
         super().handle_exit(sig, frame)
 
-    def _do(self, work: Callable[[], object]) -> None:
+    def _in_thread(self, work: Callable[[], object]) -> None:
         task = asyncio.create_task(asyncio.to_thread(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -74,46 +78,46 @@ class Server(uvicorn.Server):
             served = self.service.reload()
             typer.echo(f"concf: serving {served.folder}, version {served.version}", err=True)
         except ConcfError as error:
-            typer.echo(f"concf: refused, and goes on with the run it has: {error}", err=True)
+            typer.echo(f"concf: reload refused, still serving the old run: {error}", err=True)
 
 
 def serve(service: Service, listening: Listening, token: str | None = None) -> None:
-    """Answer until SIGTERM or SIGINT; an error if the first run cannot be loaded."""
-    torch.set_num_threads(1)  # one list is too little work to share; several requests share the cores
+    """Serve until SIGTERM or SIGINT; raises an error if the first run cannot be loaded."""
+    torch.set_num_threads(1)  # one list is too little work for several threads; requests share the cores
     listener = _listen(listening.host, listening.port)
     if token is None and listening.host not in LOOPBACK:
         typer.echo(
-            f"concf: warning: listening at {listening.host} without a token: whoever reaches it may ask for anyone's "
-            "lists and reload. Say --token-file, or stand a proxy before it",
+            f"concf: warning: listening at {listening.host} without a token: whoever can connect may read anyone's "
+            "lists and reload. Use --token-file, or a proxy that authenticates callers",
             err=True,
         )
     config = uvicorn.Config(
-        create_app(service, token), http=careful(listening.head_seconds, listening.connections), ws="none",
+        create_app(service, token), http=limited(listening.head_seconds, listening.connections), ws="none",
         log_level="error", access_log=False, proxy_headers=False, server_header=False,
         timeout_keep_alive=listening.idle_seconds, timeout_graceful_shutdown=listening.closing_seconds,
     )  # fmt: skip
     host = f"[{listening.host}]" if ":" in listening.host else listening.host
     url = f"http://{host}:{listener.getsockname()[1]}"
     server = Server(config, service, lambda: typer.echo(f"concf: serving {service.folder} at {url}"))
-    with _calm():
+    with _ignored_signals():
         server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
 
 
 @contextmanager
-def _calm() -> Iterator[None]:
-    """uvicorn raises the signal that ended it once more; here that was a good end."""
-    before = {each: signal.signal(each, lambda *_: None) for each in (signal.SIGTERM, signal.SIGINT)}
+def _ignored_signals() -> Iterator[None]:
+    """uvicorn raises the signal that ended it once more, which would end the process with an error."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket at the first address of the host."""
+    """A listening socket at the first address of the host."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.create_server(address, family=family, backlog=BACKLOG)

@@ -1,223 +1,136 @@
-"""What the explorer page asks for: the run's facts, searches, and one user seen by every head."""
+"""The explorer's data (the run, searches, one user seen by every head), its page and its assets."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import gzip
+import hashlib
+import mimetypes
+import re
+from functools import cache
+from importlib.resources import files
+from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Query
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Query, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from concf.service.answers import K, KnownItems
-from concf.service.engine import Service
+from concf.service.answers import KnownItems, joined
+from concf.service.explorer.schemas import Facts, Found, HistoryView, View
 from concf.service.explorer.view import Explorer
-from concf.service.schemas import Id, Ignored, UnknownItems, Whole
+from concf.service.loading import Service
+from concf.service.problems import Problem
+from concf.service.schemas import K
 
-FOUND, MOST_FOUND = 20, 100  # of a search
-EXPLORER = "explorer"
-Words = Annotated[str, Query(max_length=1000, description="nothing: those that are used most")]
-AtMost = Annotated[int, Query(ge=1, le=MOST_FOUND, description="how many to find at most")]
-
-
-class FoundUser(BaseModel):
-    """used: how many items"""
-
-    user: Id
-    used: int
-
-
-class FoundUsers(BaseModel):
-    """The first of a search."""
-
-    users: list[FoundUser]
+RESULTS, MOST_RESULTS = 20, 100  # of a search
+SearchText = Annotated[str, Query(max_length=1000, description="empty: those that are used most")]
+ResultCount = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results at most")]
+POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+HEADERS = {
+    "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
+}  # fmt: skip
+mimetypes.add_type("text/javascript", ".js")  # some systems have another
 
 
-class FoundItem(BaseModel):
-    """users: how many have used it"""
-
-    item: Id
-    title: str | None
-    users: int
-
-
-class FoundItems(BaseModel):
-    """The first of a search."""
-
-    items: list[FoundItem]
-
-
-class UsedItem(BaseModel):
-    """held_out: in the log, but not learned from"""
-
-    item: Id
-    title: str | None
-    held_out: bool
-
-
-class ListedItem(UsedItem):
-    """rank: from 1; score: the head's own"""
-
-    rank: int
-    score: float
-
-
-class Vote(BaseModel):
-    """rank: from 1, training items left out; R (Eq. 10) and C (Eq. 11): 0 for a head that does not vote for the item"""
-
-    head: str
-    rank: int | None
-    R: float
-    C: float
-    vote: float
-
-
-class AgreedItem(UsedItem):
-    """score: the importance, the mean of the votes (Eq. 12)"""
-
-    rank: int
-    score: float
-    votes: list[Vote]
-
-
-class OtherItem(BaseModel):
-    """The votes for an item that a head lists and the consensus does not."""
-
-    item: Id
-    votes: list[Vote]
-
-
-class HeadList(BaseModel):
-    """A head's first items, at the epoch of its own best."""
-
-    by: str
-    items: list[ListedItem]
-
-
-class Agreed(BaseModel):
-    """The consensus' first items."""
-
-    by: str
-    items: list[AgreedItem]
-
-
-class Explored(BaseModel):
-    """One user seen by every head. consensus: null for a run of one head
-
-    unknown_items: of the history that was asked for, what the run does not have
-    """
-
-    user: Id | None
-    note: str | None
-    unknown_items: Ignored
-    history: list[UsedItem]
-    lists: list[HeadList]
-    consensus: Agreed | None
-    others: list[OtherItem]
-
-
-class Facts(BaseModel):
-    """The run. places: how many of its first items a head votes for, null for all; temperature, consistency: T, T_c"""
-
-    name: str
-    users: int
-    items: int
-    interactions: int
-    user_ids: str
-    item_ids: str
-    titles: bool
-    heads: list[str]
-    fixed_voters: list[str]
-    voters: list[str]
-    best_head: str
-    default: str
-    has_consensus: bool
-    places: int | None
-    temperature: float
-    consistency: float | None
-    metric: str
-    validation: dict[str, float]
-    limits: dict[str, int]
-    version: str
-
-
-class AskedHistory(BaseModel):
-    """What someone has used."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    history: list[Id]
-    k: Whole = Field(K, ge=1)
-    unknown_items: UnknownItems = "ignore"
-
-
-def router(service: Service) -> APIRouter:
-    """The routes of the explorer's data, of whichever run is served now."""
+def data(service: Service) -> APIRouter:
+    """The routes that the page asks, about the run that is served now."""
     routes = APIRouter(tags=["explorer"])
 
-    def explorer() -> Explorer:
-        """Of the run that is served now; another takes its place when that does."""
-        served, beside = service.model, service.beside
-        current: Explorer | None = beside.get(EXPLORER)
-        if current is None or current.served is not served:
-            current = beside[EXPLORER] = Explorer(served)
-        return current
+    @routes.get("/run", summary="The run that is served")
+    def run() -> Facts:
+        return Explorer.of(service.model).facts(service.limits)
 
-    @routes.get("/run", response_model=Facts, summary="The run that is served")
-    def run() -> Any:
-        limits = {"k": service.limits.k, "history": service.limits.history}
-        return explorer().facts() | {"limits": limits}
-
-    @routes.get("/users", response_model=FoundUsers, summary="Search for users by id")
+    @routes.get("/users", summary="Search for users by id")
     def users(
-        q: Words = "",
-        limit: AtMost = FOUND,
-        random: Annotated[bool, Query(description="some by chance instead")] = False,
-    ) -> Any:
-        found = explorer()
-        places = found.users.draw(limit) if random else found.users.find(q, limit)
-        ids = found.recommender.user_ids.values[places].tolist()
-        return {"users": [{"user": user, "used": n} for user, n in zip(ids, found.used[places].tolist(), strict=True)]}
+        q: SearchText = "",
+        limit: ResultCount = RESULTS,
+        random: Annotated[bool, Query(description="random users instead")] = False,
+    ) -> list[Found]:
+        explorer = Explorer.of(service.model)
+        return explorer.found_users(explorer.users.draw(limit) if random else explorer.users.find(q, limit))
 
-    @routes.get("/items", response_model=FoundItems, summary="Search for items by id and title")
-    def items(q: Words = "", limit: AtMost = FOUND) -> Any:
-        found = explorer()
-        places = found.items.find(q, limit)
-        ids = found.recommender.item_ids.values[places].tolist()
-        return {
-            "items": [
-                {"item": item, "title": found.served.titles.get(item), "users": n}
-                for item, n in zip(ids, found.popularity[places].tolist(), strict=True)
-            ]
-        }
+    @routes.get("/items", summary="Search for items by id and title")
+    def items(q: SearchText = "", limit: ResultCount = RESULTS) -> list[Found]:
+        explorer = Explorer.of(service.model)
+        return explorer.found_items(explorer.items.find(q, limit))
 
-    @routes.get("/explore/{user:path}", response_model=Explored, summary="A user of the log, seen by every head")
+    @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every head")
     def explore(
         user: str,
-        k: Annotated[int, Query(ge=1, description="places of each list")] = K,
-        held_out: Annotated[bool, Query(description="whether items that were held out may be listed")] = False,
-    ) -> Any:
-        service.limits.refuse_long_lists(k, "query.k")
-        found = explorer()
-        place = found.served.user_place(found.served.user(user), "path.user")
-        return _json(found.of_user(place, k, held_out) | {"unknown_items": []})
+        k: Annotated[int, Query(ge=1, description="items of each list")] = K,
+        held_out: Annotated[bool, Query(description="whether held-out items may be listed")] = False,
+    ) -> Response:
+        service.limits.check("k", k, "query.k")
+        explorer = Explorer.of(service.model)
+        index = explorer.served.user_index(explorer.served.user(user), "path.user")
+        return _json(explorer.of_user(index, k, held_out))
 
-    @routes.post("/explore", response_model=Explored, summary="A history, seen by every head")
-    def explore_history(asked: AskedHistory) -> Any:
-        service.limits.refuse_long_lists(asked.k, "body.k")
-        service.limits.refuse_long_history(len(asked.history), "body.history")
-        found = explorer()
-        known = KnownItems(found.served, asked.unknown_items)
-        items = known.of(asked.history, "body.history")
-        places = [found.served.item_place(item, "body.history") for item in items]
-        view = found.of_history(np.array(places, np.int64), asked.k)
-        note = "; ".join(filter(None, [view["note"], known.note()])) or None
-        return _json(view | {"note": note, "unknown_items": known.report()})
+    @routes.post("/explore", response_model=View, summary="A history, seen by every head")
+    def explore_history(request: HistoryView) -> Response:
+        service.limits.check("k", request.k, "body.k")
+        service.limits.check("history", len(request.history), "body.history")
+        explorer = Explorer.of(service.model)
+        known = KnownItems(explorer.served, request.unknown_items)
+        items = known.of(request.history, "body.history")
+        indices = [explorer.served.item_index(item, "body.history") for item in items]
+        view = explorer.of_history(np.array(indices, np.int64), request.k)
+        view["note"], view["unknown_items"] = joined([view["note"], known.note()]), known.report()
+        return _json(view)
 
     return routes
 
 
-def _json(view: dict[str, Any]) -> Response:
-    """As it is: of hundreds of votes there is nothing to check that was not made here."""
+def _json(view: View) -> Response:
+    """A view as it is: validating hundreds of votes made here would take longer than making them."""
     return Response(to_json(view), media_type="application/json")
+
+
+def pages() -> APIRouter:
+    """/, /docs and /explorer/{file}: files of the package, no others."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.get("/")
+    async def index(request: Request) -> Response:
+        return _file("index.html", request)
+
+    @routes.get("/docs")
+    async def docs(request: Request) -> Response:
+        return _file("docs.html", request)
+
+    @routes.get("/explorer/{file}")
+    async def asset(file: str, request: Request) -> Response:
+        return _file(file, request)
+
+    return routes
+
+
+def _file(name: str, request: Request) -> Response:
+    """A file of the explorer, compressed for callers who accept that; 304 for callers who have it."""
+    if name not in _files():
+        raise Problem(404, "not_found", f"the explorer has no file {name!r}")
+    body, compressed, kind, tag = _files()[name]
+    headers = HEADERS | {"ETag": f'"{tag}"'}
+    if _accepts_gzip(request.headers.get("accept-encoding", "")):
+        body, headers = compressed, headers | {"ETag": f'"{tag}-gzip"', "Content-Encoding": "gzip"}
+    tags = request.headers.get("if-none-match", "").split(",")
+    if headers["ETag"] in (each.strip().removeprefix("W/") for each in tags):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type=kind)
+
+
+def _accepts_gzip(header: str) -> bool:
+    """Whether a list of encodings names gzip, or any, with another weight than 0."""
+    parts = (part.partition(";") for part in header.lower().replace(" ", "").split(","))
+    weights = {coding: weight for coding, _, weight in parts}
+    return not re.fullmatch(r"q=0(\.0*)?", weights.get("gzip", weights.get("*", "q=0")))
+
+
+@cache
+def _files() -> dict[str, tuple[bytes, bytes, str, str]]:
+    """File -> its bytes, the same compressed, its type, its tag."""
+    assets = {}
+    for file in (files("concf.service.explorer") / "assets").iterdir():
+        body, kind = file.read_bytes(), mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        assets[file.name] = body, gzip.compress(body, mtime=0), kind, hashlib.sha256(body).hexdigest()[:32]
+    return assets

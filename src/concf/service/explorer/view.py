@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.inference.ranker import Short
 from concf.inference.votes import Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
-from concf.service.answers import BY_RANK
-from concf.service.engine import Served
+from concf.service.answers import NEW_USER
+from concf.service.explorer.schemas import Facts, Found, ItemList, ListedItem, UsedItem, View
 from concf.service.explorer.search import Search
+from concf.service.limits import Limits
+from concf.service.loading import Served
+from concf.service.schemas import Id, Vote
 
-Places = NDArray[np.int64]
-VotesByItem = dict[int, list[dict[str, Any]]]  # by item position, of each voting head
-NO_VOTES = "this run kept no votes of its consensus; train it again with this version to see them"
+Indices = NDArray[np.int64]
+NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
+CACHE = "explorer"
 
 
 class Explorer:
-    """What the explorer page asks of one loaded run."""
+    """What the explorer page asks about one loaded run."""
 
     def __init__(self, served: Served) -> None:
         self.served, self.recommender = served, served.recommender
-        self.ranker, self.learned = self.recommender.ranker, self.recommender.run
-        self.settings = self.learned.settings.consensus
+        self.ranker, self.run = self.recommender.ranker, self.recommender.run
+        self.settings = self.run.settings.consensus
+        self.has_consensus = CONSENSUS in self.ranker.names
+
+    @classmethod
+    def of(cls, served: Served) -> Explorer:
+        """The explorer of a run, made once."""
+        return cast(Explorer, served.cache.setdefault(CACHE, cls(served)))
 
     @cached_property
     def users(self) -> Search:
         """Users by id."""
-        return Search(self.recommender.user_ids, self.used)
+        return Search(self.recommender.user_ids, self.items_used)
 
     @cached_property
     def items(self) -> Search:
         """Items by id and title."""
-        return Search(self.recommender.item_ids, self.popularity, self._titles())
-
-    def _titles(self) -> list[str | None]:
-        """By position."""
-        return [self.served.titles.get(item) for item in self.recommender.item_ids.values.tolist()]
+        titles = [self.served.titles.get(item) for item in self.recommender.item_ids.values.tolist()]
+        return Search(self.recommender.item_ids, self.popularity, titles)
 
     @cached_property
-    def used(self) -> NDArray[np.int64]:
+    def items_used(self) -> NDArray[np.int64]:
         """[users] how many items each has used."""
         return np.asarray(np.diff(self.recommender.viewed.indptr), np.int64)
 
@@ -57,175 +65,169 @@ class Explorer:
         """[items] how many users each has."""
         return np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items).astype(np.int64)
 
-    @property
-    def has_consensus(self) -> bool:
-        """Whether there are several heads to agree."""
-        return CONSENSUS in self.ranker.names
+    def found_users(self, indices: Indices) -> list[Found]:
+        """The users at some indices, as results of a search."""
+        ids, counts = self.recommender.user_ids.values[indices].tolist(), self.items_used[indices].tolist()
+        return [{"id": user, "title": None, "uses": count} for user, count in zip(ids, counts, strict=True)]
 
-    def facts(self) -> dict[str, Any]:
+    def found_items(self, indices: Indices) -> list[Found]:
+        """The items at some indices, as results of a search."""
+        ids, counts = self.recommender.item_ids.values[indices].tolist(), self.popularity[indices].tolist()
+        titles = map(self.served.titles.get, ids)
+        return [{"id": i, "title": title, "uses": n} for i, title, n in zip(ids, titles, counts, strict=True)]
+
+    def facts(self, limits: Limits) -> Facts:
         """The run in a few figures."""
-        run, data = self.learned, self.learned.data.interactions
-        heads = self.ranker.heads
+        run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
+        fixed = list(settings.fixed_names) if self.has_consensus else []
         return {
             "name": self.served.name,
-            "users": data.n_users,
-            "items": data.n_items,
-            "interactions": len(data),
-            "user_ids": "integers" if data.user_ids.are_integers else "text",
-            "item_ids": "integers" if data.item_ids.are_integers else "text",
+            "users": log.n_users,
+            "items": log.n_items,
+            "interactions": len(log),
+            "user_ids": "integers" if log.user_ids.are_integers else "text",
+            "item_ids": "integers" if log.item_ids.are_integers else "text",
             "titles": bool(self.served.titles),
             "heads": heads,
-            "fixed_voters": list(self.settings.fixed_names) if self.has_consensus else [],
-            "voters": self._voters if self.has_consensus else [],
+            "objectives": {name: run.objective(name) or name for name in heads},
+            "fixed_voters": fixed,
+            "voters": [name for name in (*heads, *fixed) if name not in settings.non_voting and self.has_consensus],
             "best_head": run.best_head(),
             "default": self.recommender.default,
             "has_consensus": self.has_consensus,
-            "places": self.settings.top_k,
-            "temperature": self.settings.temperature,
-            "consistency": self.settings.consistency_temperature,
+            "top_k": settings.top_k,
+            "temperature": settings.temperature,
+            "consistency_temperature": settings.consistency_temperature,
             "metric": run.metric,
             "validation": {name: run.best[name].validation for name in run.rows()},
+            "limits": {"k": limits.k, "history": limits.history},
             "version": VERSION,
         }
 
-    @property
-    def _voters(self) -> list[str]:
-        everyone = (*self.ranker.heads, *self.settings.fixed_names)
-        return [name for name in everyone if name not in self.settings.non_voting]
-
-    def of_user(self, place: int, k: int, held_out: bool = False) -> dict[str, Any]:
-        """Of a user of the log. held_out: whether items that were held out may be listed, to see which head finds them.
+    def of_user(self, user: int, k: int, held_out: bool = False) -> View:
+        """The view of a user of the log. held_out: whether held-out items may be listed, to see which head finds them
 
         The lists are those of `Recommender.recommend`; the votes those of `Recommender.explain`.
         """
-        trained: NDArray[Any] = self.learned.data.train[[place]].indices
-        used: NDArray[Any] = self.recommender.viewed[[place]].indices
+        trained: Indices = self.run.data.train[[user]].indices
+        used: Indices = self.recommender.viewed[[user]].indices
         unseen = set(used.tolist()) - set(trained.tolist())
+        hidden = [trained if held_out else used]
 
-        def listed(by: str, places: int) -> dict[str, Any]:
-            found = self.ranker.short(np.array([place]), [places], by, [trained if held_out else used])
-            return self._list(by, *found[0], unseen)
+        def short(by: str, length: int) -> Short:
+            return self.ranker.short(np.array([user]), [length], by, hidden)[0]
 
-        lists = [listed(name, k) for name in self.ranker.heads]
-        user = self.recommender.user_ids.values[[place]].tolist()[0]
-        view = {"user": user, "note": None, "history": self._history(self._by_time(place), unseen), "lists": lists}
-        if not self.has_consensus:
-            return _told(view, None, {})
-        agreed = listed(CONSENSUS, min(k, self.settings.shown))
-        votes = self.ranker.votes(CONSENSUS)
-        if votes is None:
-            return _told(view | {"note": NO_VOTES}, agreed, {})
-        return _told(view, agreed, self._votes(votes, place, _listed([*lists, agreed])))
+        lists = {name: short(name, k) for name in self.ranker.heads}
+        agreed, votes, note = None, {}, None
+        if self.has_consensus:
+            agreed = short(CONSENSUS, min(k, self.settings.shown))
+            stored = self.ranker.votes(CONSENSUS)
+            note = NO_VOTES if stored is None else None
+            votes = {} if stored is None else self._votes(stored, user, trained, _all_items(*lists.values(), agreed))
+        user_id: Id = self.recommender.user_ids.values[[user]].tolist()[0]
+        return self._view(user_id, note, self._newest_first(user), lists, CONSENSUS, agreed, votes, unseen)
 
-    def of_history(self, history: Places, k: int) -> dict[str, Any]:
-        """Of someone who has used these items; the consensus is by rank alone."""
-        names = self.recommender.item_ids.values[history].tolist()
-        lists = [self._folded(name, name, names, k) for name in self.ranker.heads]
-        told = self._history(list(dict.fromkeys(history.tolist())))
-        view = {"user": None, "note": None, "history": told, "lists": lists}
-        if not self.has_consensus:
-            return _told(view, None, {})
-        agreed = self._folded(R_CONSENSUS, CONSENSUS, names, k)
-        votes = self._folded_votes(history, _listed([*lists, agreed]), k)
-        return _told(view | {"note": BY_RANK}, agreed, votes)
+    def of_history(self, history: NDArray[np.int64], k: int) -> View:
+        """The view of someone who has used the items at these indices; the consensus is by rank alone."""
+        lists = {name: self._fold_in(name, history, k) for name in self.ranker.heads}
+        agreed, votes, note = None, {}, None
+        if self.has_consensus:
+            agreed, note = self._fold_in(CONSENSUS, history, k), NEW_USER
+            votes = self._folded_votes(history, _all_items(*lists.values(), agreed), k)
+        return self._view(None, note, list(dict.fromkeys(history.tolist())), lists, R_CONSENSUS, agreed, votes)
 
-    def _folded(self, shown_as: str, by: str, history: list[Any], k: int) -> dict[str, Any]:
-        ids, scores = self.recommender.recommend(history=history, k=k, by=by, frame="arrays")
+    def _fold_in(self, by: str, history: NDArray[np.int64], k: int) -> Short:
+        item_ids = self.recommender.item_ids.values
+        ids, scores = self.recommender.recommend(history=item_ids[history].tolist(), k=k, by=by, frame="arrays")
         there = scores > -np.inf
-        return self._list(shown_as, np.searchsorted(self.recommender.item_ids.values, ids[there]), scores[there])
+        return np.searchsorted(item_ids, ids[there]), scores[there]
 
-    def _list(
-        self, by: str, places: NDArray[Any], scores: NDArray[np.float32], held_out: Container[int] = ()
-    ) -> dict[str, Any]:
-        items = [
-            self._named(place) | {"rank": rank, "score": score, "held_out": place in held_out}
-            for rank, (place, score) in enumerate(zip(places.tolist(), scores.tolist(), strict=True), 1)
-        ]
-        return {"by": by, "items": items}
+    def _view(
+        self, user: Id | None, note: str | None, history: list[int], lists: dict[str, Short], by: str,
+        agreed: Short | None, votes: dict[int, list[Vote]], held_out: Container[int] = (),
+    ) -> View:  # fmt: skip
+        """From indices to ids. Each item's votes are given once: in the consensus, or among the other items."""
+        consensus: ItemList | None = None
+        if agreed is not None:
+            consensus = {"by": by, "items": self._listed(agreed, held_out, votes)}
+        return {
+            "user": user,
+            "note": note,
+            "unknown_items": [],
+            "history": [self._item(index, held_out) for index in history],
+            "lists": [{"by": name, "items": self._listed(short, held_out)} for name, short in lists.items()],
+            "consensus": consensus,
+            "other_items": [{"item": self._id(index), "votes": cast_votes} for index, cast_votes in votes.items()],
+        }
 
-    def _named(self, place: int) -> dict[str, Any]:
-        item = self.recommender.item_ids.values[[place]].tolist()[0]
-        return {"place": place, "item": item, "title": self.served.titles.get(item)}
+    def _listed(
+        self, short: Short, held_out: Container[int], votes: dict[int, list[Vote]] | None = None
+    ) -> list[ListedItem]:
+        """The items of a list; votes: of some of them, which are taken out."""
+        items: list[ListedItem] = []
+        for rank, (index, score) in enumerate(zip(short[0].tolist(), short[1].tolist(), strict=True), 1):
+            used = self._item(index, held_out)
+            item, title, held = used["item"], used["title"], used["held_out"]
+            items.append({"item": item, "title": title, "held_out": held, "rank": rank, "score": score})
+            if votes is not None:
+                items[-1]["votes"] = votes.pop(index, [])
+        return items
 
-    def _history(self, places: Sequence[int], held_out: Container[int] = ()) -> list[dict[str, Any]]:
-        return [self._named(place) | {"held_out": place in held_out} for place in places]
+    def _item(self, index: int, held_out: Container[int]) -> UsedItem:
+        item = self._id(index)
+        return {"item": item, "title": self.served.titles.get(item), "held_out": index in held_out}
 
-    def _by_time(self, place: int) -> list[int]:
-        """What a user has used: the newest first where the log has times, else in the order of ids."""
-        data, rows = self.learned.data.interactions, self.recommender.viewed
-        mine = slice(rows.indptr[place], rows.indptr[place + 1])  # the pairs are sorted by user, then item
-        items: NDArray[np.int32] = data.item[mine]
-        if data.timestamp is not None:
-            items = items[np.argsort(-data.timestamp[mine], kind="stable")]
+    def _id(self, index: int) -> Id:
+        item: Id = self.recommender.item_ids.values[[index]].tolist()[0]
+        return item
+
+    def _newest_first(self, user: int) -> list[int]:
+        """The items that a user has used: newest first where the log has times, else in the order of ids."""
+        log, rows = self.run.data.interactions, self.recommender.viewed
+        pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
+        items = log.item[pairs]
+        if log.timestamp is not None:
+            items = items[np.argsort(-log.timestamp[pairs], kind="stable")]
         return list(items.tolist())
 
-    def _votes(self, votes: Votes, place: int, items: list[int]) -> VotesByItem:
-        """As `Recommender.explain` has them, for many items at once."""
-        seen, columns = self.learned.data.train[[place]].indices, []
-        for voter, name in enumerate(votes.names):
-            named, steady = votes.items[voter, place].tolist(), votes.consistency[voter, place].tolist()
-            mine = {item: (rank, c) for rank, (item, c) in enumerate(zip(named, steady, strict=True))}
-            rank_of = self._ranks(name, place, seen)
-            voter_weight = float(votes.voter_weights[voter])
-            columns.append(
-                [
-                    self._vote(name, voter_weight, *(mine[item] if item in mine else (rank_of(item), None)))
-                    for item in items
-                ]
-            )
-        return dict(zip(items, map(list, zip(*columns, strict=True)), strict=True))
+    def _votes(self, stored: Votes, user: int, trained: Indices, items: list[int]) -> dict[int, list[Vote]]:
+        """The votes for items, as `Recommender.explain` has them."""
+        voters = self.ranker.voters.items()
+        ranks = {name: _ranks(factors, factors.user[[user]], trained) for name, factors in voters}
+        votes: dict[int, list[Vote]] = {}
+        for item in items:
+            votes[item] = cast(list[Vote], stored.cast(user, item))
+            for vote in votes[item]:
+                rank = vote["rank"]
+                if rank is None and vote["head"] in ranks:  # outside its first K
+                    rank = int(ranks[vote["head"]][item])
+                vote["rank"] = None if rank is None else rank + 1
+        return votes
 
-    def _ranks(self, name: str, place: int, seen: NDArray[Any]) -> Callable[[int], int | None]:
-        """Where a head ranks an item, from 0; of a fixed voter that is not known."""
-        factors = self.ranker.voters.get(name)
-        if factors is None:
-            return lambda item: None  # noqa: ARG005
-        scores = factors.scores(torch.tensor([place]))[0].numpy()
-        scores[seen] = -np.inf
-        return lambda item: _rank(scores, item)
-
-    def _folded_votes(self, history: Places, items: list[int], k: int) -> VotesByItem:
-        """By R among each voter's first K places, or k if that is more (see `Ranker.of_histories`)."""
+    def _folded_votes(self, history: NDArray[np.int64], items: list[int], k: int) -> dict[int, list[Vote]]:
+        """The votes by R alone, of each voter for its first K, or k if that is more (see `Ranker.of_histories`)."""
         used = np.unique(history)
-        shape = (1, self.ranker.n_items)
-        matrix = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), shape=shape)
-        kept = max(self.settings.top_k or self.ranker.n_items, k)
-        columns = []
-        for voter_weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):
-            vector = torch.from_numpy(self.ranker._folding((CONSENSUS, name), factors).vectors(matrix))
-            scores = Factors(vector, factors.item, factors.bias).scores(torch.tensor([0]))[0].numpy()
-            scores[used] = -np.inf
-            ranks = [_rank(scores, item) for item in items]
-            columns.append([self._vote(name, voter_weight, rank, 0.0 if rank < kept else None) for rank in ranks])
-        return dict(zip(items, map(list, zip(*columns, strict=True)), strict=True))
-
-    def _vote(self, head: str, voter_weight: float, rank: int | None, steady: float | None) -> dict[str, Any]:
-        """rank: from 0, None if it is not known; steady: C, or None for one that does not vote for the item."""
-        told = {"head": head, "rank": None if rank is None else rank + 1}
-        if steady is None or rank is None:
-            return told | {"R": 0.0, "C": 0.0, "vote": 0.0}
-        earned = float(rank_importance(torch.tensor(rank, dtype=torch.float64), self.settings.temperature))
-        return told | {"R": earned, "C": steady, "vote": voter_weight * (earned + steady)}
+        row = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), (1, self.ranker.n_items))
+        voting, votes = max(self.settings.top_k or self.ranker.n_items, k), {item: list[Vote]() for item in items}
+        for weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):
+            vector = torch.from_numpy(self.ranker._folding((CONSENSUS, name), factors).vectors(row))
+            ranks = _ranks(factors, vector, used)[items]
+            importance = rank_importance(torch.from_numpy(ranks).double(), self.settings.temperature).tolist()
+            for item, rank, value in zip(items, ranks.tolist(), importance, strict=True):
+                r = value if rank < voting else 0.0
+                votes[item].append({"head": name, "rank": rank + 1, "R": r, "C": 0.0, "vote": weight * r})
+        return votes
 
 
-def _rank(scores: NDArray[np.float32], item: int) -> int:
-    """From 0: how many items are ahead of one by their scores [items], ties by position."""
-    own = scores[item]
-    return int(np.count_nonzero(scores > own) + np.count_nonzero(scores[:item] == own))
+def _ranks(factors: Factors, user: Tensor, hidden: Indices) -> NDArray[np.int64]:
+    """[items] the rank of each, from 0, for a user vector [1, d]; ties by index, hidden items last."""
+    scores = Factors(user, factors.item, factors.bias).scores(torch.tensor([0]))[0].numpy()
+    scores[hidden] = -np.inf
+    ranks = np.empty(len(scores), np.int64)
+    ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
+    return ranks
 
 
-def _listed(lists: list[dict[str, Any]]) -> list[int]:
-    """The positions of what is in any of the lists."""
-    return sorted({item["place"] for listed in lists for item in listed["items"]})
-
-
-def _told(view: dict[str, Any], agreed: dict[str, Any] | None, votes: VotesByItem) -> dict[str, Any]:
-    """The view with its consensus, and with the votes for each item once: at its place there, or among the others."""
-    shown = [] if agreed is None else agreed["items"]
-    for item in shown:
-        item["votes"] = votes.pop(item["place"], [])
-    names = {item["place"]: item["item"] for listed in view["lists"] for item in listed["items"]}
-    others = [{"item": names[place], "votes": cast} for place, cast in votes.items()]
-    for item in (*shown, *view["history"], *(item for listed in view["lists"] for item in listed["items"])):
-        del item["place"]  # positions are the service's own; callers know ids
-    return view | {"consensus": agreed, "others": others}
+def _all_items(*lists: Short) -> list[int]:
+    """The indices of the items in any of the lists."""
+    return sorted({index for items, _ in lists for index in items.tolist()})

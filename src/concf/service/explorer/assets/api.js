@@ -1,9 +1,9 @@
-// Questions to the service, and what it says when it refuses.
+// Requests to the service, and its errors.
 
 const KEY = "concf-token";
 const LARGE = /("(?:[^"\\]|\\.)*")|([:,[\s])(-?\d{16,})(?=[,\]}\s])/g; // an integer that a double may not hold
 
-export class Refused extends Error {
+export class RequestError extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;
@@ -12,18 +12,18 @@ export class Refused extends Error {
 
 let token = stored((storage) => storage.getItem(KEY));
 
-export function keepToken(given) {
-  token = given;
-  stored((storage) => storage.setItem(KEY, given));
+export function keepToken(value) {
+  token = value;
+  stored((storage) => storage.setItem(KEY, value));
 }
 
-/** Some browsers are told to store nothing, not even for a session. */
+/** Some browsers allow no storage, not even for a session. */
 function stored(use) {
   try { return use(sessionStorage); } catch { return null; }
 }
 
-/** The answer to a question; ids of more than 15 digits come as text, with all their digits. */
-export async function ask(path, { body, signal } = {}) {
+/** The answer to a request; ids of more than 15 digits come as text, with all their digits. */
+export async function request(path, { body, signal } = {}) {
   const headers = { Accept: "application/json" };
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body) headers["Content-Type"] = "application/json";
@@ -32,16 +32,16 @@ export async function ask(path, { body, signal } = {}) {
     response = await fetch(path, { method: body ? "POST" : "GET", headers, body, signal });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "The service does not answer. Is it still running?");
+    throw new RequestError(0, "The service does not answer. Is it still running?");
   }
   const text = await response.text();
-  let said = null;
+  let answer = null;
   try {
-    said = JSON.parse(text.replace(LARGE, (whole, string, before, digits) => string ?? `${before}"${digits}"`));
-  } catch { /* said below */ }
-  if (response.ok && said) return said;
-  throw new Refused(response.status, said?.error?.message ?? `The service answered ${response.status}, without words.`);
+    answer = JSON.parse(text.replace(LARGE, (whole, string, before, digits) => string ?? `${before}"${digits}"`));
+  } catch { /* reported below */ }
+  if (response.ok && answer) return answer;
+  throw new RequestError(response.status, answer?.error?.message ?? `The service answered with status ${response.status}.`);
 }
 
-/** A JSON list of ids as the log has them. Ids are text on this page; only here do they become integers again. */
+/** A JSON list of ids as the log has them: on this page ids are text, integers only here. */
 export const idList = (ids, integers) => `[${ids.map((id) => (integers && /^-?\d+$/.test(id) ? id : JSON.stringify(id))).join(",")}]`;

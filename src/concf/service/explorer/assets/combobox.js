@@ -1,4 +1,4 @@
-// A text field with a list of what it may mean (the ARIA 1.2 combobox with a list that it controls).
+// A text field with a list of suggestions (the ARIA 1.2 combobox with a listbox).
 
 import { make } from "./dom.js";
 
@@ -6,67 +6,67 @@ const PAUSE = 120; // milliseconds after a key
 
 /** search(text, signal) -> [{id, name, detail}]; choose(option); failed(error) */
 export function combobox(input, list, { search, choose, failed }) {
-  let options = [], active = -1, timer = 0, asked = null;
+  let options = [], active = -1, timer = 0, pending = null;
 
   const isOpen = () => !list.hidden;
 
   function close() {
     clearTimeout(timer);
-    asked?.abort();
+    pending?.abort();
     list.hidden = true;
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
     active = -1;
   }
 
-  function show(found) {
-    options = found;
-    list.replaceChildren(...found.map((option, place) =>
-      make("li", { role: "option", id: `${list.id}-${place}`, "aria-selected": "false" },
+  function show(results) {
+    options = results;
+    list.replaceChildren(...results.map((option, index) =>
+      make("li", { role: "option", id: `${list.id}-${index}`, "aria-selected": "false" },
         make("span", {}, option.name), make("span", {}, option.detail))));
-    if (!found.length) list.append(make("li", { role: "option", "aria-disabled": "true" }, "Nothing is called so"));
+    if (!results.length) list.append(make("li", { role: "option", "aria-disabled": "true" }, "No match"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
-    mark(found.length && input.value.trim() ? 0 : -1);
+    mark(results.length && input.value.trim() ? 0 : -1);
   }
 
-  function mark(place) {
-    active = place;
-    [...list.children].forEach((each, index) => each.setAttribute("aria-selected", String(index === place)));
-    if (place < 0) return input.removeAttribute("aria-activedescendant");
-    input.setAttribute("aria-activedescendant", list.children[place].id);
-    list.children[place].scrollIntoView({ block: "nearest" });
+  function mark(index) {
+    active = index;
+    [...list.children].forEach((option, at) => option.setAttribute("aria-selected", String(at === index)));
+    if (index < 0) return input.removeAttribute("aria-activedescendant");
+    input.setAttribute("aria-activedescendant", list.children[index].id);
+    list.children[index].scrollIntoView({ block: "nearest" });
   }
 
-  async function look() {
-    asked?.abort();
-    const mine = (asked = new AbortController());
+  async function update() {
+    pending?.abort();
+    const controller = (pending = new AbortController());
     try {
-      const found = await search(input.value.trim(), mine.signal);
-      if (!mine.signal.aborted) show(found);
+      const results = await search(input.value.trim(), controller.signal);
+      if (!controller.signal.aborted) show(results);
     } catch (error) {
       if (error.name !== "AbortError") { close(); failed(error); }
     }
   }
 
-  function take(place) {
-    const option = options[place];
+  function pick(index) {
+    const option = options[index];
     close();
     if (option) choose(option);
   }
 
-  /** Enter before the answer is there waits for it. */
-  async function takeFirst() {
+  /** Enter waits for suggestions that have not arrived yet. */
+  async function pickFirst() {
     clearTimeout(timer);
-    await look();
-    if (isOpen() && active >= 0) take(active);
+    await update();
+    if (isOpen() && active >= 0) pick(active);
   }
 
   let typed = false; // since the list was shown
   const keys = {
-    ArrowDown: () => (isOpen() ? mark(active + 1 < options.length ? active + 1 : 0) : look()),
-    ArrowUp: () => (isOpen() ? mark(active > 0 ? active - 1 : options.length - 1) : look()),
-    Enter: () => (isOpen() && active >= 0 && !typed ? take(active) : input.value.trim() && takeFirst()),
+    ArrowDown: () => (isOpen() ? mark(active + 1 < options.length ? active + 1 : 0) : update()),
+    ArrowUp: () => (isOpen() ? mark(active > 0 ? active - 1 : options.length - 1) : update()),
+    Enter: () => (isOpen() && active >= 0 && !typed ? pick(active) : input.value.trim() && pickFirst()),
     Escape: () => (isOpen() ? close() : (input.value = "")),
   };
   input.addEventListener("keydown", (event) => {
@@ -80,13 +80,13 @@ export function combobox(input, list, { search, choose, failed }) {
   input.addEventListener("input", () => {
     typed = true;
     clearTimeout(timer);
-    timer = setTimeout(() => { typed = false; look(); }, PAUSE);
+    timer = setTimeout(() => { typed = false; update(); }, PAUSE);
   });
-  input.addEventListener("click", () => { if (!isOpen()) { input.select(); look(); } });
+  input.addEventListener("click", () => { if (!isOpen()) { input.select(); update(); } });
   input.addEventListener("blur", close);
   list.addEventListener("pointerdown", (event) => event.preventDefault()); // the field keeps the focus
   list.addEventListener("click", (event) => {
-    const place = [...list.children].indexOf(event.target.closest("li"));
-    if (options[place]) take(place);
+    const index = [...list.children].indexOf(event.target.closest("li"));
+    if (options[index]) pick(index);
   });
 }

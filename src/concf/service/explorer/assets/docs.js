@@ -1,37 +1,37 @@
-// The service's own description of itself, /openapi.json, to be read.
+// A readable form of the OpenAPI document.
 
-import { ask } from "./api.js";
+import { request } from "./api.js";
 import { at, make } from "./dom.js";
 
 const DEEPEST = 6;
-let document_ = null, known = {}; // the description; ids of this run
+let document_ = null, known = {}; // the OpenAPI document; ids of this run
 
 const resolved = (schema) => (schema?.$ref ? document_.components.schemas[schema.$ref.split("/").at(-1)] : schema) ?? {};
 
-/** A schema in a few words, an object line by line. */
-function typed(schema, depth = 0) {
+/** A schema as text, an object line by line. */
+function describe(schema, depth = 0) {
   const one = resolved(schema), indent = "  ".repeat(depth + 1);
   const any = one.anyOf ?? one.oneOf;
-  if (any) return [...new Set(any.map((each) => typed(each, depth)))].join(" | ");
+  if (any) return [...new Set(any.map((each) => describe(each, depth)))].join(" | ");
   if (one.enum ?? one.const) return [one.enum ?? one.const].flat().map((each) => JSON.stringify(each)).join(" | ");
-  if (one.type === "array") return `[${typed(one.items, depth)}, ...]`;
+  if (one.type === "array") return `[${describe(one.items, depth)}, ...]`;
   if (one.properties && depth < DEEPEST) {
     const needed = new Set(one.required ?? []);
-    const lines = Object.entries(one.properties).map(([name, each]) => `${indent}"${name}"${needed.has(name) ? "" : "?"}: ${typed(each, depth + 1)}${bounds(each)}`);
+    const lines = Object.entries(one.properties).map(([name, each]) => `${indent}"${name}"${needed.has(name) ? "" : "?"}: ${describe(each, depth + 1)}${bounds(each)}`);
     return `{\n${lines.join(",\n")}\n${"  ".repeat(depth)}}`;
   }
-  if (one.type === "object") return `{name: ${typed(one.additionalProperties === true ? {} : one.additionalProperties, depth)}, ...}`;
+  if (one.type === "object") return `{name: ${describe(one.additionalProperties === true ? {} : one.additionalProperties, depth)}, ...}`;
   return one.type ?? "anything";
 }
 
 function bounds(schema) {
-  const said = [["minimum", "from"], ["maximum", "to"], ["maxLength", "characters: at most"], ["maxItems", "at most"]]
+  const parts = [["minimum", "from"], ["maximum", "to"], ["maxLength", "characters: at most"], ["maxItems", "at most"]]
     .filter(([name]) => schema?.[name] !== undefined).map(([name, word]) => `${word} ${schema[name]}`);
-  if (schema?.default !== undefined && schema.default !== null && schema.default !== "") said.push(`if not said ${JSON.stringify(schema.default)}`);
-  return said.length ? ` (${said.join(", ")})` : "";
+  if (schema?.default !== undefined && schema.default !== null && schema.default !== "") parts.push(`default ${JSON.stringify(schema.default)}`);
+  return parts.length ? ` (${parts.join(", ")})` : "";
 }
 
-/** Something that fits: what is required of it, with ids of this run where they are known. */
+/** An example of a schema: its required fields, with ids of this run. */
 function sample(schema, name = "") {
   const one = resolved(schema), any = one.anyOf ?? one.oneOf;
   if (["user", "users"].includes(name) && one.type !== "array") return known.user ?? "USER";
@@ -55,7 +55,7 @@ function curl(method, path, operation) {
 
 function shown(method, path, operation) {
   const parameters = (operation.parameters ?? []).map((each) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, each.name)),
-    make("td", {}, `${typed(each.schema)}${bounds(each.schema)}`), make("td", { class: "muted" }, each.description ?? (each.in === "path" ? "in the path" : ""))));
+    make("td", {}, `${describe(each.schema)}${bounds(each.schema)}`), make("td", { class: "muted" }, each.description ?? (each.in === "path" ? "in the path" : ""))));
   const body = operation.requestBody?.content?.["application/json"]?.schema;
   const [good] = Object.keys(operation.responses), errors = Object.entries(operation.responses).slice(1);
   const answer = operation.responses[good].content?.["application/json"]?.schema;
@@ -63,22 +63,22 @@ function shown(method, path, operation) {
     make("summary", {}, make("b", {}, method.toUpperCase()), make("code", {}, path), make("span", { class: "muted" }, operation.summary ?? "")),
     make("div", { class: "inside" }, operation.description ? make("p", {}, operation.description) : null,
       parameters.length ? [make("h3", {}, "Parameters"), make("table", {}, make("tbody", {}, parameters))] : [],
-      body ? [make("h3", {}, "Body"), make("pre", { tabindex: 0 }, typed(body))] : [],
+      body ? [make("h3", {}, "Body"), make("pre", { tabindex: 0 }, describe(body))] : [],
       make("h3", {}, "Try it"), make("pre", { tabindex: 0 }, curl(method, path, operation)),
-      answer ? [make("h3", {}, `Answer (${good})`), make("pre", { tabindex: 0 }, typed(answer))] : [],
+      answer ? [make("h3", {}, `Answer (${good})`), make("pre", { tabindex: 0 }, describe(answer))] : [],
       errors.length ? [make("h3", {}, "Errors"), make("table", {}, make("tbody", {}, errors.map(([code, each]) =>
         make("tr", {}, make("th", { scope: "row" }, code), make("td", {}, each.description)))))] : []));
 }
 
 async function ids() {
   try {
-    const [{ users }, { items }] = await Promise.all([ask("users?limit=1"), ask("items?limit=1")]);
-    known = { user: users[0]?.user, item: items[0]?.item };
-  } catch { /* the examples say USER and ITEM then */ }
+    const [[user], [item]] = await Promise.all([request("users?limit=1"), request("items?limit=1")]);
+    known = { user: user?.id, item: item?.id };
+  } catch { /* the examples have USER and ITEM instead */ }
 }
 
 try {
-  [document_] = await Promise.all([ask("openapi.json"), ids()]);
+  [document_] = await Promise.all([request("openapi.json"), ids()]);
   at("about").textContent = `${document_.info.version} · ${document_.info.summary ?? document_.info.description ?? ""}`;
   const groups = new Map();
   for (const [path, operations] of Object.entries(document_.paths)) {

@@ -1,4 +1,4 @@
-// Elements from data. Text stays text: nothing here or elsewhere reads data as markup.
+// Elements from data. Text stays text: no data is ever read as markup.
 
 export const at = (id) => document.getElementById(id);
 

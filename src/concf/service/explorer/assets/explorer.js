@@ -1,16 +1,16 @@
-// The page: what is asked for stands in the address, so that it can be shared and gone back to.
+// The page. Its state is in the address, so that views can be shared and the back button works.
 
-import { ask, idList, keepToken, Refused } from "./api.js";
+import { idList, keepToken, request, RequestError } from "./api.js";
 import { combobox } from "./combobox.js";
 import { at, count, make } from "./dom.js";
-import { called, legend, Lists } from "./lists.js";
+import { legend, Lists, titleOf } from "./lists.js";
 import { explain } from "./votes.js";
 
-const PLACES = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 10; // milliseconds; items of a history at first
+const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 10; // milliseconds; items of a history at first
 const START = { user: null, history: null, k: 10, colour: "consistency", heldOut: false };
 const wide = matchMedia("(min-width: 52.01rem)");
-const titles = new Map(); // of the items that were seen on the way
-let state = { ...START }, facts = null, view = null, asked = null, timer = 0, again = begin, allChips = false, tried = false;
+const titles = new Map(); // of the items shown so far
+let state = { ...START }, facts = null, view = null, pending = null, timer = 0, retry = begin, allChips = false, tokenSent = false;
 
 const lists = new Lists(at("lists"), (item, chosen) => {
   const shown = view && item !== null && (wide.matches || chosen);
@@ -18,15 +18,13 @@ const lists = new Lists(at("lists"), (item, chosen) => {
   if (shown) explain(at("votes"), item, view, facts, () => { lists.choose(null); at("lists").focus({ preventScroll: true }); });
 });
 
-// ---- the address
-
 function read(hash) {
   const parts = new Map(hash.slice(1).split("&").filter(Boolean).map((part) => [part.split("=", 1)[0], part.slice(part.indexOf("=") + 1)]));
   const ids = parts.has("history") ? parts.get("history").split(",").filter(Boolean).map(decoded) : null;
   return {
     user: parts.has("user") && !ids ? decoded(parts.get("user")) : null,
     history: ids && [...new Set(ids)],
-    k: PLACES.includes(Number(parts.get("k"))) ? Number(parts.get("k")) : START.k,
+    k: LENGTHS.includes(Number(parts.get("k"))) ? Number(parts.get("k")) : START.k,
     colour: parts.get("colour") === "heads" ? "heads" : START.colour,
     heldOut: parts.get("held-out") === "yes",
   };
@@ -52,11 +50,9 @@ function go(change, how = "pushState") {
   refresh(change.history ? PAUSE : 0);
 }
 
-// ---- asking
-
 function refresh(pause = 0) {
   clearTimeout(timer);
-  asked?.abort();
+  pending?.abort();
   showControls();
   if (!facts) return;
   at("lists").setAttribute("aria-busy", "true");
@@ -64,16 +60,16 @@ function refresh(pause = 0) {
 }
 
 async function load() {
-  const mine = (asked = new AbortController());
-  again = load;
+  const controller = (pending = new AbortController());
+  retry = load;
   try {
-    const found = await answer(state, mine.signal);
-    if (mine.signal.aborted) return; // somebody asked for something else since
-    view = found;
-    for (const each of [...found.history, ...found.lists.flatMap((list) => list.items)]) remember(each);
-    lists.show(found, facts, state.colour);
-    if (wide.matches && lists.chosen === null && found.consensus?.items.length) lists.choose(String(found.consensus.items[0].item));
-    said(null);
+    const result = await answer(state, controller.signal);
+    if (controller.signal.aborted) return; // another request was made since
+    view = result;
+    for (const each of [...result.history, ...result.lists.flatMap((list) => list.items)]) remember(each);
+    lists.show(result, facts, state.colour);
+    if (wide.matches && lists.chosen === null && result.consensus?.items.length) lists.choose(String(result.consensus.items[0].item));
+    showError(null);
     showView();
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -81,51 +77,49 @@ async function load() {
     lists.clear();
     at("votes").hidden = true;
     showView();
-    said(error);
+    showError(error);
   }
   at("lists").setAttribute("aria-busy", "false");
 }
 
-function answer({ user, history, k: places, heldOut }, signal) {
-  const k = Math.min(places, facts.limits.k);
+function answer({ user, history, k: length, heldOut }, signal) {
+  const k = Math.min(length, facts.limits.k);
   if (history) {
-    return ask("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k}}`, signal });
+    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k}}`, signal });
   }
-  return ask(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}`, { signal });
+  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}`, { signal });
 }
 
 async function randomUser() {
-  again = randomUser;
+  retry = randomUser;
   try {
-    const { users } = await ask("users?random=true&limit=1");
-    go({ user: String(users[0].user), history: null });
-  } catch (error) { said(error); }
+    const [user] = await request("users?random=true&limit=1");
+    go({ user: String(user.id), history: null });
+  } catch (error) { showError(error); }
 }
 
 const remember = (each) => { if (each.title) titles.set(String(each.item), each.title); };
 const words = (text) => `q=${encodeURIComponent(text)}&limit=20`;
 
 combobox(at("user"), at("user-options"), {
-  search: async (text, signal) => (await ask(`users?${words(text)}`, { signal })).users
-    .map(({ user, used }) => ({ id: String(user), name: String(user), detail: count(used, "item") })),
+  search: async (text, signal) => (await request(`users?${words(text)}`, { signal }))
+    .map(({ id, uses }) => ({ id: String(id), name: String(id), detail: count(uses, "item") })),
   choose: ({ id }) => go({ user: id, history: null }),
-  failed: (error) => said(error),
+  failed: showError,
 });
 
 combobox(at("item"), at("item-options"), {
   search: async (text, signal) => {
-    const { items } = await ask(`items?${words(text)}`, { signal });
-    items.forEach(remember);
-    return items.map(({ item, title, users }) => ({ id: String(item), name: title ? `${title} (${item})` : String(item), detail: count(users, "user") }));
+    const items = await request(`items?${words(text)}`, { signal });
+    items.forEach(({ id, title }) => remember({ item: id, title }));
+    return items.map(({ id, title, uses }) => ({ id: String(id), name: title ? `${title} (${id})` : String(id), detail: count(uses, "user") }));
   },
   choose: ({ id }) => {
     at("item").value = "";
     go({ history: [...new Set([...(state.history ?? []), id])] });
   },
-  failed: (error) => said(error),
+  failed: showError,
 });
-
-// ---- showing
 
 function showControls() {
   const own = state.history !== null;
@@ -142,31 +136,29 @@ function showControls() {
 }
 
 function showView() {
-  if (view && state.history === null) showHistory(view.history, false);
-  else if (view) showHistory(view.history, true);
-  else if (state.history === null) showHistory([], false);
+  if (view || state.history === null) showHistory(view?.history ?? [], state.history !== null);
   const ignored = view?.unknown_items?.length ? `: ${view.unknown_items.join(", ")}` : "";
   at("note").textContent = (view?.note ?? "") + ignored;
   at("note").hidden = !view?.note;
   at("legend").replaceChildren(...(view ? legend(view, facts, state.colour) : []));
-  if (view) at("status").textContent = `${state.k} places shown for ${state.history ? "your history" : `user ${state.user}`}.`;
-  document.title = `${state.history ? "A history" : `User ${state.user ?? ""}`} · ConCF explorer`;
+  if (view) at("status").textContent = `Lists of ${state.k} shown for ${state.history ? "your history" : `user ${state.user}`}.`;
+  document.title = `${state.history ? "Custom history" : `User ${state.user ?? ""}`} · ConCF explorer`;
 }
 
 function showHistory(used, own) {
-  const groups = own ? [["used", used]] : [["learned from", used.filter((item) => !item.held_out)], ["held out", used.filter((item) => item.held_out)]];
+  const groups = own ? [["used", used]] : [["trained on", used.filter((item) => !item.held_out)], ["held out", used.filter((item) => item.held_out)]];
   at("history-count").textContent = used.length ? count(used.length, "item") : "";
   at("history").replaceChildren(...groups.filter(([, items]) => items.length).flatMap(([name, items]) => [
-    make("dt", { class: own ? "hidden" : "" }, name), make("dd", {}, make("ul", { class: name === "held out" ? "kept-back" : "" }, chips(items, own, () => showHistory(used, own))))]));
-  if (own && !used.length) at("history").append(make("dt", {}, "Nothing yet: these lists are for someone of whom nothing is known."));
+    make("dt", { class: own ? "hidden" : "" }, name), make("dd", {}, make("ul", { class: name === "held out" ? "held-out" : "" }, chips(items, own, () => showHistory(used, own))))]));
+  if (own && !used.length) at("history").append(make("dt", {}, "No items yet: these lists are for a user without a history."));
 }
 
 function chips(items, own, redraw) {
   const shown = own || allChips ? items : items.slice(0, CHIPS);
-  const found = shown.map((item) => make("li", {}, make("span", { title: item.title }, called(item)),
-    own ? make("button", { type: "button", "aria-label": `Remove ${called(item)}`, onclick: () => remove(String(item.item)) }, "✕") : null));
-  if (shown.length === items.length) return found;
-  return [...found, make("li", {}, make("button", { type: "button", onclick: () => { allChips = true; redraw(); } }, `all ${items.length}`))];
+  const result = shown.map((item) => make("li", {}, make("span", { title: item.title }, titleOf(item)),
+    own ? make("button", { type: "button", "aria-label": `Remove ${titleOf(item)}`, onclick: () => remove(String(item.item)) }, "✕") : null));
+  if (shown.length === items.length) return result;
+  return [...result, make("li", {}, make("button", { type: "button", onclick: () => { allChips = true; redraw(); } }, `all ${items.length}`))];
 }
 
 function remove(item) {
@@ -177,43 +169,42 @@ function remove(item) {
 }
 
 function showFacts() {
-  const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "pairs"], [facts.heads.length, "heads"]]
+  const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "interactions"], [facts.heads.length, "heads"]]
     .map(([value, name]) => make("div", {}, make("dt", {}, name), make("dd", {}, value.toLocaleString("en"))));
   figures.unshift(make("div", { class: "wide" }, make("dt", {}, "run"), make("dd", {}, facts.name)));
-  const best = [["consensus", facts.validation.consensus], [facts.best_head, facts.validation[facts.best_head]]].filter(([, value]) => value !== undefined);
+  const head = facts.best_head, objective = facts.objectives[head];
+  const best = [["consensus", facts.validation.consensus], [objective === head ? head : `${head} (${objective})`, facts.validation[head]]].filter(([, value]) => value !== undefined);
   figures.push(make("div", { class: "wide", title: "on validation" }, make("dt", {}, facts.metric),
     make("dd", {}, best.map(([name, value]) => `${name} ${value.toFixed(3)}`).join(" · "))));
   at("facts").replaceChildren(...figures);
 }
 
-function said(error) {
-  if (error && !(error instanceof Refused)) console.error(error); // a mistake of this page
+function showError(error) {
+  if (error && !(error instanceof RequestError)) console.error(error); // a fault of this page
   const locked = error?.status === 401;
   if (locked && at("token").hidden) { at("token").hidden = false; at("token-text").focus(); }
   if (!error) at("token").hidden = true;
-  at("message").hidden = !error || (locked && !tried);
-  if (error?.status === 503) setTimeout(again, NOT_READY); // the run is being loaded
+  at("message").hidden = !error || (locked && !tokenSent);
+  if (error?.status === 503) setTimeout(retry, NOT_READY); // the run is being loaded
   at("message").querySelector("p").textContent = error?.message ?? "";
 }
 
-// ---- beginning
-
 async function begin() {
-  again = begin;
+  retry = begin;
   try {
-    facts = await ask("run");
+    facts = await request("run");
     showFacts();
     if (state.user === null && state.history === null) {
-      const { users } = await ask("users?limit=1");
-      state.user = users.length ? String(users[0].user) : null;
+      const [user] = await request("users?limit=1");
+      state.user = user ? String(user.id) : null;
       history.replaceState(null, "", written(state));
     }
     refresh();
-  } catch (error) { said(error); }
+  } catch (error) { showError(error); }
 }
 
 at("random").addEventListener("click", randomUser);
-at("retry").addEventListener("click", () => again());
+at("retry").addEventListener("click", () => retry());
 at("clear").addEventListener("click", () => { go({ history: [] }); at("item").focus(); });
 at("edit").addEventListener("click", () => { go({ history: (view?.history ?? []).map((each) => String(each.item)) }); at("item").focus(); });
 at("mode").addEventListener("change", (event) => {
@@ -221,7 +212,7 @@ at("mode").addEventListener("change", (event) => {
   else if (state.user !== null) go({ history: null });
   else randomUser();
 });
-at("places").addEventListener("change", (event) => go({ k: Number(event.target.value) }, "replaceState"));
+at("length").addEventListener("change", (event) => go({ k: Number(event.target.value) }, "replaceState"));
 at("held-out").addEventListener("change", (event) => go({ heldOut: event.target.checked }, "replaceState"));
 at("colour").addEventListener("change", (event) => {
   state.colour = event.target.value;
@@ -231,12 +222,12 @@ at("colour").addEventListener("change", (event) => {
 at("token").addEventListener("submit", (event) => {
   event.preventDefault();
   keepToken(at("token-text").value.trim());
-  tried = true; // a token that is refused is worth a word, the lack of one is not
+  tokenSent = true; // a wrong token is reported, a missing one is not
   at("token-text").value = "";
-  again();
+  retry();
 });
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the address says what is shown, not where
+  event.preventDefault(); // the address holds the state, not the position
   (at("lists").querySelector(".row") ?? at("lists")).focus();
 });
 at("lists").addEventListener("scroll", () => { at("votes").scrollLeft = at("lists").scrollLeft; });
