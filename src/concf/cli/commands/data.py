@@ -62,8 +62,8 @@ def data_statistics(
     from concf.data.options import filter_of, reading_of
     from concf.data.prepare import read_source
 
-    chosen = filter_of(log, None)
-    interactions, origin = read_source(source, reading_of(log, None))
+    chosen = filter_of(log)
+    interactions, origin = read_source(source, reading_of(log))
     rows = [{"filter": "none", **interactions.statistics()}]
     if chosen is not None:
         rows.append({"filter": chosen.describe(), **chosen.apply(interactions).statistics()})
