@@ -60,11 +60,11 @@ def command_line() -> Iterator[None]:
     """Inside the block, messages name command-line options, and every note is a line on standard error."""
     import typer
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, ConcfWarning):
             typer.echo(f"note: {message}", err=True)
         else:
-            usual(message, category, *place, **more)
+            usual(message, category, *where, **more)
 
     before = _on_the_command_line.set(True)
     try:

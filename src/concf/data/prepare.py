@@ -129,8 +129,10 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
         interactions = step.apply(interactions)
     if not published:
         _note_loss(before, interactions, own_filter, filters)
-    said = reading.model_dump(exclude_defaults=True)
-    return Split.make(interactions, Recipe(source=origin, reading=said, filters=filters, protocol=protocol, seed=seed))
+    changed = reading.model_dump(exclude_defaults=True)
+    return Split.make(
+        interactions, Recipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
+    )
 
 
 def _note_loss(before: Interactions, after: Interactions, own: Filter | None, filters: tuple[Filter, ...]) -> None:
@@ -162,8 +164,8 @@ def _given(train: Any, options: dict[str, Any], seed: int) -> Split:
     from_files = all(isinstance(log, str | Path) for log in logs)
     interactions, parts = _union([interactions for interactions, _ in sources], mixed_ids=from_files)
     origins = {name: origin for name, (_, origin) in zip(("train", "valid", "test"), sources, strict=True)}
-    said = reading.model_dump(exclude_defaults=True)
-    recipe = Recipe(source={"name": "given", "parts": origins}, reading=said, protocol=Given(), seed=seed)
+    changed = reading.model_dump(exclude_defaults=True)
+    recipe = Recipe(source={"name": "given", "parts": origins}, reading=changed, protocol=Given(), seed=seed)
     return Split.make(interactions, recipe, parts)
 
 

@@ -139,8 +139,12 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
         frame = frame.filter(~pl.all_horizontal(pl.col(columns[role]).is_null() for role in ID_ROLES))  # blank lines
     else:
         parts = pl.col("line").str.split(layout.separator)
-        whole = parts.list.len() == len(layout.names)  # a row with another number of fields has no ids, and is refused
-        cells = {name: pl.when(whole).then(parts.list.get(k, null_on_oob=True)) for k, name in enumerate(layout.names)}
+        complete = parts.list.len() == len(
+            layout.names
+        )  # a row with another number of fields has no ids, and is refused
+        cells = {
+            name: pl.when(complete).then(parts.list.get(k, null_on_oob=True)) for k, name in enumerate(layout.names)
+        }
         frame = _scan_lines(path, layout.skip).select(ROW, **cells)
     return _table(frame, str(path), columns, reading, first_line=1 + layout.skip, may_be_integers=ID_ROLES)
 
