@@ -36,7 +36,7 @@ from small_run import QUIET
 
 from concf.cli.app import main as command_line
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
-from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
 from concf.model.baselines.table import BASELINES
 from concf.training.config.presets import PRESETS, choose_settings
@@ -252,4 +252,4 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
         place.parent.mkdir(parents=True)
         log.write_csv(place)
         file = File(f"{name}/log.csv", sha256(place.read_bytes()).hexdigest())
-        patch.setitem(CATALOGUE, name, Entry(name, name, variants=(((file,), lambda paths: read(paths[0])),)))
+        patch.setitem(CATALOGUE, name, Entry(name, name, variants=(((file,), Reading()),)))

@@ -41,7 +41,7 @@ CASES = {
     ),
     "no rating to compare": ("a.csv", HEAD + GOOD, ["--min-rating", 3], ["a.csv", "--rating"]),
     "no rating high enough": (
-        "a.csv", "user_id,item_id,rating\n1,2,1\n", ["--min-rating", 4], ["a.csv", "no interaction rated 4"],
+        "a.csv", "user_id,item_id,rating\n1,2,1\n", ["--min-rating", 4], ["a.csv", "no interactions rated 4"],
     ),
     "a time in words": ("a.csv", TIMED + "1,2,5\n1,3,soon\n", [], ["a.csv:3", "'timestamp'", "soon"]),
     "an id that is too long": ("a.csv", HEAD + GOOD + "x" * 2000 + ",1\n", [], ["a.csv:202", "1024 bytes"]),

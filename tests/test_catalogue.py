@@ -14,10 +14,10 @@ import polars as pl
 import pytest
 from scipy.io import loadmat, savemat
 
-from concf.data import catalogue
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, MIRROR_VARIABLE, Entry, File, data_home, fetch, load
 from concf.data.filters import Filter
 from concf.data.prepare import prepare
+from concf.data.reading.scan import Reading
 from concf.errors import DataError
 
 Run = Callable[..., tuple[int, str, str]]
@@ -97,9 +97,9 @@ def test_raw_and_converted_files_give_the_same_interactions(
         shuffled.gather_every(3, k).write_csv(path, separator="\t", include_header=False)
     monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
     for name in converted:
-        files, reader = CATALOGUE[name].variants[-1]
-        ours = tuple(File(file.place, checksum(tmp_path / file.place), file.origin) for file in files)
-        entry = Entry(name, "", variants=(CATALOGUE[name].variants[0], (ours, reader)))
+        files, reading = CATALOGUE[name].variants[-1]
+        ours = tuple(File(file.path, checksum(tmp_path / file.path), file.origin) for file in files)
+        entry = Entry(name, "", variants=(CATALOGUE[name].variants[0], (ours, reading)))
         monkeypatch.setitem(CATALOGUE, name, entry)
         assert load(name).fingerprint().hexdigest() == converted[name]
         assert load(name).n_events == {"ciao": 284_086, "foursquare": 512_532}[name]
@@ -121,7 +121,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def small_entry(content: bytes) -> Entry:
     file = File("small/users.dat", hashlib.sha256(content).hexdigest(), "somewhere/users.dat")
-    return Entry("small", "", variants=(((file,), catalogue._read_text),))
+    return Entry("small", "", variants=(((file,), Reading()),))
 
 
 def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ def test_a_download_with_another_checksum_is_refused_and_not_kept(
     (server / "somewhere" / "users.dat").write_bytes(b"2 1 2\n1 5\n")
     with pytest.raises(DataError, match="SHA-256"):
         fetch("small")
-    assert not any((data_home() / "small").iterdir())
+    assert not data_home().exists()
 
 
 def test_a_changed_file_in_the_data_home_is_refused(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_offline_it_says_what_to_put_where(concf: Run, server: Path, monkeypatch
     assert (code, out) == (2, "")
     for file in CATALOGUE["foursquare"].files:
         assert file.url in err
-        assert str(data_home() / file.place) in err
+        assert str(data_home() / file.path) in err
         assert file.sha256 in err
     assert HOME_VARIABLE in err
 
@@ -209,4 +209,4 @@ def test_a_connection_that_breaks_off_says_what_to_put_where(server: Path, monke
     monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: Broken())
     with pytest.raises(DataError, match=r"(?s)reset by peer.*put these files there by hand"):
         fetch("small")
-    assert not any((data_home() / "small").iterdir())
+    assert not data_home().exists()

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from concf.data import interactions, protocols
 from concf.data.prepare import prepare
-from concf.data.reading import heaps
-from concf.data.reading.census import Census
-from concf.data.reading.heaps import Heaps
-from concf.data.reading.read import read
+from concf.data.reading import pairs
+from concf.data.reading.pairs import PairBuckets
+from concf.data.reading.read import IdCounts, read
 from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -65,11 +64,11 @@ def arrays(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits so low that a small log takes every way that a large one does."""
-    monkeypatch.setattr(heaps, "HEAP_ROWS", 200)
-    monkeypatch.setattr(heaps, "HELD_BYTES", 5000)
-    monkeypatch.setattr("concf.data.reading.read.LOOK_ROWS", 100)
-    monkeypatch.setattr("concf.data.reading.read.BATCH_ROWS", 100)
-    monkeypatch.setattr("concf.data.reading.census.WAITING_ROWS", 150)
+    monkeypatch.setattr(pairs, "BUCKET_ROWS", 200)
+    monkeypatch.setattr(pairs, "MEMORY_BYTES", 5000)
+    monkeypatch.setattr("concf.data.reading.read.FIRST_PASS_ROWS", 100)
+    monkeypatch.setattr("concf.data.reading.read.SECOND_PASS_ROWS", 100)
+    monkeypatch.setattr("concf.data.reading.read.PENDING_IDS", 150)
     monkeypatch.setattr(interactions, "BLOCK_ROWS", 70)
     monkeypatch.setattr(protocols, "BLOCK_ROWS", 70)
 
@@ -99,8 +98,8 @@ def test_a_log_larger_than_memory_gives_the_same_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, protocol: str
 ) -> None:
     source, written = divide(KINDS[kind], tmp_path / "logs", 3, 5, ("csv",)), []
-    write_held = Heaps._write_held
-    monkeypatch.setattr(Heaps, "_write_held", lambda self: (written.append(len(self.held)), write_held(self)))
+    spill = PairBuckets._spill
+    monkeypatch.setattr(PairBuckets, "_spill", lambda self: (written.append(len(self.held)), spill(self)))
     in_blocks = prepare(source, protocol=protocol, out=tmp_path / "blocks")
     assert len(written) > 2
     assert written[0] > 10
@@ -116,17 +115,17 @@ def test_a_log_larger_than_memory_gives_the_same_folder(
     size=st.integers(1, 30),
     batch=st.integers(1, 20),
 )
-def test_heaps_merge_as_a_dictionary_does(log: list[tuple[int, int, int]], size: int, batch: int) -> None:
+def test_buckets_merge_as_a_dictionary_does(log: list[tuple[int, int, int]], size: int, batch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heaps, "HEAP_ROWS", size)
-        patch.setattr(heaps, "HELD_BYTES", 64)
+        patch.setattr(pairs, "BUCKET_ROWS", size)
+        patch.setattr(pairs, "MEMORY_BYTES", 64)
         users, items, times = (np.array(column) for column in zip(*log, strict=True))
         kind = np.dtype([("cell", np.int64), ("timestamp", np.int64)])
-        with Heaps(np.bincount(users, minlength=13), 6, kind) as found:
+        with PairBuckets(np.bincount(users, minlength=13), 6, kind) as buckets:
             for k in range(0, len(log), batch):
                 rows = slice(k, k + batch)
-                found.add({"cell": users[rows] * 6 + items[rows], "timestamp": times[rows]})
-            pieces = list(found.merged())
+                buckets.add(pl.DataFrame({"cell": users[rows] * 6 + items[rows], "timestamp": times[rows]}))
+            pieces = list(buckets.merged())
     merged = {name: np.concatenate([piece[name] for piece in pieces]).tolist() for name in pieces[0]}
     wanted: dict[int, tuple[int, int]] = {}
     for user, item, time in log:
@@ -136,29 +135,15 @@ def test_heaps_merge_as_a_dictionary_does(log: list[tuple[int, int, int]], size:
     assert list(zip(merged["count"], merged["timestamp"], strict=True)) == [wanted[cell] for cell in sorted(wanted)]
 
 
-@pytest.mark.usefixtures("small_blocks")
-def test_ids_whose_hashes_collide_are_hashed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted, hashed = read(KINDS["names"]).fingerprint().hexdigest(), pl.Series.hash
-    seeds = []
-
-    def colliding(self: pl.Series, seed: int) -> pl.Series:
-        seeds.append(seed)
-        return hashed(self, seed) if seed > 1 else hashed(self, seed) // 2**60
-
-    monkeypatch.setattr(pl.Series, "hash", colliding)
-    assert read(KINDS["names"]).fingerprint().hexdigest() == wanted
-    assert seeds == [0, 1, 2] * 2
-
-
 def test_a_log_that_changes_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, total = tmp_path / "a.csv", Census.total
+    path, total = tmp_path / "a.csv", IdCounts.total
 
-    def meanwhile(self: Census) -> pl.DataFrame:
+    def meanwhile(self: IdCounts, role: str) -> pl.DataFrame:
         path.write_text("user_id,item_id\n1,2\n9,2\n")
-        return total(self)
+        return total(self, role)
 
     path.write_text("user_id,item_id\n1,2\n3,2\n")
-    monkeypatch.setattr(Census, "total", meanwhile)
+    monkeypatch.setattr(IdCounts, "total", meanwhile)
     with pytest.raises(DataError, match="changed while it was read"):
         read(path)
 
@@ -198,7 +183,7 @@ def test_empty_files_among_others_are_nothing(tmp_path: Path) -> None:
     assert read(str(tmp_path / "logs" / "part-*")).fingerprint().hexdigest() == whole
     for path in (tmp_path / "logs").glob("part-?.*"):
         path.unlink()
-    with pytest.raises(DataError, match=r"part-90\.csv and 4 more: no file holds an interaction"):
+    with pytest.raises(DataError, match=r"part-90\.csv and 4 more: no file contains an interaction"):
         read(str(tmp_path / "logs" / "part-*"))
 
 
@@ -266,7 +251,7 @@ def test_times_of_several_kinds_are_told_apart(tmp_path: Path) -> None:
 def test_users_counted_by_lines_cannot_stand_in_several_files(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.dat").write_text("2 7 8\n1 7\n3 9 7 1\n")
-    with pytest.raises(ConfigError, match=r"b\.dat: .*number of the line"):
+    with pytest.raises(ConfigError, match=r"b\.dat: .*number of a line"):
         read(str(tmp_path / "*.dat"), Reading(format="counted-lines"))
 
 
@@ -281,7 +266,7 @@ def test_no_room_for_temporary_rows_is_said(tmp_path: Path, monkeypatch: pytest.
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr(heaps, "TemporaryFile", lambda **_: Full())
+    monkeypatch.setattr(pairs, "TemporaryFile", lambda **_: Full())
     with pytest.raises(DataError, match=r"No space left on device.*TMPDIR"):
         prepare(LOG, protocol="random", out=tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
@@ -290,14 +275,13 @@ def test_no_room_for_temporary_rows_is_said(tmp_path: Path, monkeypatch: pytest.
 def test_temporary_rows_have_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, tempfile
-from concf.data.reading import heaps
+from concf.data.reading import pairs
 from concf.data.reading.read import read
-heaps.HEAP_ROWS, heaps.HELD_BYTES = 100, 1000
-merged = heaps.Heaps.merged
+pairs.BUCKET_ROWS, pairs.MEMORY_BYTES = 100, 1000
 def killed(self):
     assert self.file is not None
     os.kill(os.getpid(), signal.SIGKILL)
-heaps.Heaps.merged = killed
+pairs.PairBuckets.merged = killed
 read(sys.argv[1])
 """
     log, scratch = tmp_path / "log.parquet", tmp_path / "scratch"

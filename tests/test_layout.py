@@ -41,10 +41,10 @@ def shown(header: list[str], rows: list[list[str]], width: int, title: str | Non
 def test_every_figure_of_a_table_is_whole_or_its_column_is_named(width: int) -> None:
     layout, text = lay_out(HEADER, ROWS, width), shown(HEADER, ROWS, width)
     lines = text.splitlines()
-    for place in layout.places[1:]:
+    for place in layout.columns[1:]:
         for row in ROWS:
             assert any(row[place] in line for line in lines), (width, row[place])
-    assert {HEADER[place] for place in range(len(HEADER)) if place not in layout.places} == set(layout.dropped)
+    assert {HEADER[place] for place in range(len(HEADER)) if place not in layout.columns} == set(layout.dropped)
     assert max(map(len, lines)) <= max(width, layout.width)
     assert len(set(layout.names)) == len(HEADS)
     if width >= 60:
@@ -66,7 +66,7 @@ def test_figures_with_spreads_are_one_piece_and_words_wrap() -> None:
     ]
     for width in (200, 100, 80, 60):
         text = shown(header, rows, width)
-        places = lay_out(header, rows, width).places
+        places = lay_out(header, rows, width).columns
         assert text.count("0.1134 ± 0.0011") == sum(place in (1, 2, 3) for place in places)
     assert "settings" in lay_out(header, rows, 80).dropped
     what = "articles that people have put into their libraries, long ago and far away"
@@ -105,7 +105,7 @@ def test_what_fits_is_no_wider_than_the_window(values: list[float], name: str, w
     header = ["model", *(f"R@{n}" for n in range(len(values)))]
     row = [name, *(f"{value:.4f}" for value in values)]
     layout = lay_out(header, [row], width)
-    kept = [row[place] for place in layout.places]
+    kept = [row[place] for place in layout.columns]
     assert all(len(cell) <= room for cell, room in zip(kept[1:], layout.widths[1:], strict=True))
     assert layout.width <= max(width, min(len(name), 16) + (6 + GAP) * (len(kept) - 1))
 

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -200,25 +201,50 @@ def test_a_run_that_is_not_finished_says_so_on_the_command_line(
     assert f"note: {stopped}: the run is not finished; this is the best of its first 6 epochs. Go on with" in err
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_sigterm_says_where_to_go_on_as_ctrl_c_does(concf: CLI, data: Path, tmp_path: Path, processes: int) -> None:
-    out, end = tmp_path / "run", signal.SIGTERM
-    words = [sys.executable, "-m", "concf", "train", data, "--out", out, *LONG, "--set", "training.epochs=400"]
-    words += ["--processes", str(processes)] if processes > 1 else []
-    process = subprocess.Popen([str(word) for word in words], stderr=subprocess.PIPE, text=True, env=QUIET)
+def until_checkpoint(out: Path, is_running: Callable[[], bool]) -> None:
     deadline = time.monotonic() + WAIT
     while not (out / CHECKPOINT).exists():
-        assert process.poll() is None, process.communicate()[1]
+        assert is_running()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(end)
-    _, said = process.communicate(timeout=WAIT)
-    assert process.returncode == 128 + end
-    assert said.splitlines()[-1] == f"concf: stopped. Go on with: concf train --resume --out {out}"
-    assert "Traceback" not in said
+        time.sleep(0.02)
+
+
+def assert_stopped_and_resumable(out: Path, err: str) -> None:
+    assert err.splitlines()[-1] == f"concf: stopped. Go on with: concf train --resume --out {out}"
+    assert "Traceback" not in err
     done = json.loads((out / HISTORY).read_text().splitlines()[-1])["epoch"]
     assert done < 399
     run = load_run(out)
     assert not run.finished
-    with pytest.raises(KeyboardInterrupt):  # it goes on: nothing is locked any more
+    with pytest.raises(KeyboardInterrupt):  # nothing is locked any more
         train(run.data, out=out, resume=True, watch=lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+
+
+def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_path: Path) -> None:
+    """In this process, which saves the start of another one."""
+    out, not_handled = tmp_path / "run", []
+
+    def terminate() -> None:
+        until_checkpoint(out, lambda: True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, lambda *_: not_handled.append(True))
+    try:
+        threading.Thread(target=terminate, daemon=True).start()
+        code, _, err = concf("train", data, "--out", out, *LONG, "--set", "training.epochs=400")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (code, not_handled) == (128 + signal.SIGTERM, [])
+    assert_stopped_and_resumable(out, err)
+
+
+def test_sigterm_to_several_processes_says_how_to_resume(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    words = ["train", data, "--out", out, *LONG, "--set", "training.epochs=400", "--processes", 2]
+    command = [sys.executable, "-m", "concf", *map(str, words)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=QUIET)
+    until_checkpoint(out, lambda: process.poll() is None)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=WAIT)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert_stopped_and_resumable(out, err)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
-from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Paper, honest
+from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Paper, drop_unevaluable
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -143,7 +143,7 @@ def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
     assert parts[(1, "e")] == TEST
     assert parts[(1, "d")] == DROPPED  # never trains
     assert parts[(2, "b")] == DROPPED  # in validation and test: then user 2 has no test item
-    with pytest.raises(ConfigError, match="cannot be divided anew"):
+    with pytest.raises(ConfigError, match="cannot be split again"):
         split.with_seed(1)
 
 
@@ -170,7 +170,7 @@ def test_nonsense_is_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from([TRAIN, VALID, TEST])), min_size=1))
-def test_honest_equals_its_literal_definition(log: list[tuple[int, int, int]]) -> None:
+def test_what_is_dropped_equals_its_literal_definition(log: list[tuple[int, int, int]]) -> None:
     given_part = {(user, item): part for user, item, part in log}
     users, items = zip(*sorted(given_part), strict=True)
     data: Interactions = read((np.array(users), np.array(items)))
@@ -182,4 +182,4 @@ def test_honest_equals_its_literal_definition(log: list[tuple[int, int, int]]) -
         part if pair in warm and (part == TRAIN or pair[0] in evaluated) else DROPPED
         for pair, part in sorted(given_part.items())
     ]
-    assert honest(data, parts).tolist() == expected
+    assert drop_unevaluable(data, parts).tolist() == expected

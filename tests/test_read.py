@@ -151,7 +151,7 @@ def test_a_count_column_is_summed_and_a_count_of_zero_is_no_interaction(tmp_path
 def test_a_log_without_a_row_that_counts_is_refused(kind: type[pl.DataType]) -> None:
     log = pl.DataFrame({"user_id": [1], "item_id": [2], "count": [0]}).cast({"user_id": kind})
     for nothing in (log, log.clear()):
-        with pytest.raises(DataError, match="holds no interaction"):
+        with pytest.raises(DataError, match="contains no interactions"):
             read(nothing)
 
 

@@ -84,7 +84,7 @@ def test_the_message_says_which_file_and_both_checksums(run: Path, concf: CLI) -
         code, out, err = concf(*words)
         assert (code, out) == (2, ""), words
         assert expected in err
-        assert f"and was {found[1][:16].decode()} when it was written. Bring back a copy, or remove it" in err
+        assert f"and was {found[1][:16].decode()} when it was written. Restore a copy, or remove it" in err
 
 
 def test_every_way_to_write_a_run_seals_it(data: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.data.filters import Filter
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare, split_of
 from concf.data.protocols import TEST, TRAIN, VALID, Random
@@ -78,7 +77,7 @@ def test_short_histories_are_validated_and_tested(items: int) -> None:
     assert len(split.evaluated) >= 55  # an item that nobody trains on may be drawn
     assert split.counts()["valid"] == split.counts()["test"] == len(split.evaluated)
     assert split_of(frame.sample(fraction=1.0, shuffle=True, seed=5), 0, min_item=1).hash == split.hash
-    with pytest.raises(DataError, match=r"at_least=1 evaluates everyone with three items"):
+    with pytest.raises(DataError, match=r"at_least=1 evaluates every user with three items"):
         prepare(frame, protocol="random", valid=0.1, test=0.1)
 
 
@@ -155,7 +154,7 @@ def test_every_figure_says_of_how_many_users_it_is(concf: CLI, tmp_path: Path) -
 
 
 def test_a_sample_of_the_validated_is_said(concf: CLI, tmp_path: Path) -> None:
-    prepare(log(60, 6), protocol="random", at_least=1, filter=Filter(min_item=1), out=tmp_path / "data")
+    prepare(log(60, 6), protocol="random", at_least=1, min_item=1, out=tmp_path / "data")
     words = (*TINY, "--set", "training.validated_users=7", "--json", "--out", tmp_path / "run")
     told = json.loads(concf("train", tmp_path / "data", *words)[1])
     assert (told["validated_users"], told["tested_users"]) == (7, 60)

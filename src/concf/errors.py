@@ -1,4 +1,4 @@
-"""What can go wrong by a user's hand: each message says where, what was found and what to do."""
+"""Errors that a user can fix: each message says where, what was found and what to do."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _on_the_command_line: ContextVar[bool] = ContextVar("_on_the_command_line", defa
 
 
 class ConcfWarning(UserWarning):
-    """Something that is done as asked, but that the user should know of; the command line prints it as a note."""
+    """Something that the user should know of; the command line prints it as a note."""
 
 
 class ConcfError(Exception):
-    """A mistake that the user can fix; the command line prints the message alone and exits with 2."""
+    """An error that the user can fix; the command line prints only the message and exits with code 2."""
 
 
 class DataError(ConcfError):
-    """The data cannot be used as it is."""
+    """The data cannot be used as they are."""
 
 
 class ConfigError(ConcfError):
-    """A setting makes no sense, or none with the others."""
+    """A setting is invalid, alone or together with others."""
 
 
 class PeerError(ConcfError):
-    """Another process of the same job has ended, or does not answer."""
+    """Another process of the same job has ended or does not respond."""
 
 
 class MissingExtraError(ConcfError):
-    """An optional library is needed and not installed."""
+    """An optional library is needed and is not installed."""
 
     def __init__(self, library: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -41,12 +41,12 @@ class MissingExtraError(ConcfError):
 
 
 def note(message: str) -> None:
-    """Warn of something; on the command line print it as a note."""
+    """Issue a `ConcfWarning`; on the command line it is printed as a note."""
     warnings.warn(message, ConcfWarning, stacklevel=3)
 
 
 def option(name: str, value: object = None) -> str:
-    """How messages name an option, or one with its value: `min_item=` in Python, `--min-item` on the command line."""
+    """An option, or one with its value, in messages: `min_item=` in Python, `--min-item` on the command line."""
     if not _on_the_command_line.get():
         return f"{name}=" if value is None else f"{name}={value!r}"
     flag = name.replace("_", "-")
@@ -57,14 +57,14 @@ def option(name: str, value: object = None) -> str:
 
 @contextmanager
 def command_line() -> Iterator[None]:
-    """Within it messages speak of options, and every note is a line on standard error."""
+    """Inside the block, messages name command-line options, and every note is a line on standard error."""
     import typer
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
         if issubclass(category, ConcfWarning):
             typer.echo(f"note: {message}", err=True)
         else:
-            usual(message, category, *place, **more)
+            usual(message, category, *where, **more)
 
     before = _on_the_command_line.set(True)
     try:

@@ -1,4 +1,4 @@
-"""What the commands share: words in, tables out."""
+"""What the commands share: parsing of arguments, printing of tables."""
 
 from __future__ import annotations
 
@@ -11,34 +11,31 @@ from concf.errors import ConfigError
 if TYPE_CHECKING:
     from concf.training.run import Run
 
-WIDE = 200  # columns where nobody watches
+WIDE = 200  # columns if the output is not a terminal
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
 def names(text: str) -> list[str]:
-    """The words between commas."""
+    """The names in a list with commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def lengths(text: str) -> list[int]:
-    """The lengths of lists between commas."""
-    try:
-        found = [int(name) for name in names(text)]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
+    """The integers of 1 or more in a list with commas."""
+    values = [int(name) if name.isdecimal() else 0 for name in names(text)]
+    if not values or min(values) < 1:
         raise ConfigError(f"--at {text!r}: expected lengths of lists such as 20,50")
-    return found
+    return values
 
 
 def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse another value."""
+    """Refuse any other value."""
     if value not in choices:
         raise ConfigError(f"--{name} {value!r}: choose from {', '.join(choices)}")
 
 
 def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
-    """On a terminal as wide as that is, else on lines of 200 columns; digits are never cut, see `concf.runtime.text_tables`."""
+    """Fit the table to the terminal, else to 200 columns; digits are never cut (see `concf.runtime.text_tables`)."""
     from rich.console import Console
 
     from concf.runtime.text_tables import drawn, lay_out
@@ -48,33 +45,33 @@ def print_table(header: list[str], rows: list[list[str]], title: str | None = No
     layout = lay_out(header, rows, width)
     Console(width=max(width, layout.width)).print(drawn(header, rows, title, layout))
     if layout.dropped:
-        typer.echo(f"No room for {', '.join(layout.dropped)}: widen the window, or say --json.")
+        typer.echo(f"No room for {', '.join(layout.dropped)}: widen the window, or use --json.")
 
 
 def print_text(text: str) -> None:
-    """On a terminal broken between words, else as one line."""
+    """Wrap text on a terminal, else print it as one line."""
     import textwrap
 
     from rich.console import Console
 
     console = Console()
-    broken = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False)
-    typer.echo("\n".join(broken) if console.is_terminal else text)
+    lines = textwrap.wrap(text, console.width, break_long_words=False, break_on_hyphens=False)
+    typer.echo("\n".join(lines) if console.is_terminal else text)
 
 
 def print_figures(figures: dict[str, Any]) -> None:
-    """A name and a figure a line."""
-    shown = {name: f"{value:.3%}" if name == "density" else value for name, value in figures.items()}
-    for name, value in shown.items():
-        typer.echo(f"{name.replace('_', ' '):>16}  {value:,}" if isinstance(value, int) else f"{name:>16}  {value}")
+    """One name and figure per line."""
+    for name, value in figures.items():
+        shown = f"{value:.3%}" if name == "density" else f"{value:,}" if isinstance(value, int) else value
+        typer.echo(f"{name.replace('_', ' '):>16}  {shown}")
 
 
 def title_of(run: Run) -> str:
-    """What a table of a run's figures is of."""
+    """The title for a table of a run's figures."""
     recipe = run.data.recipe
     return f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {run.seed}"
 
 
 def mark_of(name: str, summary: dict[str, Any]) -> str:
-    """What stands beside the head with the best validation."""
+    """The mark of the head with the best validation."""
     return "best head" if name == summary["best_head"] else ""

@@ -1,12 +1,11 @@
-"""The options of all commands that read a log: one set, defined here."""
+"""The options of all commands that read a log."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -14,36 +13,27 @@ from concf.errors import ConfigError, option
 
 READING = "How to read a log"
 FILTER = "What to leave out of it first"
-PROTOCOL = "How to divide it"
+PROTOCOL = "How to split it"
 
 
-@dataclass(frozen=True)
-class Option:
-    """One option: its type, its help, the panel it stands in, and its flags where they are not its name."""
+class Option(NamedTuple):
+    """One option: its type, its help, the panel of the help page, and its flag if that is not its name."""
 
     kind: Any
     help: str
     panel: str
     flags: tuple[str, ...] = ()
 
-    def parameter(self, name: str, default: str | None) -> inspect.Parameter:
-        """As typer reads it from a signature. default: what help says of it; what is not said is None."""
-        shown = typer.Option(*self.flags, help=self.help, rich_help_panel=self.panel, show_default=default or False)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        return inspect.Parameter(name, kind, default=None, annotation=Annotated[self.kind | None, shown])
-
 
 OPTIONS = {
-    "user": Option(str, "Column of the user (its place from 0 if no header).", READING),
+    "user": Option(str, "Column of the user (its index from 0 if no header).", READING),
     "item": Option(str, "Column of the item.", READING),
     "rating": Option(str, "Column of an explicit rating (`none`: leave it out).", READING),
-    "min_rating": Option(float, "Rows rated below are no interactions.", READING),
-    "count": Option(str, "Column of how often (`none`: leave it out).", READING),
+    "min_rating": Option(float, "Rows rated lower are not interactions.", READING),
+    "count": Option(str, "Column of the number of events (`none`: leave it out).", READING),
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", READING),
-    "time_format": Option(str, "Of times as text that are not ISO 8601, such as %d/%m/%Y.", READING),
-    "format": Option(
-        str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING
-    ),
+    "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", READING),
+    "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING),
     "separator": Option(str, "Of a text table, such as ';' or '::'.", READING),
     "header": Option(bool, "Whether line 1 names the columns.", READING, ("--header/--no-header",)),
     "min_user": Option(int, "Interactions a user must have.", FILTER),
@@ -55,31 +45,36 @@ OPTIONS = {
     "test": Option(str, "Share held out for test; with `given`, the file.", PROTOCOL),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
     "last": Option(int, "With `leave-last`: how many.", PROTOCOL),
-    "valid_from": Option(float, "With `time`: the first time of validation.", PROTOCOL),
-    "test_from": Option(float, "With `time`: the first time of test.", PROTOCOL),
-}  # fmt: skip
-DIVIDING = frozenset(name for name, each in OPTIONS.items() if each.panel == PROTOCOL)
-USUAL = {"format": "auto", "counts": "distinct"}  # whatever the command
+    "valid_from": Option(float, "With `time`: start of the validation part.", PROTOCOL),
+    "test_from": Option(float, "With `time`: start of the test part.", PROTOCOL),
+}
+SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == PROTOCOL)
 
 
 def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command all the options; it takes those that were said as a dictionary, its argument `log`.
+    """Add all the options to a command, which gets those that the user set as a dictionary, its argument `log`.
 
-    defaults: what help says of an option where the command has a default of its own
+    defaults: what the help page shows as the default of an option
     """
+    defaults = {"format": "auto", "counts": "distinct"} | defaults
+
+    def parameter(name: str, each: Option) -> inspect.Parameter:
+        shown = defaults.get(name, False)
+        info = typer.Option(*each.flags, help=each.help, rich_help_panel=each.panel, show_default=shown)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(name, kind, default=None, annotation=Annotated[each.kind | None, info])
 
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        kept = [each for name, each in own.parameters.items() if name != "log"]
-        added = [each.parameter(name, (USUAL | defaults).get(name)) for name, each in OPTIONS.items()]
-
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            said = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
-            command(**given, log=_understood(said))
+            log = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
+            command(**given, log=_converted(log))
 
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in kept] + added
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        signature = inspect.signature(command, eval_str=True)
+        own = [each for name, each in signature.parameters.items() if name != "log"]
+        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+        parameters += [parameter(name, each) for name, each in OPTIONS.items()]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 
@@ -87,26 +82,20 @@ def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[...
 
 
 def refuse_options(log: dict[str, Any], reason: str) -> None:
-    """Refuse options that would change nothing."""
+    """Refuse options that would have no effect."""
     if log:
         raise ConfigError(f"{', '.join(map(option, log))}: {reason}")
 
 
-def _understood(said: dict[str, Any]) -> dict[str, Any]:
-    """The options with a tab and shares as they are meant."""
-    if "separator" in said:
-        said["separator"] = said["separator"].replace("\\t", "\t")
-    if said.get("protocol") != "given":
-        for name in ("valid", "test"):
-            if name in said:
-                said[name] = _share(name, said[name])
-    return said
-
-
-def _share(name: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise ConfigError(
-            f"--{name} {value!r}: expected a share such as 0.2 (a file only with --protocol given)"
-        ) from None
+def _converted(log: dict[str, Any]) -> dict[str, Any]:
+    """The options with `\\t` as a tab and shares as numbers."""
+    if "separator" in log:
+        log["separator"] = log["separator"].replace("\\t", "\t")
+    for name in {"valid", "test"} & log.keys() if log.get("protocol") != "given" else ():
+        try:
+            log[name] = float(log[name])
+        except ValueError:
+            raise ConfigError(
+                f"--{name} {log[name]!r}: expected a share such as 0.2 (a file only with --protocol given)"
+            ) from None
+    return log

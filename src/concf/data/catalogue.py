@@ -1,16 +1,14 @@
-"""Public data sets by name: where they are looked for, where they come from, how they are read."""
+"""Public data sets by name: where they are stored, where they come from, how they are read."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
-import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,14 +24,13 @@ HOME_VARIABLE = "CONCF_DATA_HOME"
 MIRROR_VARIABLE = "CONCF_DATA_MIRROR"  # another server with the same paths, for closed networks
 PUBLIC_HOME = "https://raw.githubusercontent.com"
 TIMEOUT = 30.0  # seconds without an answer
-AS_PUBLISHED = Reading(rating="none")  # the papers count every rating as positive
 
 
 @dataclass(frozen=True)
 class File:
-    """One file of a data set. place: below the data home; origin: below the public home, None if made by hand."""
+    """One file of a data set. path: below the data home; origin: below the public home, None if converted by hand."""
 
-    place: str
+    path: str
     sha256: str
     origin: str | None = None
 
@@ -43,18 +40,21 @@ class File:
         return f"{os.environ.get(MIRROR_VARIABLE, PUBLIC_HOME).rstrip('/')}/{self.origin}"
 
 
+Variant = tuple[tuple[File, ...], Reading]
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A data set. variants: the forms it may have in the data home, the one that is downloaded last."""
+    """A data set. variants: the forms it may have in the data home; the last is the one that is downloaded."""
 
     name: str
     title: str
-    variants: tuple[tuple[tuple[File, ...], Callable[[list[Path]], Interactions]], ...]
-    statistics: Filter | None = None  # the filter that gives the paper's table of statistics
-    released_start: Filter | None = field(default=None)  # the rows that the protocol `released` starts from
+    variants: tuple[Variant, ...]
+    statistics: Filter | None = None  # the filter of the paper's table of statistics
+    released_start: Filter | None = None  # the filter before the protocol `released`
 
     def start(self, protocol: str) -> Filter | None:
-        """What is removed before the protocol begins."""
+        """The filter that is applied before the protocol."""
         return self.released_start if protocol == "released" else self.statistics
 
     @property
@@ -81,113 +81,83 @@ def entry(name: str) -> Entry:
     return CATALOGUE[name]
 
 
-def locate(name: str) -> tuple[list[Path], Callable[[list[Path]], Interactions]] | None:
-    """The files of the first variant that is wholly in the data home, checked, and how to read them."""
-    for files, reader in entry(name).variants:
-        paths = [data_home() / file.place for file in files]
+def _locate(name: str) -> tuple[list[Path], Reading] | None:
+    """The files of the first variant that is complete in the data home, with verified checksums, and how to read it."""
+    for files, reading in entry(name).variants:
+        paths = [data_home() / file.path for file in files]
         if all(path.is_file() for path in paths):
             for file, path in zip(files, paths, strict=True):
                 _check(file, path)
-            return paths, reader
+            return paths, reading
     return None
 
 
 def is_here(name: str) -> bool:
-    """Whether a whole and unchanged variant is in the data home."""
+    """Whether the data home has a complete and unchanged variant."""
     try:
-        return locate(name) is not None
+        return _locate(name) is not None
     except DataError:
         return False
 
 
 def fetch(name: str) -> list[Path]:
     """The files of a data set, downloaded if they are not in the data home."""
-    found = locate(name)
-    if found:
-        return found[0]
-    wanted = entry(name).files
-    for file in wanted:
-        path = data_home() / file.place
+    located = _locate(name)
+    if located:
+        return located[0]
+    for file in entry(name).files:
+        path = data_home() / file.path
         if path.is_file():
             _check(file, path)
         else:
             _download(name, file, path)
-    return [data_home() / file.place for file in wanted]
+    return [data_home() / file.path for file in entry(name).files]
 
 
 def load(name: str) -> Interactions:
-    """The unfiltered interactions of a data set, fetched if need be."""
+    """The unfiltered interactions of a data set, downloaded if necessary."""
     fetch(name)
-    found = locate(name)
-    assert found is not None, "fetch leaves a whole variant behind"
-    paths, reader = found
-    return reader(paths)
-
-
-def _check(file: File, path: Path) -> None:
-    found = sha256(path)
-    if found != file.sha256:
-        raise DataError(
-            f"{path}: SHA-256 {found} is not the {file.sha256} of the public file. Remove it and fetch it again"
-        )
-
-
-def _download(name: str, file: File, path: Path) -> None:
-    try:
-        with urllib.request.urlopen(file.url, timeout=TIMEOUT) as answer, new_file(path) as fresh:
-            total = int(answer.headers.get("Content-Length", 0)) or None
-            with working(f"downloading {path.name}", total) as advance, fresh.open("wb") as out:
-                for block in _blocks(answer):
-                    out.write(block)
-                    advance(len(block))
-            if sha256(fresh) != file.sha256:
-                raise DataError(
-                    f"{file.url}: what came has not the SHA-256 {file.sha256}; it was not kept. Try again later"
-                )
-    except (urllib.error.URLError, _BrokenOffError, HTTPException, ValueError) as error:
-        lines = "\n".join(
-            f"  {f.url}\n    to {data_home() / f.place}\n    SHA-256 {f.sha256}" for f in entry(name).files
-        )
-        raise DataError(
-            f"{name}: could not be downloaded ({error}). Without a network, put these files there by hand:\n{lines}\n"
-            f"or set {HOME_VARIABLE} to a folder that has them"
-        ) from None
-
-
-class _BrokenOffError(Exception):
-    """The connection ended before the file did."""
-
-
-def _blocks(answer: Any) -> Iterator[bytes]:
-    while True:
-        try:
-            block = answer.read(1 << 16)
-        except (OSError, HTTPException) as error:
-            raise _BrokenOffError(str(error)) from error
-        if not block:
-            return
-        yield block
-
-
-def _read_text(paths: list[Path]) -> Interactions:
-    return read(paths[0])
-
-
-def _read_ratings(paths: list[Path]) -> Interactions:
-    return read(paths[0], AS_PUBLISHED)
-
-
-def _read_ciao_matrix(paths: list[Path]) -> Interactions:
+    located = _locate(name)
+    assert located is not None, "fetch leaves a complete variant behind"
+    paths, reading = located
+    if paths[0].suffix != ".mat":
+        return read(list(paths), reading)
     import polars as pl
     from scipy.io import loadmat
 
     names = ("user_id", "item_id", "category", "rating", "helpfulness", "timestamp")
-    matrix = loadmat(paths[0])["rating"].astype(np.int64)
-    return read(pl.DataFrame(matrix, schema=names), AS_PUBLISHED)
+    return read(pl.DataFrame(loadmat(paths[0])["rating"].astype(np.int64), schema=names), reading)
 
 
-def _read_foursquare_parts(paths: list[Path]) -> Interactions:
-    return read(list(paths), Reading(user="0", item="1", count="2", header=False))
+def _check(file: File, path: Path) -> None:
+    checksum = sha256(path)
+    if checksum != file.sha256:
+        raise DataError(
+            f"{path}: SHA-256 {checksum} is not the {file.sha256} of the public file. Remove it and fetch it again"
+        )
+
+
+def _download(name: str, file: File, path: Path) -> None:
+    content = bytearray()
+    try:
+        with urllib.request.urlopen(file.url, timeout=TIMEOUT) as answer:
+            total = int(answer.headers.get("Content-Length", 0)) or None
+            with working(f"downloading {path.name}", total) as advance:
+                while block := answer.read(1 << 16):
+                    content += block
+                    advance(len(block))
+    except (OSError, HTTPException, ValueError) as error:
+        files = "\n".join(
+            f"  {f.url}\n    to {data_home() / f.path}\n    SHA-256 {f.sha256}" for f in entry(name).files
+        )
+        raise DataError(
+            f"{name}: could not be downloaded ({error}). Without a network, put these files there by hand:\n{files}\n"
+            f"or set {HOME_VARIABLE} to a folder that has them"
+        ) from None
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise DataError(f"{file.url}: the download does not have SHA-256 {file.sha256}; not saved. Try again later")
+    with new_file(path) as fresh:
+        fresh.write_bytes(content)
 
 
 _CITEULIKE = File(
@@ -216,26 +186,30 @@ _FOURSQUARE_PARTS = tuple(
     }.items()
 )
 
+_EVERY_RATING = Reading(rating="none")  # the papers count every rating as positive
 _FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 _TWENTY_CHECKINS = Filter(min_user=20, counts="raw")
 CATALOGUE = {
     "citeulike": Entry(
         "citeulike",
         "CiteULike-t: who saved which article",
-        variants=(((_CITEULIKE,), _read_text),),
+        variants=(((_CITEULIKE,), Reading()),),
         statistics=Filter(min_user=5),
     ),
     "ciao": Entry(
         "ciao",
         "Ciao: who rated which product",
-        variants=(((_CIAO_TEXT,), _read_ratings), ((_CIAO_MATRIX,), _read_ciao_matrix)),
+        variants=(((_CIAO_TEXT,), _EVERY_RATING), ((_CIAO_MATRIX,), _EVERY_RATING)),
         statistics=_FIVE_AND_FIVE,
         released_start=_FIVE_AND_FIVE,
     ),
     "foursquare": Entry(
         "foursquare",
         "Foursquare, a subset: who checked in where, and how often",
-        variants=(((_FOURSQUARE_TEXT,), _read_text), (_FOURSQUARE_PARTS, _read_foursquare_parts)),
+        variants=(
+            ((_FOURSQUARE_TEXT,), Reading()),
+            (_FOURSQUARE_PARTS, Reading(user="0", item="1", count="2", header=False)),
+        ),
         statistics=_TWENTY_CHECKINS,
         released_start=_TWENTY_CHECKINS,
     ),

@@ -1,4 +1,4 @@
-"""Minimum counts per user and item."""
+"""Minimum numbers of interactions per user and per item."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from concf.runtime.settings import Settings
 class Filter(Settings):
     """Keep a pair if its user and its item both have enough interactions.
 
-    Both counts are taken on the same data, before either removes anything ("one pass"). With `core` the pass
-    is repeated until nothing changes, which leaves the k-core.
+    Both are counted on the same data, before either removes anything ("one pass"). With `core` the pass is repeated
+    until nothing changes, which leaves the k-core.
     """
 
-    min_user: int = Field(0, ge=0)  # a user with fewer interactions goes
-    min_item: int = Field(0, ge=0)  # an item with fewer interactions goes
+    min_user: int = Field(0, ge=0)  # users with fewer interactions are removed
+    min_item: int = Field(0, ge=0)  # items with fewer interactions are removed
     counts: Literal["raw", "distinct"] = "distinct"  # all events, or each pair once
     core: bool = False  # repeat until nothing changes
 
     def apply(self, interactions: Interactions) -> Interactions:
-        """The interactions that stay; a filter that leaves none is refused."""
-        stays = self._once(interactions, None)
+        """The interactions that remain; an error if there are none."""
+        rows = self._one_pass(interactions, None)
         while self.core:
-            before, stays = stays, self._once(interactions, stays)
-            if np.array_equal(before, stays):
+            before, rows = rows, self._one_pass(interactions, rows)
+            if np.array_equal(before, rows):
                 break
-        return interactions if np.all(stays) else interactions.keep(stays)
+        return interactions if np.all(rows) else interactions.keep(rows)
 
-    def _once(self, interactions: Interactions, before: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
-        """[n] the pairs that stay, of those that stayed before."""
+    def _one_pass(self, interactions: Interactions, rows: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """[n] the pairs that remain, of all or of the mask `rows` [n]."""
         raw = self.counts == "raw"
-        per_user, per_item = interactions.per_user(raw=raw, rows=before), interactions.per_item(raw=raw, rows=before)
-        stays = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
-        stays = stays if before is None else stays & before
-        if not stays.any():
+        per_user, per_item = interactions.per_user(raw=raw, rows=rows), interactions.per_item(raw=raw, rows=rows)
+        enough = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
+        remaining = enough if rows is None else enough & rows
+        if not remaining.any():
             raise DataError(
                 f"the filter ({self.describe()}) leaves nothing: the most active user has {per_user.max():g} and the "
                 f"most popular item {per_item.max():g} interactions. Lower the minimum counts"
             )
-        return stays
+        return remaining
 
     def describe(self) -> str:
         """The filter in words."""

@@ -1,4 +1,4 @@
-"""The caller's own ids of users and items, beside the positions 0 .. n-1 that everything else uses."""
+"""The caller's own ids of users and items, for the positions 0 .. n-1 that everything else uses."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MAX_ID_BYTES = 1024
 class Ids:
     """Distinct ids in ascending order: integers by value, strings by code point.
 
-    values: [n] int64, or object holding str. The place of an id depends on the set of ids alone, never on
-    the order in which a file lists them.
+    values: [n] int64, or object with str. The position of an id depends on the set of ids alone, never on the order
+    of rows in a file.
     """
 
     def __init__(self, values: NDArray[Any]) -> None:
@@ -39,27 +39,26 @@ class Ids:
 
     @property
     def are_integers(self) -> bool:
-        """Whether the ids are integers (else they are strings)."""
+        """Whether the ids are integers rather than strings."""
         return bool(self.values.dtype == np.int64)
 
-    def named(self, places: NDArray[Any]) -> list[Any]:
-        """The ids at the given positions, in their order; an empty place (-1) is left out."""
-        named: list[Any] = self.values[places[places >= 0]].tolist()
+    def named(self, positions: NDArray[Any]) -> list[Any]:
+        """The ids at the given positions, in that order, without empty positions (-1)."""
+        named: list[Any] = self.values[positions[positions >= 0]].tolist()
         return named
 
-    def take(self, places: NDArray[Any]) -> Ids:
+    def take(self, positions: NDArray[Any]) -> Ids:
         """The ids at the given ascending positions."""
-        return Ids(self.values[places])
+        return Ids(self.values[positions])
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """([b], [n + 1]) the string ids as one run of UTF-8 bytes and the offsets at which each begins."""
-        encoded = [identity.encode() for identity in self.values.tolist()]
-        offsets = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(one) for one in encoded], out=offsets[1:])
-        return np.frombuffer(b"".join(encoded), np.uint8), offsets
+        """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and the offsets at which each begins."""
+        import polars as pl
+
+        return Ids.of_series(pl.Series(self.values.tolist(), dtype=pl.String)).to_bytes()
 
     def digest(self) -> bytes:
-        """A SHA-256 of kind and values."""
+        """A SHA-256 of type and values."""
         if self.are_integers:
             return hashlib.sha256(b"int" + self.values.astype("<i8").tobytes()).digest()
         blob, offsets = self.to_bytes()
@@ -76,7 +75,7 @@ class Ids:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Ids:
-        """Map what `save` wrote into memory."""
+        """Memory-map what `save` wrote."""
         values = mapped(folder / f"{name}.npy")
         offsets = folder / f"{name}_offsets.npy"
         return PackedIds(values, mapped(offsets)) if offsets.exists() else cls(values)
@@ -92,10 +91,12 @@ class Ids:
 
 
 class PackedIds(Ids):
-    """String ids as they lie on disk; Python's strings are made when somebody asks for them.
+    """String ids as they are on disk; Python strings are made on first use.
 
     blob: [b] uint8, offsets: [n + 1] int64, see `to_bytes`
     """
+
+    are_integers = False
 
     def __init__(self, blob: NDArray[np.uint8], offsets: NDArray[np.int64]) -> None:
         self.blob, self.offsets = blob, offsets
@@ -103,24 +104,22 @@ class PackedIds(Ids):
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    are_integers = False
-
     @cached_property
     def values(self) -> NDArray[Any]:  # type: ignore[override]
-        """[n] object holding str."""
+        """[n] object with str."""
         blob = self.blob.tobytes()
-        strings = [blob[begin:end].decode() for begin, end in pairwise(self.offsets.tolist())]
+        strings = [blob[start:end].decode() for start, end in pairwise(self.offsets.tolist())]
         return np.array(strings, dtype=object)
 
-    def take(self, places: NDArray[Any]) -> Ids:
+    def take(self, positions: NDArray[Any]) -> Ids:
         """The ids at the given ascending positions, still packed."""
         import pyarrow as pa
 
         buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in (self.offsets, self.blob))]
-        return _packed(pa.Array.from_buffers(pa.large_binary(), len(self), buffers).take(pa.array(places)))
+        return _packed(pa.Array.from_buffers(pa.large_binary(), len(self), buffers).take(pa.array(positions)))
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """([b], [n + 1]) as it lies here."""
+        """([b], [n + 1]) as held here."""
         return self.blob, self.offsets
 
 

@@ -1,4 +1,4 @@
-"""Who used what: the record that readers make, filters thin out and splits divide."""
+"""The interactions of users with items, as readers make them, filters reduce them and protocols split them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
 
-BLOCK_ROWS = 1 << 22  # looked at together, where a look at all of them would take as much memory as the log
+BLOCK_ROWS = 1 << 22  # rows at a time, where an operation on all would need as much memory as the log
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +20,8 @@ class Interactions:
     """The distinct pairs of a log, sorted by user, then item; every user and item has at least one.
 
     user, item: [n] int32 positions in `user_ids` and `item_ids`
-    count:      [n] float64, the events that were merged into the pair (rows, or the sum of a count column)
-    timestamp:  [n] int64 or float64, the *first* time of the pair, or None where the log has no times
+    count:      [n] float64, the events of the pair (its rows, or the sum of its count column)
+    timestamp:  [n] int64 or float64, the *first* time of the pair, or None if the log has no times
     """
 
     user_ids: Ids
@@ -51,31 +51,33 @@ class Interactions:
 
     def per_user(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         """[n_users] distinct pairs, or with `raw` all events, of each user; of the mask `rows` [n] alone, if given."""
-        return _total(self.user, self.count if raw else None, rows, self.n_users)
+        return self._per(self.user, self.n_users, raw, rows)
 
     def per_item(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
         """[n_items] distinct pairs, or with `raw` all events, of each item; of the mask `rows` [n] alone, if given."""
-        return _total(self.item, self.count if raw else None, rows, self.n_items)
+        return self._per(self.item, self.n_items, raw, rows)
+
+    def _per(
+        self, position: NDArray[np.int32], n: int, raw: bool, rows: NDArray[np.bool_] | None
+    ) -> NDArray[np.float64]:
+        position = position if rows is None else position[rows]
+        if not raw:
+            return occurrences(position, n).astype(np.float64)
+        return np.bincount(position, self.count if rows is None else self.count[rows], n).astype(np.float64)
 
     def matrix(self, rows: NDArray[np.bool_] | None = None) -> csr_array:
-        """[n_users, n_items] float32 ones at the pairs, or at those that the mask `rows` keeps."""
+        """[n_users, n_items] float32 ones at the pairs, or at those of the mask `rows` [n]."""
         user, item = (self.user, self.item) if rows is None else (self.user[rows], self.item[rows])
-        begins = np.zeros(self.n_users + 1, np.int64)
-        np.cumsum(occurrences(user, self.n_users), out=begins[1:])
-        ones = np.ones(len(user), np.float32)
-        return csr_array((ones, item, begins), shape=(self.n_users, self.n_items))
+        starts = np.r_[0, np.cumsum(occurrences(user, self.n_users))]
+        return csr_array((np.ones(len(user), np.float32), item, starts), shape=(self.n_users, self.n_items))
 
     def keep(self, rows: NDArray[np.bool_]) -> Interactions:
-        """Only the pairs of the mask `rows` [n], without the users and items that are left with none."""
+        """Only the pairs of the mask `rows` [n], without the users and items that have none of them."""
         users, user = _renumber(self.user[rows], self.n_users)
         items, item = _renumber(self.item[rows], self.n_items)
+        timestamp = None if self.timestamp is None else self.timestamp[rows]
         return Interactions(
-            user_ids=self.user_ids.take(users),
-            item_ids=self.item_ids.take(items),
-            user=user,
-            item=item,
-            count=self.count[rows],
-            timestamp=None if self.timestamp is None else self.timestamp[rows],
+            self.user_ids.take(users), self.item_ids.take(items), user, item, self.count[rows], timestamp
         )
 
     def fingerprint(self) -> hashlib._Hash:
@@ -86,7 +88,7 @@ class Interactions:
         return fingerprint
 
     def statistics(self) -> dict[str, float]:
-        """The figures of a data set's table: users, items, distinct pairs, events, density."""
+        """Users, items, distinct pairs, events and density."""
         cells = self.n_users * self.n_items
         return {
             "users": self.n_users,
@@ -97,25 +99,16 @@ class Interactions:
         }
 
 
-def _renumber(places: NDArray[np.int32], n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The distinct places (of 0 .. n-1), ascending, and [m] where among them each one stands."""
-    there = np.zeros(n, bool)
-    there[places] = True
-    return np.flatnonzero(there), (np.cumsum(there, dtype=np.int32) - 1)[places]
+def _renumber(positions: NDArray[np.int32], n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The distinct positions (of 0 .. n-1), ascending, and [m] the index of each position among them."""
+    present = np.zeros(n, bool)
+    present[positions] = True
+    return np.flatnonzero(present), (np.cumsum(present, dtype=np.int32) - 1)[positions]
 
 
-def _total(
-    place: NDArray[np.int32], weights: NDArray[np.float64] | None, rows: NDArray[np.bool_] | None, n: int
-) -> NDArray[np.float64]:
-    """[n] how many, or how much weight, at each place; of the mask `rows` alone, if given."""
-    if rows is not None:
-        place, weights = place[rows], None if weights is None else weights[rows]
-    return (occurrences(place, n) if weights is None else np.bincount(place, weights, minlength=n)).astype(np.float64)
-
-
-def occurrences(place: NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """[n] how often each place occurs. numpy counts a copy of 8 bytes a row, so it is given a block at a time."""
+def occurrences(positions: NDArray[np.int32], n: int) -> NDArray[np.int64]:
+    """[n] how often each position occurs, counted in blocks because numpy makes an int64 copy."""
     total = np.zeros(n, np.int64)
-    for begin in range(0, len(place), BLOCK_ROWS):
-        total += np.bincount(place[begin : begin + BLOCK_ROWS], minlength=n)
+    for start in range(0, len(positions), BLOCK_ROWS):
+        total += np.bincount(positions[start : start + BLOCK_ROWS], minlength=n)
     return total

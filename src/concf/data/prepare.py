@@ -7,14 +7,22 @@ import warnings
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
+import polars as pl
 
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
 from concf.data.interactions import Interactions
-from concf.data.options import LogOptions, filter_of, for_training, protocol_of, reading_of, settings_of
-from concf.data.protocols import TEST, TRAIN, VALID, Given, Parts, Protocol
-from concf.data.reading.logs import files_of, is_glob
+from concf.data.options import (
+    LogOptions,
+    chosen,
+    filter_of,
+    protocol_of,
+    reading_of,
+    split_settings,
+    training_defaults,
+)  # fmt: skip
+from concf.data.protocols import TEST, TRAIN, VALID, Given, Parts
+from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.simulate import DEMO
@@ -24,15 +32,16 @@ from concf.runtime.arguments import check_seed
 from concf.runtime.files import sha256
 from concf.runtime.progress import working
 
-NOTABLE = 0.1  # of the users, items or interactions: a filter that leaves out so much is worth a word
+NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
 
 
 def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactions, dict[str, Any]]:
-    """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and what they were read from."""
+    """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and their origin."""
+    reading = reading or Reading()
     if isinstance(source, str) and not Path(source).is_file() and not is_glob(source):
-        if source in (*CATALOGUE, "demo") and reading is not None and reading != Reading():
+        if source in (*CATALOGUE, "demo") and reading != Reading():
             raise ConfigError(
-                f"{source}: a data set of the catalogue is read as it is; what you say of columns is for files"
+                f"{source}: a data set of the catalogue is read as it is; options about columns are for files"
             )
         if source == "demo":
             return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
@@ -40,55 +49,43 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
             paths = fetch(source)
             return load(source), {"name": source, "sha256": {path.name: sha256(path) for path in paths}}
         if not Path(source).suffix and not Path(source).exists():
-            entry(source)  # refuses, and names the data sets there are
+            entry(source)  # an error with the names of the data sets
     if isinstance(source, str | Path) and (Path(source) / MANIFEST).is_file():
-        raise ConfigError(f"{source}: is a prepared data set already. Name the log that it was made of")
+        raise ConfigError(f"{source}: is a prepared data set already. Give the log that it was made of")
     files = files_of(source)
     if files is not None:
+        interactions = read(files, reading)
         name = Path(source).name if isinstance(source, str | Path) else f"{len(files)} files"
-        return read(files, reading), {"name": name, "sha256": _checksums(files)}
+        shared = os.path.commonpath([path.parent.absolute() for path in files])
+        checksums = {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in files}
+        return interactions, {"name": name, "sha256": checksums}
     interactions = read(source, reading)
     return interactions, {"name": type(source).__name__, "sha256": {"pairs": interactions.fingerprint().hexdigest()}}
-
-
-def _checksums(paths: list[Path]) -> dict[str, str]:
-    """SHA-256 of each file, by its name from the folder that all of them share."""
-    shared = os.path.commonpath([path.parent.absolute() for path in paths])
-    return {path.absolute().relative_to(shared).as_posix(): sha256(path) for path in paths}
 
 
 def prepare(
     source: Any,
     *,
     seed: int = 0,
-    filter: Filter | None = None,
-    reading: Reading | None = None,
     strict: bool = False,
     out: str | Path | None = None,
     overwrite: bool = False,
     **options: Unpack[LogOptions],
 ) -> Split:
-    """Read a log, filter it, divide it, and (with `out`) write it down.
+    """Read a log, filter it, split it and, with `out`, save it.
 
     source:   a file, a glob, a list of files, a catalogue name, `demo`, a polars, pandas or Arrow frame, a sparse
               matrix, a pair of arrays
-    filter:   applied first; None: for a catalogue name what the protocol starts from, else nothing
-    reading:  how to read it; filter and reading can be said by options as well
     strict:   refuse, rather than note, data of which something cannot be evaluated
-    options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5;
-              to divide: protocol="random" (if not said, "released"), valid=0.1, test=0.1, at_least=1
+    options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5
+              (default: none, or for a catalogue name that of its papers); to split: protocol="random" (default:
+              "released"), valid=0.1, test=0.1, at_least=1
     """
-    seed = check_seed(seed)
-    said: dict[str, Any] = {**options}
-    protocol = said.pop("protocol", None) or "released"
-    filter, reading = filter_of(said, filter), reading_of(said, reading)
+    seed, settings = check_seed(seed), chosen(options)
     with working("preparing"):
-        if protocol == "given":
-            split = _given(source, settings_of(said), filter, reading, seed)
-        else:
-            split = _divided(source, protocol_of(protocol, said), filter, reading, seed)
+        split = (_given if settings.get("protocol") == "given" else _filtered_and_split)(source, settings, seed)
     if strict and split.notes:
-        raise DataError("; ".join(split.notes) + f". Filter the log, or go without {option('strict', True)}")
+        raise DataError("; ".join(split.notes) + f". Filter the log, or leave out {option('strict', True)}")
     split.note_if_few()
     if out is not None:
         split.save(out, overwrite=overwrite)
@@ -96,59 +93,56 @@ def prepare(
 
 
 def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
-    """What to train on: a `Split`, a prepared folder, or a log that is divided as options say.
+    """The data to train on: a `Split`, a prepared folder, or a log that is split by the options.
 
-    What they do not say: at random, a tenth of each user's items to stop by and a tenth to test on, one item at least
-    of everyone with three or more; items that fewer than five users have used are left out.
+    The defaults are those of `training_defaults`.
     """
-    said = {name: value for name, value in options.items() if value is not None}
+    settings = chosen(options)
     if isinstance(data, Split) or (isinstance(data, str | Path) and Path(data).is_dir()):
-        if said:
-            raise ConfigError(
-                f"{', '.join(map(option, said))}: for a log, but {'the Split' if isinstance(data, Split) else data} "
-                "is divided already. Leave it out, or give the log"
-            )
+        if settings:
+            name, names = "the Split" if isinstance(data, Split) else data, ", ".join(map(option, settings))
+            raise ConfigError(f"{names}: for a log, but {name} is split already. Leave it out, or give the log")
         return data if isinstance(data, Split) else Split.load(data)
-    return prepare(str(data) if isinstance(data, Path) else data, seed=seed, **for_training(said))
+    return prepare(str(data) if isinstance(data, Path) else data, seed=seed, **training_defaults(settings))
 
 
 def divided_again(source: Any, recipe: Recipe) -> Split:
-    """A log that is read, filtered and divided as a recipe says, whatever it was made of."""
+    """A log that is read, filtered and split as the recipe of another data set says."""
     if isinstance(recipe.protocol, Given):
-        raise ConfigError("a data set whose parts were given is not made again from one of them")
+        raise ConfigError("a data set with given parts cannot be made again from one of them")
     interactions, origin = read_source(source, Reading(**recipe.reading))
     for step in recipe.filters:
         interactions = step.apply(interactions)
     return Split.make(interactions, recipe.model_copy(update={"source": origin}))
 
 
-def _divided(source: Any, protocol: Protocol, filter: Filter | None, reading: Reading | None, seed: int) -> Split:
-    """Read, filter (a catalogue name as its protocol starts, unless told otherwise), divide."""
+def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Split:
+    """Read, filter (a catalogue name as in its papers, unless options set a filter) and split a log."""
+    protocol = protocol_of(options.get("protocol", "released"), options)
+    own_filter, reading = filter_of(options), reading_of(options)
     interactions, origin = read_source(source, reading)
-    start = CATALOGUE[source].start(protocol.name) if filter is None and _is_listed(source, origin) else filter
-    filters = tuple(step for step in (start, protocol.filter()) if step is not None)
-    before = _sizes(interactions)
+    published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
+    first = CATALOGUE[source].start(protocol.name) if published else own_filter
+    filters = tuple(step for step in (first, protocol.filter()) if step is not None)
+    before = interactions
     for step in filters:
         interactions = step.apply(interactions)
-    if filter is not None or not _is_listed(source, origin):
-        _note_loss(before, _sizes(interactions), filter, filters)
-    recipe = Recipe(source=origin, reading=_said(reading), filters=filters, protocol=protocol, seed=seed)
-    return Split.make(interactions, recipe)
+    if not published:
+        _note_loss(before, interactions, own_filter, filters)
+    changed = reading.model_dump(exclude_defaults=True)
+    return Split.make(
+        interactions, Recipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
+    )
 
 
-def _is_listed(source: Any, origin: dict[str, Any]) -> bool:
-    """Whether it is a data set of the catalogue, which is filtered as its papers say."""
-    return isinstance(source, str) and origin["name"] == source and source in CATALOGUE
-
-
-def _sizes(interactions: Interactions) -> dict[str, int]:
-    return {"items": interactions.n_items, "users": interactions.n_users, "interactions": len(interactions)}
-
-
-def _note_loss(before: dict[str, int], after: dict[str, int], own: Filter | None, filters: tuple[Filter, ...]) -> None:
-    """Say how much filters left out, where it is much. own: the one that options chose"""
-    lost = {name: 1 - after[name] / size for name, size in before.items()}
-    if max(lost.values()) < NOTABLE:
+def _note_loss(before: Interactions, after: Interactions, own: Filter | None, filters: tuple[Filter, ...]) -> None:
+    """Note how much the filters removed, if it is much. own: the one that options set"""
+    lost = {
+        "items": 1 - after.n_items / before.n_items,
+        "users": 1 - after.n_users / before.n_users,
+        "interactions": 1 - len(after) / len(before),
+    }
+    if max(lost.values()) < NOTABLE_LOSS:
         return
     shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
     lower = [name for name in ("min_item", "min_user") if own is not None and getattr(own, name)]
@@ -156,59 +150,50 @@ def _note_loss(before: dict[str, int], after: dict[str, int], own: Filter | None
     note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}{fix}")
 
 
-def _said(reading: Reading | None) -> dict[str, Any]:
-    return reading.model_dump(exclude_defaults=True) if reading else {}
-
-
-def _given(train: Any, settings: dict[str, Any], filter: Filter | None, reading: Reading | None, seed: int) -> Split:
-    """Three logs with ids in common; a pair that is in two of them stays in the earlier part."""
-    valid, test = (settings.pop(name, None) for name in ("valid", "test"))
+def _given(train: Any, options: dict[str, Any], seed: int) -> Split:
+    """Three logs with shared ids; a pair that is in two of them stays in the earlier part."""
+    settings, reading = split_settings(options), reading_of(options)
+    logs = [train, settings.pop("valid", None), settings.pop("test", None)]
     if settings:
         raise ConfigError(f"protocol 'given' has no settings, found {', '.join(map(option, settings))}")
-    if valid is None or test is None:
+    if any(log is None for log in logs):
         raise ConfigError(f"protocol 'given' needs three logs: to train on, {option('valid')} and {option('test')}")
-    if filter is not None:
+    if filter_of(options) is not None:
         raise ConfigError("protocol 'given' takes the parts as they are; a filter would change them")
-    sources = [read_source(source, reading) for source in (train, valid, test)]
-    from_files = all(isinstance(source, str | Path) for source in (train, valid, test))
+    sources = [read_source(log, reading) for log in logs]
+    from_files = all(isinstance(log, str | Path) for log in logs)
     interactions, parts = _union([interactions for interactions, _ in sources], mixed_ids=from_files)
-    names = ("train", "valid", "test")
-    origin = {
-        "name": "given",
-        "parts": {name: where for name, (_, where) in zip(names, sources, strict=True)},
-    }
-    recipe = Recipe(source=origin, reading=_said(reading), protocol=Given(), seed=seed)
+    origins = {name: origin for name, (_, origin) in zip(("train", "valid", "test"), sources, strict=True)}
+    changed = reading.model_dump(exclude_defaults=True)
+    recipe = Recipe(source={"name": "given", "parts": origins}, reading=changed, protocol=Given(), seed=seed)
     return Split.make(interactions, recipe, parts)
 
 
 def _union(logs: list[Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
-    """All pairs of three logs under common ids, and the part that each pair comes from first.
+    """All pairs of three logs, and [n] the first part in which each occurs.
 
-    mixed_ids: where one file's ids all spell integers and another's do not, all are strings
+    mixed_ids: whether ids may be integers in one file and strings in another; then all of them become strings
     """
-    import polars as pl
-
-    kinds = {side: {getattr(log, side).are_integers for log in logs} for side in ("user_ids", "item_ids")}
-    for side, found in kinds.items():
-        if len(found) > 1 and not mixed_ids:
-            name = side.replace("_", " ")
-            raise DataError(f"the {name} are integers in one part and strings in another. Make them alike")
-    strings = {f"{side[:4]}_id": pl.String for side, found in kinds.items() if found != {True}}
+    strings: dict[str, type[pl.DataType]] = {}
+    for side in ("user", "item"):
+        are_integers = {getattr(log, f"{side}_ids").are_integers for log in logs}
+        if len(are_integers) > 1 and not mixed_ids:
+            raise DataError(f"the {side} ids are integers in one part and strings in another. Use one type in all")
+        if are_integers != {True}:
+            strings[f"{side}_id"] = pl.String
     timed = all(log.timestamp is not None for log in logs)
-    frames = []
-    for part, log in zip((TRAIN, VALID, TEST), logs, strict=True):
-        columns: dict[str, Any] = {
-            "user_id": pl.Series(log.user_ids.values[log.user].tolist()),
-            "item_id": pl.Series(log.item_ids.values[log.item].tolist()),
+    frames = [
+        pl.DataFrame({
+            "user_id": log.user_ids.values[log.user].tolist(),
+            "item_id": log.item_ids.values[log.item].tolist(),
             "count": log.count,
-            "part": np.full(len(log), part, np.uint8),
-        }
-        if timed:
-            columns["timestamp"] = log.timestamp
-        frames.append(pl.DataFrame(columns).cast(strings))  # type: ignore[arg-type]
+            **({"timestamp": log.timestamp} if timed else {}),
+        }).cast(strings).with_columns(part=pl.lit(part, pl.UInt8))  # type: ignore[arg-type]
+        for part, log in zip((TRAIN, VALID, TEST), logs, strict=True)
+    ]  # fmt: skip
     joined = pl.concat(frames, how="vertical_relaxed").sort("user_id", "item_id", "part")
     first = joined.unique(["user_id", "item_id"], keep="first", maintain_order=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConcfWarning)  # doubts about ids were noted of each log
+        warnings.simplefilter("ignore", ConcfWarning)  # each log was noted on its own
         interactions = read(first.drop("part"))
     return interactions, first["part"].to_numpy()

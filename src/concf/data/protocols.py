@@ -1,8 +1,7 @@
-"""Ways to divide interactions into a training, a validation and a test part.
+"""Protocols that split interactions into a training, a validation and a test part.
 
-A protocol gives every interaction its part. What it holds out is then looked through (`honest`): an item that
-never occurs in training cannot be recommended and is dropped from the other parts; a user who is left without
-validation or without test items is not evaluated, and its held-out items are dropped too.
+A protocol assigns every interaction to a part. `drop_unevaluable` then drops what cannot be evaluated: held-out items
+that never occur in training, and all held-out items of users who are left without validation or without test items.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from concf.data.filters import Filter
-from concf.data.interactions import BLOCK_ROWS, Interactions, occurrences
+from concf.data.interactions import BLOCK_ROWS, Interactions
 from concf.errors import DataError, option
 from concf.runtime.settings import Settings
 
@@ -24,7 +23,13 @@ PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED}
 Parts = NDArray[np.uint8]
 
 
-class _Fractions(Settings):
+class _Protocol(Settings):
+    def filter(self) -> Filter | None:
+        """The filter that the protocol applies before it splits."""
+        return None
+
+
+class _Fractions(_Protocol):
     """Each user's eligible interactions (n of them) are shuffled; floor(valid n) and floor(test n) are held out."""
 
     valid: float = Field(0.2, gt=0, lt=1)  # share of a user's eligible interactions
@@ -38,10 +43,6 @@ class _Fractions(Settings):
             )
         return self
 
-    def filter(self) -> Filter | None:
-        """What the protocol removes before it divides."""
-        return None
-
     def eligible(self, interactions: Interactions) -> NDArray[np.bool_]:
         """[n] which interactions may be held out."""
         return np.ones(len(interactions), bool)
@@ -49,35 +50,35 @@ class _Fractions(Settings):
     def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] eligible interactions validate and test."""
         valid, test = (np.floor(share * total + 1e-9) for share in (self.valid, self.test))
-        return valid, test  # 0.2 * 15 is 3.0000000000000004, 0.1 * 30 less than 3
+        return valid, test  # in floating point 0.2 * 15 is above 3 and 0.1 * 30 below
 
     def advice(self) -> str:
-        """What to do where nobody can be evaluated."""
+        """What to do if no user can be evaluated."""
         return f"Hold out a larger share ({option('valid')}, {option('test')}), or filter less"
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
-        may_go, rng = self.eligible(interactions), np.random.default_rng(seed)
+        eligible, rng = self.eligible(interactions), np.random.default_rng(seed)
         parts = np.full(len(interactions), TRAIN, np.uint8)
         for block in _blocks_of_users(interactions.user):
-            rows = block.start + np.flatnonzero(may_go[block])
+            rows = block.start + np.flatnonzero(eligible[block])
             user = interactions.user[rows]
             shuffled = _shuffle_within(user, rng)
-            place, total = _place_in_group(user[shuffled])
+            rank, total = _rank_in_group(user[shuffled])
             n_valid, n_test = self.held_out(total)
-            parts[rows[shuffled]] = np.select([place < n_test, place < n_test + n_valid], [TEST, VALID], TRAIN)
+            parts[rows[shuffled]] = np.select([rank < n_test, rank < n_test + n_valid], [TEST, VALID], TRAIN)
         return parts
 
 
 class Random(_Fractions):
     """`random`: every interaction is eligible.
 
-    With `at_least`, short histories count too: a user holds out so many for validation and for test each, unless that
-    leaves nothing to train on. With 1, everyone with three interactions or more is evaluated.
+    With `at_least`, each user holds out at least that many for validation and for test, unless that leaves nothing to
+    train on. With 1, every user with three or more interactions is evaluated.
     """
 
     name: Literal["random"] = "random"
-    at_least: int = Field(0, ge=0)  # held out of a user in each part, where the share is less; 0: the share alone
+    at_least: int = Field(0, ge=0)  # held out per user and part, where the share is less; 0: the share alone
 
     def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] interactions validate and test."""
@@ -87,9 +88,9 @@ class Random(_Fractions):
         return np.where(enough, valid, shares[0]), np.where(enough, test, shares[1])
 
     def advice(self) -> str:
-        """What to do where nobody can be evaluated."""
+        """What to do if no user can be evaluated."""
         if not self.at_least:
-            return f"{super().advice()}; {option('at_least', 1)} evaluates everyone with three items"
+            return f"{super().advice()}; {option('at_least', 1)} evaluates every user with three items"
         return f"A user needs {2 * self.at_least + 1} items that others train on; filter less"
 
 
@@ -114,21 +115,18 @@ class Paper(_Fractions):
         return (per_user >= 10)[interactions.user] & (per_item >= 10)[interactions.item]
 
 
-class LeaveLast(Settings):
-    """`leave-last`: each user's newest `last` interactions are the test part, as many before them the validation part.
+class LeaveLast(_Protocol):
+    """`leave-last`: each user's newest `last` interactions are the test part, those before the validation part.
 
-    Interactions of one user at the same time are ordered by a draw from the seed. A user with twice as many
-    interactions or fewer only trains.
+    Interactions of one user at the same time are ordered by a draw from the seed. Users with `2 * last` or fewer
+    interactions only train.
     """
 
     name: Literal["leave-last"] = "leave-last"
     last: int = Field(1, ge=1)
 
-    def filter(self) -> None:
-        """Removes nothing."""
-
     def advice(self) -> str:
-        """What to do where nobody can be evaluated."""
+        """What to do if no user can be evaluated."""
         return f"Hold out fewer ({option('last')}), or filter less"
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
@@ -138,35 +136,32 @@ class LeaveLast(Settings):
         for block in _blocks_of_users(interactions.user):
             user, time = interactions.user[block], all_times[block]
             newest_first = np.lexsort((rng.random(len(user)), -time, user))
-            place, total = _place_in_group(user[newest_first])
+            rank, total = _rank_in_group(user[newest_first])
             enough = total > 2 * self.last
             parts[block.start + newest_first] = np.select(
-                [enough & (place < self.last), enough & (place < 2 * self.last)], [TEST, VALID], TRAIN
+                [enough & (rank < self.last), enough & (rank < 2 * self.last)], [TEST, VALID], TRAIN
             )
         return parts
 
 
-class TimeCut(Settings):
-    """`time`: what happened from `test_from` on is the test part, from `valid_from` to there the validation part.
+class TimeCut(_Protocol):
+    """`time`: interactions from `test_from` on are the test part, those from `valid_from` on the validation part.
 
     A cut that is not given is set so that the fraction `test` (or `valid`) of the interactions comes after it.
     """
 
     name: Literal["time"] = "time"
-    valid: float = Field(0.1, gt=0, lt=1)  # share of all interactions, where valid_from is not given
-    test: float = Field(0.1, gt=0, lt=1)  # share of all interactions, where test_from is not given
+    valid: float = Field(0.1, gt=0, lt=1)  # share of all interactions, if valid_from is not given
+    test: float = Field(0.1, gt=0, lt=1)  # share of all interactions, if test_from is not given
     valid_from: float | None = None  # in the log's own unit; microseconds since 1970 for dates
     test_from: float | None = None
 
-    def filter(self) -> None:
-        """Removes nothing."""
-
     def advice(self) -> str:
-        """What to do where nobody can be evaluated."""
-        return f"Set the cuts elsewhere ({option('valid_from')}, {option('test_from')}), or filter less"
+        """What to do if no user can be evaluated."""
+        return f"Move the cuts ({option('valid_from')}, {option('test_from')}), or filter less"
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
-        """[n] the part of each interaction; the seed plays no role."""
+        """[n] the part of each interaction; the seed is not used."""
         time = _times(interactions, self.name)
         test_from = self.test_from if self.test_from is not None else _cut(time, self.test)
         valid_from = self.valid_from if self.valid_from is not None else _cut(time, self.test + self.valid)
@@ -178,17 +173,14 @@ class TimeCut(Settings):
         return np.select([time >= test_from, time >= valid_from], [TEST, VALID], TRAIN).astype(np.uint8)
 
 
-class Given(Settings):
-    """`given`: the parts were given as separate files. There is only this one split."""
+class Given(_Protocol):
+    """`given`: the parts are separate files, so there is only one split."""
 
     name: Literal["given"] = "given"
 
-    def filter(self) -> None:
-        """Removes nothing."""
-
     def advice(self) -> str:
-        """What to do where nobody can be evaluated."""
-        return "A user needs items in all three files, and its held-out items must train"
+        """What to do if no user can be evaluated."""
+        return "A user needs items in all three files, and its held-out items must occur in training"
 
 
 Protocol = Annotated[Random | Released | Paper | LeaveLast | TimeCut | Given, Field(discriminator="name")]
@@ -197,46 +189,44 @@ PROTOCOLS: dict[str, type[Random | Released | Paper | LeaveLast | TimeCut]] = {
 }  # fmt: skip
 
 
-def honest(interactions: Interactions, parts: Parts) -> Parts:
-    """[n] the parts, less the held-out pairs that cannot be evaluated (see the head of this module)."""
-    trained = np.zeros(interactions.n_items, bool)
-    trained[interactions.item[parts == TRAIN]] = True
+def drop_unevaluable(interactions: Interactions, parts: Parts) -> Parts:
+    """[n] the parts, with `DROPPED` for held-out pairs that cannot be evaluated (see the top of this module)."""
+    trained = interactions.per_item(rows=parts == TRAIN) > 0
     parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
-    has = [occurrences(interactions.user[parts == part], interactions.n_users) > 0 for part in (VALID, TEST)]
-    evaluated = has[0] & has[1]
+    evaluated = np.logical_and(*(interactions.per_user(rows=parts == part) > 0 for part in (VALID, TEST)))
     return np.where((parts != TRAIN) & ~evaluated[interactions.user], DROPPED, parts).astype(np.uint8)
 
 
 def _blocks_of_users(user: NDArray[np.int32]) -> Iterator[slice]:
-    """Slices of the ascending users [n] that divide none of them, of about BLOCK_ROWS rows."""
-    begin = 0
-    while begin < len(user):
-        last = user[min(begin + BLOCK_ROWS, len(user)) - 1]
+    """Slices of the ascending users [n], of about BLOCK_ROWS rows, each with all rows of its users."""
+    start = 0
+    while start < len(user):
+        last = user[min(start + BLOCK_ROWS, len(user)) - 1]
         end = int(np.searchsorted(user, last, side="right"))
-        yield slice(begin, end)
-        begin = end
+        yield slice(start, end)
+        start = end
 
 
 def _shuffle_within(groups: NDArray[np.int32], rng: np.random.Generator) -> NDArray[np.int64]:
     """[n] the order that shuffles each run of equal values of the ascending groups [n].
 
-    One sort by group + draw; the draw is kept below the next group, into which it could be rounded.
+    One sort by group + draw; the sum is kept below the next group, to which it could be rounded up.
     """
     keys = np.minimum(groups + rng.random(len(groups)), np.nextafter(groups + 1.0, 0.0))
     return np.argsort(keys, kind="stable")
 
 
-def _place_in_group(groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """([n], [n]) the place of each element within its run of equal values, and the length of that run."""
-    starts = np.flatnonzero(np.r_[True, groups[1:] != groups[:-1]]) if len(groups) else np.zeros(0, np.int64)
-    lengths = np.diff(np.r_[starts, len(groups)])
+def _rank_in_group(groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """([n], [n]) the rank of each element within its run of equal values, from 0, and the length of that run."""
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    lengths = np.diff(starts, append=len(groups))
     return np.arange(len(groups)) - np.repeat(starts, lengths), np.repeat(lengths, lengths)
 
 
-def _times(interactions: Interactions, name: str) -> NDArray[np.float64]:
+def _times(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
     if interactions.timestamp is None:
         raise DataError(
-            f"protocol {name!r} needs times and the log has none. Name their column with {option('timestamp')}"
+            f"protocol {protocol!r} needs times and the log has none. Name their column with {option('timestamp')}"
         )
     return interactions.timestamp
 

@@ -1,4 +1,4 @@
-"""A log that never happened: tastes, popularity and noise, in any size, from a seed."""
+"""Simulated logs of any size: tastes, popularity and noise, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -14,34 +14,32 @@ from concf.runtime.settings import Settings
 if TYPE_CHECKING:
     import polars as pl
 
-BLOCK = 1 << 18  # events drawn at a time; bounds the memory of the [events, tastes] comparison
+BLOCK = 1 << 18  # events drawn at a time, which bounds the memory of the [events, tastes] comparison
 YEAR = 365 * 24 * 3600
 
 
 class Simulation(Settings):
-    """How a simulated log looks.
+    """The parameters of a simulated log.
 
-    Every item belongs to one taste, or to two, and is popular within it by Zipf's law; every user has a few tastes
-    (a draw from a sparse Dirichlet distribution) and an activity (log-normal). An event is a draw of one of the
-    user's tastes and of an item within it, or, with probability `noise`, of any item by its popularity; the same pair
-    may come again. It happens at any time of a year, or while the item is in fashion.
+    Every item belongs to one or two tastes and is popular within them by Zipf's law; every user has a few tastes (drawn
+    from a sparse Dirichlet distribution) and an activity (log-normal). An event draws one of the user's tastes and an
+    item of it or, with probability `noise`, any item by its popularity; pairs may repeat. Events are uniform over a
+    year, or lie around a time at which the item is in fashion.
     """
 
     users: int = Field(1000, ge=1)
     items: int = Field(800, ge=1)
     events: int = Field(40_000, ge=1)
     tastes: int = Field(16, ge=1)
-    taste_spread: float = Field(0.15, gt=0)  # of the Dirichlet distribution; small: few tastes a user
-    popularity: float = Field(0.8, ge=0)  # Zipf's exponent; 0: all items alike
-    activity_spread: float = Field(0.7, ge=0)  # of the log-normal distribution; 0: all users alike
+    taste_spread: float = Field(0.15, gt=0)  # of the Dirichlet distribution; small: few tastes per user
+    popularity: float = Field(0.8, ge=0)  # Zipf's exponent; 0: all items are equally popular
+    activity_spread: float = Field(0.7, ge=0)  # of the log-normal distribution; 0: all users are equally active
     noise: float = Field(0.1, ge=0, le=1)
-    shared: float = Field(0.0, ge=0, le=1)  # of the items: so many belong to a second taste as well
-    fashion: float | None = Field(
-        None, gt=0
-    )  # of a year, the spread of an item's events around its peak; none: any time
+    shared: float = Field(0.0, ge=0, le=1)  # share of the items that belong to a second taste
+    fashion: float | None = Field(None, gt=0)  # spread of an item's events around its peak, in years; None: uniform
 
     def draw(self, seed: int = 0) -> pl.DataFrame:
-        """user_id, item_id, timestamp: [events] rows in the order of time."""
+        """user_id, item_id, timestamp: [events] rows in order of time."""
         import polars as pl
 
         rng = np.random.default_rng(check_seed(seed))
@@ -51,14 +49,14 @@ class Simulation(Settings):
         owner = np.arange(self.items)
         if self.shared:
             owner, borders, weights = self._with_second_tastes(rng, borders, weights)
-        places = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
+        slots = [self._items(rng, mixtures[user[k : k + BLOCK]], borders, weights) for k in range(0, len(user), BLOCK)]
         names = rng.permutation(self.items)  # so that an id says nothing about taste or popularity
-        item = names[owner[np.concatenate(places)]]
+        item = names[owner[np.concatenate(slots)]]
         time, order = self._times(rng, item)
         return pl.DataFrame({"user_id": user[order], "item_id": item[order], "timestamp": time})
 
     def _catalogue(self, rng: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """([tastes + 1], [items + 1]) the taste's borders among the items, the cumulated popularity of the items."""
+        """([tastes + 1], [items + 1]) borders of the tastes among the items, cumulative popularity of the items."""
         tastes = min(self.tastes, self.items)
         borders = np.r_[0, np.sort(rng.choice(np.arange(1, self.items), tastes - 1, replace=False)), self.items]
         borders = np.r_[borders, np.full(self.tastes - tastes, self.items)]
@@ -68,7 +66,7 @@ class Simulation(Settings):
     def _with_second_tastes(
         self, rng: np.random.Generator, borders: NDArray[np.int64], weights: NDArray[np.float64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        """([places] the item of a place, borders and weights of the places); a shared item has two, half as popular."""
+        """([slots] item, borders and weights of the slots); a shared item has two slots of half its popularity."""
         first, popularity = np.repeat(np.arange(self.tastes), np.diff(borders)), np.diff(weights)
         shared = np.flatnonzero(rng.random(self.items) < self.shared) if self.tastes > 1 else np.empty(0, np.int64)
         second = (first[shared] + rng.integers(1, max(self.tastes, 2), len(shared))) % self.tastes
@@ -84,17 +82,17 @@ class Simulation(Settings):
 
     def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """([events] the times in ascending order, [events] the event of each)."""
-        begin = 1_600_000_000
+        start = 1_600_000_000
         if self.fashion is None:
-            return np.sort(rng.integers(0, YEAR, self.events)) + begin, rng.permutation(self.events)
+            return np.sort(rng.integers(0, YEAR, self.events)) + start, rng.permutation(self.events)
         around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
-        within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is as full everywhere
+        within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
         time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
         order = np.argsort(time, kind="stable")
-        return time[order] + begin, order
+        return time[order] + start, order
 
     def _active_users(self, rng: np.random.Generator) -> NDArray[np.int64]:
-        """[events] the user of each event, in ascending order; everyone acts at least once if there is enough."""
+        """[events] the user of each event, in ascending order; each has at least one if there are enough."""
         activity = rng.lognormal(0.0, self.activity_spread, self.users)
         once = np.arange(min(self.users, self.events))
         rest = rng.choice(self.users, self.events - len(once), p=activity / activity.sum())
@@ -104,7 +102,7 @@ class Simulation(Settings):
         self, rng: np.random.Generator, mixtures: NDArray[np.float64], borders: NDArray[np.int64],
         weights: NDArray[np.float64],
     ) -> NDArray[np.int64]:  # fmt: skip
-        """[b] one item an event. mixtures: [b, tastes] the cumulated tastes of the event's user."""
+        """[b] one item per event. mixtures: [b, tastes] the cumulative tastes of the event's user."""
         taste = np.minimum((rng.random((len(mixtures), 1)) > mixtures).sum(axis=1), self.tastes - 1)
         low, high = weights[borders[taste]], weights[borders[taste + 1]]
         anything = (rng.random(len(taste)) < self.noise) | (low == high)
@@ -113,14 +111,7 @@ class Simulation(Settings):
         return np.asarray(np.searchsorted(weights, drawn, side="right").clip(1, len(weights) - 1) - 1)
 
 
-DEMO = Simulation(
-    users=1000,
-    items=1000,
-    events=25_000,
-    tastes=30,
-    taste_spread=0.1,
-    activity_spread=0.9,
-    noise=0.15,
-    shared=0.3,
+DEMO = Simulation(  # as long-tailed as real logs: see tests/test_simulate.py
+    users=1000, items=1000, events=25_000, tastes=30, taste_spread=0.1, activity_spread=0.9, noise=0.15, shared=0.3,
     fashion=0.2,
-)  # as long-tailed as real logs of things that people choose; what it is like stands in tests/test_simulate.py
+)  # fmt: skip

@@ -1,4 +1,4 @@
-"""Numbers that callers give: one of the wrong type or out of range is refused where it is given."""
+"""Check the numbers that callers pass: type and range."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ LARGEST_SEED = 2**63 - 1
 
 
 def check_count(name: str, value: Any) -> int:
-    """An integer of 1 or more, such as the length of a list; numpy's integers are integers, True is none."""
-    return _check(name, value, 1, None)
+    """An integer of 1 or more, such as the length of a list; numpy integers are accepted, True is not."""
+    number = _integer(name, value)
+    if number < 1:
+        raise ConfigError(f"{name} = {number}: expected an integer of 1 or more")
+    return number
 
 
 def check_seed(value: Any) -> int:
-    """The seed of whatever is drawn at random."""
-    return _check("seed", value, 0, LARGEST_SEED)
+    """A random seed."""
+    number = _integer("seed", value)
+    if not 0 <= number <= LARGEST_SEED:
+        raise ConfigError(f"seed = {number}: expected an integer from 0 to {LARGEST_SEED}")
+    return number
 
 
 def check_cutoffs(name: str, value: Iterable[int] | int) -> list[int]:
-    """Lengths at which lists are cut, each once: one integer of 1 or more, or several."""
+    """The distinct list lengths of one integer or several."""
     several = value if isinstance(value, Iterable) and not isinstance(value, str | bytes) else [value]
     cutoffs = list(dict.fromkeys(check_count(name, each) for each in several))
     if not cutoffs:
@@ -30,11 +36,7 @@ def check_cutoffs(name: str, value: Iterable[int] | int) -> list[int]:
     return cutoffs
 
 
-def _check(name: str, value: Any, least: int, most: int | None) -> int:
+def _integer(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise ConfigError(f"{name} = {value!r}: expected an integer, found {type(value).__name__}")
-    number = int(value)
-    if number < least or (most is not None and number > most):
-        limits = f"of {least} or more" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{name} = {number}: expected an integer {limits}")
-    return number
+    return int(value)

@@ -1,4 +1,4 @@
-"""Writing so that nothing is ever half-written: beside, then renamed. And telling whether it was changed since."""
+"""Files and folders that appear complete or not at all: they are written beside their place, then renamed."""
 
 from __future__ import annotations
 
@@ -18,50 +18,47 @@ from concf.errors import DataError, option
 
 @contextmanager
 def new_folder(target: Path, *, marker: str, overwrite: bool = False) -> Iterator[Path]:
-    """Fill the yielded folder; it takes the place of `target` when the block ends well, else it is gone.
+    """Fill the yielded folder; it replaces `target` if the block succeeds and is removed if not.
 
-    marker: the file by which a folder of ours is known; only such a folder, or an empty one, is ever replaced.
+    marker: the file by which a folder of ours is recognised; only such a folder, or an empty one, is ever replaced.
     """
     target = target.absolute()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
+    with _written(target, "; make room and try again") as fresh:
         _refuse_occupied(target, marker, overwrite)
-        fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
         fresh.mkdir()
-        try:
-            yield fresh
-            _sync(fresh)
-            _replace(target, fresh)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(
-            f"{target}: could not be written ({reason}). Nothing was left behind; make room and try again"
-        ) from error
+        yield fresh
+        for path in [*fresh.iterdir(), fresh]:
+            _sync(path)
+        _replace(target, fresh)
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[Path]:
-    """Write to the yielded path; it is renamed to `target` when the block ends well, else it is gone."""
+    """Write to the yielded path; it is renamed to `target` if the block succeeds and is removed if not."""
+    with _written(target) as fresh:
+        yield fresh
+        _sync(fresh)
+        fresh.replace(target)
+
+
+@contextmanager
+def _written(target: Path, fix: str = "") -> Iterator[Path]:
+    """A path beside the target, removed at the end; an OSError becomes a DataError."""
     fresh = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(target)
+        _clean_up(target)
         try:
             yield fresh
-            _sync_one(fresh)
-            fresh.replace(target)
         finally:
-            fresh.unlink(missing_ok=True)
+            _remove(fresh)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise DataError(f"{target}: could not be written ({reason}). Nothing was left behind") from error
+        raise DataError(f"{target}: could not be written ({reason}). Nothing was left behind{fix}") from error
 
 
 def is_partial(path: Path, target: Path) -> bool:
-    """Whether a process that was killed left it behind when it wrote the target."""
+    """Whether a killed process left it behind while it was writing the target."""
     return path.name.startswith(f".{target.name}.partial-")
 
 
@@ -80,33 +77,38 @@ def refuse_no_file(path: Path, fix: str = "") -> None:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """The array of a `.npy` file, read-only; its pages come from the disk when they are looked at."""
+    """The array of a `.npy` file, read-only and memory-mapped."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _refuse_occupied(target: Path, marker: str, overwrite: bool) -> None:
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return
-    if not target.is_dir() or not (target / marker).is_file():
+    if not (target / marker).is_file():
         raise DataError(
             f"{target}: exists and is not a folder that concf made; it is left alone. Choose another {option('out')}"
         )
     if not overwrite:
-        raise DataError(f"{target}: exists already. Choose another {option('out')}, or say {option('overwrite', True)}")
+        raise DataError(f"{target}: exists already. Choose another {option('out')}, or set {option('overwrite', True)}")
 
 
-def _sweep(target: Path) -> None:
-    """Mend what a killed process left beside the target: put a folder that it had moved away back, remove the rest."""
+def _clean_up(target: Path) -> None:
+    """Repair what a killed process left beside the target: move a replaced folder back, remove the rest."""
     for stale in sorted(target.parent.glob(f".{target.name}.*-*"), reverse=True):  # `replaced` before `partial`
         state, _, pid = stale.name.removeprefix(f".{target.name}.").partition("-")
         if state not in ("partial", "replaced") or not pid.isdigit() or (int(pid) != os.getpid() and _alive(int(pid))):
             continue
         if state == "replaced" and not target.exists():
             stale.rename(target)
-        elif stale.is_file():
-            stale.unlink(missing_ok=True)
         else:
-            shutil.rmtree(stale, ignore_errors=True)
+            _remove(stale)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _alive(pid: int) -> bool:
@@ -119,12 +121,7 @@ def _alive(pid: int) -> bool:
     return True
 
 
-def _sync(folder: Path) -> None:
-    for path in [*folder.iterdir(), folder]:
-        _sync_one(path)
-
-
-def _sync_one(path: Path) -> None:
+def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The same command in several processes on this machine, by torchrun's own agent."""
+"""Start the same command in several processes on this machine with torchrun."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from concf.errors import PeerError
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked this process to end."""
+    """A signal to end this process."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -24,12 +24,12 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM raises `Stopped`, so that it ends the block as Ctrl-C does."""
+    """SIGTERM raises `Stopped` inside the block, so that it ends like Ctrl-C."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise Stopped(number)
 
-    if current_thread() is not main_thread():  # no other may say what signals do
+    if current_thread() is not main_thread():  # only the main thread may set signal handlers
         yield
         return
     before = signal.signal(signal.SIGTERM, stop)
@@ -40,31 +40,33 @@ def stoppable() -> Iterator[None]:
 
 
 def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
-    """Start `concf words` in so many processes and wait until all have ended; one that fails ends them all.
+    """Run `concf words` in several processes and wait until all have ended; if one fails, all are ended.
 
-    restarts: how often they are all started again after a failure
+    restarts: how often all of them are started again after a failure
     """
     import torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
 
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it says is said below
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its failures are reported below
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // processes)))
     options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}", "-m", "concf"]
     try:
         run(parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-        first = {rank: code for rank, code in codes.items() if code != -Signals.SIGTERM} or codes  # others were ended
+        first = {
+            rank: code for rank, code in codes.items() if code != -Signals.SIGTERM
+        } or codes  # the others were ended by torchrun
         ends = ", ".join(f"process {rank} {_end(code)}" for rank, code in first.items())
-        raise PeerError(f"{ends}. Where there is a checkpoint, go on from it with --resume") from None
+        raise PeerError(f"{ends}. If there is a checkpoint, continue from it with --resume") from None
     except SignalException as error:
         raise Stopped(error.sigval) from error
 
 
 def follows() -> bool:
-    """Whether torchrun started this process beside another that speaks for both."""
+    """Whether torchrun started this process and another one (rank 0) writes the messages."""
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
 
 

@@ -1,4 +1,4 @@
-"""One process at a time: a locked file that names its holder, and that the system frees however the holder ends."""
+"""Lock files: one process at a time, named in the file; the system frees the lock however the process ends."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from typing import IO, Any
 
 from concf.errors import ConfigError, note
 
-FAR = 1 << 30  # the byte that is locked on Windows, where what is locked cannot be read
+LOCKED_BYTE = 1 << 30  # on Windows a locked byte cannot be read, so one beyond the contents is locked
 TAKEN = (errno.EAGAIN, errno.EACCES, errno.EDEADLK)
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def lock(file: IO[Any]) -> bool:
-    """Lock an open file until it is closed or this process ends; False if another has it."""
+    """Lock an open file until it is closed or this process ends; False if another process has locked it."""
     try:
         if sys.platform == "win32":
             import msvcrt
 
-            os.lseek(file.fileno(), FAR, os.SEEK_SET)
+            os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
@@ -37,17 +37,17 @@ def lock(file: IO[Any]) -> bool:
             return False
         if error.errno not in NO_LOCKS:
             raise
-        note(f"{file.name}: this file system has no locks. See to it that no other process writes there")
+        note(f"{file.name}: this file system has no locks. Make sure that no other process writes there")
     return True
 
 
 @contextmanager
 def held(path: Path, work: str) -> Iterator[None]:
-    """Hold a file while the block runs, and remove it at its end; if another process has it, refuse and name that one.
+    """Hold a lock file while the block runs, then remove it; refuse and name the process that holds it already.
 
     work: what the holder does, for the message
     """
-    file = _taken(path, work)
+    file = _locked(path, work)
     try:
         file.seek(0)
         file.truncate()
@@ -56,15 +56,15 @@ def held(path: Path, work: str) -> Iterator[None]:
         file.flush()
         yield
     finally:
-        with suppress(OSError):  # Windows removes no file that is open ...
+        with suppress(OSError):  # Windows cannot remove an open file ...
             path.unlink()
         file.close()
         if sys.platform == "win32":
-            with suppress(OSError):  # ... and another process may have opened it by now
+            with suppress(OSError):  # ... and another process may have opened it meanwhile
                 path.unlink()
 
 
-def _taken(path: Path, work: str) -> IO[str]:
+def _locked(path: Path, work: str) -> IO[str]:
     while True:
         file = path.open("a+", encoding="utf-8")
         if not lock(file):
@@ -77,10 +77,10 @@ def _taken(path: Path, work: str) -> IO[str]:
 
 
 def _holder(file: IO[str]) -> str:
-    """The process that has it, in words."""
+    """The process that holds the lock, in words."""
     try:
         file.seek(0)
-        said = json.loads(file.read())
-        return f"since {said['started']} process {said['pid']} on {said['host']!r}"
+        holder = json.loads(file.read())
+        return f"since {holder['started']} process {holder['pid']} on {holder['host']!r}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -1,4 +1,4 @@
-"""Progress bars: for anything over two seconds, on a terminal, and nowhere else."""
+"""Progress bars on a terminal, for anything that takes more than two seconds."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE = 2.0  # seconds before a bar appears
-MEMORY = 600.0  # seconds of the past by which the time that is left is estimated: an epoch may take minutes
-BAR = 12  # columns that the bar keeps, however long the words are ...
-OTHERS = 25  # ... and those of both times and of what stands between, without the digits of the count
-SHORTEST = 8  # what is left of the words, even where there is no room
+MEMORY = 600.0  # seconds over which the remaining time is estimated: an epoch may take minutes
+BAR = 12  # least width of the bar ...
+OTHERS = 25  # ... and width of both times and the gaps, without the digits of the count
+SHORTEST = 8  # least width of the description
 
 _lock = threading.RLock()
-_display: Progress | None = None  # the one display a terminal can hold; inner tasks join the outer one's
+_display: Progress | None = None  # a terminal can hold one display; inner tasks join it
 _tasks = 0
 
 
 def shows() -> bool:
-    """Whether somebody watches: standard error is a terminal, and this process is the one that speaks."""
+    """Whether standard error is a terminal and this is the process that writes to it."""
     return not follows() and sys.stderr.isatty()
 
 
 @contextmanager
 def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """Show `what` while the block runs; the yielded function advances the bar, with a note if there is news.
+    """Show `what` while the block runs; the yielded function takes the number of steps and, optionally, a note.
 
-    total None: length unknown.
+    total: number of steps; None: unknown
     """
     if not shows():
         yield lambda _steps, _note="": None
@@ -51,7 +51,7 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
 
 
 def words(what: str, note: str, room: int) -> str:
-    """What and note in so many columns: of a note `a, b` the last parts give way first, then of `what` the middle."""
+    """`what` and a note `a, b` in `room` characters: the note loses its last parts first, then `what` its middle."""
     parts = note.split(", ") if note else []
     while parts and len(f"{what}  {', '.join(parts)}") > room:
         parts.pop()
@@ -59,35 +59,26 @@ def words(what: str, note: str, room: int) -> str:
 
 
 def _new_display() -> Progress:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
     from rich.table import Column
 
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(None, table_column=Column(ratio=1, min_width=BAR)),  # what the words leave of the line
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    return Progress(*columns, console=console, transient=True, expand=True, speed_estimate_period=MEMORY)
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(None, table_column=Column(ratio=1, min_width=BAR)),  # the rest of the line
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
+        console=Console(stderr=True), transient=True, expand=True, speed_estimate_period=MEMORY,
+    )  # fmt: skip
 
 
 class _Task:
     """One bar, shown once it has run for a while."""
 
     def __init__(self, what: str, total: int | None) -> None:
-        self.what, self.total, self.done = what, total, 0
-        self.note = ""
+        self.what, self.total, self.done, self.note = what, total, 0, ""
         self.id: int | None = None
         self.over = False
 
@@ -100,17 +91,17 @@ class _Task:
                 _display = _new_display()
                 _display.start()
             _tasks += 1
-            self.id = int(_display.add_task(self.said(), total=self.total, completed=self.done))
+            self.id = int(_display.add_task(self.description(), total=self.total, completed=self.done))
 
     def advance(self, steps: int, note: str = "") -> None:
         with _lock:
             self.done += steps
             self.note = note or self.note
             if self.id is not None and _display is not None:
-                _display.update(self.id, completed=self.done, description=self.said())  # type: ignore[arg-type]
+                _display.update(self.id, completed=self.done, description=self.description())  # type: ignore[arg-type]
 
-    def said(self) -> str:
-        """What stands before the bar."""
+    def description(self) -> str:
+        """The text before the bar."""
         width = _display.console.width if _display is not None else 80
         return words(self.what, self.note, width - BAR - OTHERS - 2 * len(str(self.total or "")))
 

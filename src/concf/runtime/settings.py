@@ -1,4 +1,4 @@
-"""Settings: typed, frozen, and strict about names they do not know."""
+"""Settings: typed, frozen, unknown names refused."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ from concf.errors import ConfigError
 
 
 class Settings(BaseModel):
-    """A record of settings; an unknown or nonsensical one is refused where it is made."""
+    """A record of settings; unknown names and invalid values are refused when it is made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def named(entry: str) -> tuple[str, str]:
-    """The name and the specification of an entry: `als-a=weighted-squares@0.02`; without a name it is its own."""
-    found = re.fullmatch(r"\s*([\w-]+)\s*=\s*(.+?)\s*", entry)
-    return (found[1], found[2]) if found else (entry, entry)
+    """The name and the specification of an entry such as `als-a=weighted-squares@0.02`; the name may be left out."""
+    match = re.fullmatch(r"\s*([\w-]+)\s*=\s*(.+?)\s*", entry)
+    return (match[1], match[2]) if match else (entry, entry)
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """What a TOML file says."""
+    """The contents of a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read as TOML ({error.strerror})") from None
+        reason = error.strerror
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: cannot be read as TOML (it is not text)") from None
+        reason = "it is not text"
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: cannot be read as TOML ({error})") from None
+        reason = str(error)
+    raise ConfigError(f"{path}: cannot be read as TOML ({reason})")

@@ -1,4 +1,4 @@
-"""Tables of text: Markdown for documents, and what fits into a terminal: digits are never cut."""
+"""Text tables: Markdown for documents, and tables that fit a terminal without cutting digits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-NAME_LEAST = 16  # columns that a long name keeps ...
-TEXT_LEAST = 24  # ... and that words keep, before a column is dropped for them
-FRAME, GAP = 3, 2  # columns between two of a framed table, and of a plain one
+MIN_NAME = 16  # characters that a long name keeps ...
+MIN_TEXT = 24  # ... and other text, before a column is dropped
+FRAME, GAP = 3, 2  # characters between two columns of a framed table, and of a plain one
 SHORT = {"recall": "R", "ndcg": "N", "precision": "P", "map": "MAP", "mrr": "MRR", "hit": "Hit"}
-BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def short(metric: str) -> str:
@@ -24,18 +23,12 @@ def short(metric: str) -> str:
 
 
 def words(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
-    """Settings on a line; one at the edge of its grid is marked with *."""
+    """Settings on one line; those at the edge of their grid are marked with *."""
     parts = [
         f"{name} {value:g}{'*' if name in edges else ''}" if isinstance(value, int | float) else f"{name} {value}"
         for name, value in settings.items()
     ]
     return ", ".join(parts) or "none"
-
-
-def spark(values: Sequence[float], low: float, high: float) -> str:
-    """A curve as blocks, two a value, from `low` to `high`."""
-    steps = (round((value - low) / ((high - low) or 1.0) * (len(BLOCKS) - 1)) for value in values)
-    return "".join(2 * BLOCKS[step] for step in steps)
 
 
 def markdown(header: list[str], rows: list[list[str]]) -> str:
@@ -46,16 +39,16 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """A table as it is shown.
+    """How a table is shown.
 
-    places:  the columns of the table that are shown, from the left
-    widths:  of each of them
-    names:   the cells of the first one, shortened where need be
+    columns: the indices of the columns that are shown
+    widths:  the width of each of them
+    names:   the cells of the first column, shortened if necessary
     dropped: the headers of the columns that are left out
-    framed:  whether there is room for lines between the columns
+    framed:  whether there are lines between the columns
     """
 
-    places: list[int]
+    columns: list[int]
     widths: list[int]
     names: list[str]
     dropped: list[str]
@@ -69,45 +62,45 @@ class Layout:
 
 
 def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """What of a table is shown in so many columns.
+    """Fit a table into `width` characters.
 
-    A table that does not fit loses its frame; then names, the first column, are shortened and words wrapped; then
-    columns are dropped, the last one first, but not names and not a column of marks, which has no header.
+    A table that does not fit loses its frame; then the names in the first column are shortened and other text is
+    wrapped; then columns are dropped, the last one first, except for the first and those without a header.
     """
-    columns = [[row[place] for row in rows] for place in range(len(header))]
-    names = [] if _is_figures(columns[0]) else columns[0]
-    whole = [max(_widest(header[place].split()), _widest(cells)) for place, cells in enumerate(columns)]
+    cells = [[row[column] for row in rows] for column in range(len(header))]
+    full = [max(_widest(name.split()), _widest(texts)) for name, texts in zip(header, cells, strict=True)]
+    framed = [max(each, _widest([name])) for each, name in zip(full, header, strict=True)]
+    columns = list(range(len(header)))
+    layout = Layout(columns, framed, cells[0], [], framed=True)
+    if layout.width <= width:
+        return layout
     least = [
-        min(whole[place], NAME_LEAST if place == 0 else TEXT_LEAST) if not _is_figures(cells) else whole[place]
-        for place, cells in enumerate(columns)
+        full[k] if _is_numeric(texts) else min(full[k], MIN_TEXT if k else MIN_NAME) for k, texts in enumerate(cells)
     ]
-    spacious = [max(each, _widest([name])) for each, name in zip(whole, header, strict=True)]
-    framed = Layout(list(range(len(header))), spacious, columns[0], [], framed=True)
-    if framed.width <= width:
-        return framed
-    places, dropped = list(range(len(header))), list[str]()
-    while sum(least[place] for place in places) + GAP * (len(places) - 1) > width:
-        unneeded = [place for place in places[1:] if header[place]]
-        if not unneeded:
+    dropped: list[str] = []
+    while sum(least[k] for k in columns) + GAP * (len(columns) - 1) > width:
+        droppable = [k for k in columns[1:] if header[k]]
+        if not droppable:
             break
-        places.remove(unneeded[-1])
-        dropped.insert(0, header[unneeded[-1]])
-    widths, left = [least[place] for place in places], width - GAP * (len(places) - 1)
-    for k, place in enumerate(places):
-        widths[k] += max(0, min(whole[place] - widths[k], left - sum(widths)))
-    return Layout(places, widths, shortened(names, widths[0]) if names else columns[0], dropped, framed=False)
+        columns.remove(droppable[-1])
+        dropped.insert(0, header[droppable[-1]])
+    widths, available = [least[k] for k in columns], width - GAP * (len(columns) - 1)
+    for index, k in enumerate(columns):
+        widths[index] += max(0, min(full[k] - widths[index], available - sum(widths)))
+    names = cells[0] if _is_numeric(cells[0]) else shortened(cells[0], widths[0])
+    return Layout(columns, widths, names, dropped, framed=False)
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Names of at most so many characters: the middle gives way.
+    """Names of at most `width` characters, cut in the middle.
 
-    Where that can be, all of them stay different and no number within a name is torn apart.
+    If possible, they all stay different and no number within a name is cut.
     """
     if width < 3:
         return list(names)
     cuts = [[_cut(name, width, front) for name in names] for front in range((width - 1) // 2, 0, -1)]
     different = [cut for cut in cuts if len(set(cut)) == len(set(names))] or cuts
-    return min(different, key=lambda cut: sum(_is_torn(*pair) for pair in zip(names, cut, strict=True)))
+    return min(different, key=lambda cut: sum(map(_cuts_a_number, names, cut)))
 
 
 def drawn(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, layout: Layout) -> Table:
@@ -121,12 +114,12 @@ def drawn(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | Non
         box=box.HEAVY_HEAD if layout.framed else box.SIMPLE_HEAD, show_edge=layout.framed,
         padding=(0, 1) if layout.framed else (0, GAP - 1, 0, 0),
     )  # fmt: skip
-    for place, width in zip(layout.places, layout.widths, strict=True):
-        right = _is_figures([row[place] for row in rows]) and place > 0
-        table.add_column(Text(header[place]), justify="right" if right else "left", min_width=width, max_width=width)
+    for k, width in zip(layout.columns, layout.widths, strict=True):
+        right = k > 0 and _is_numeric([row[k] for row in rows])
+        table.add_column(Text(header[k]), justify="right" if right else "left", min_width=width, max_width=width)
     for name, row in zip(layout.names, rows, strict=True):
         cells = [name, *row[1:]]
-        table.add_row(*(Text(cells[place], overflow="fold") for place in layout.places))
+        table.add_row(*(Text(cells[k], overflow="fold") for k in layout.columns))
     return table
 
 
@@ -134,14 +127,13 @@ def _cut(name: str, width: int, front: int) -> str:
     return name if len(name) <= width else f"{name[:front]}…{name[len(name) - (width - 1 - front) :]}"
 
 
-def _is_torn(name: str, cut: str) -> bool:
-    """Whether a number of a shortened name stands there in part only."""
+def _cuts_a_number(name: str, cut: str) -> bool:
     number = r"\d+(?:\.\d+)?"
     return cut != name and not set(re.findall(number, cut)) <= set(re.findall(number, name))
 
 
-def _is_figures(cells: Sequence[str]) -> bool:
-    """Whether a column is of numbers such as `0.1234 ± 0.0056`, `12,000` or `3.1%`, with `best` or gaps between."""
+def _is_numeric(cells: Sequence[str]) -> bool:
+    """Whether all cells are like `0.1234 ± 0.0056`, `12,000`, `3.1%`, `best` or empty."""
     return any(cells) and all(re.fullmatch(r"[-+]?[\d.,e+-]+( ± [\d.]+)? ?%?|best|nan|inf|", cell) for cell in cells)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from concf.cli.commands.prepare import PARTS
 from concf.cli.output import Json, print_figures, print_table
-from concf.cli.reading import DIVIDING, reads_a_log
-
-if TYPE_CHECKING:
-    from concf.data.interactions import Interactions
+from concf.cli.reading import SPLITTING, reads_a_log
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count.")
 
@@ -50,33 +47,34 @@ def data_statistics(
     seed: Annotated[int, typer.Option(help="With --protocol: of the shuffle.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Users, items, interactions and density of a log, and what a filter or a protocol would make of it.
+    """Users, items, interactions and density of a log, before and after a filter or a protocol.
 
-    Of a data set of the catalogue also after the filters of its papers.
+    Data sets of the catalogue are also shown after the filters of their papers.
 
     `concf data stats log.csv --min-item 5`; `concf data stats log.csv --protocol random --at-least 1`
     """
-    if DIVIDING & log.keys():
-        _divided_statistics(source, seed, log, as_json)
+    if SPLITTING & log.keys():
+        _split_statistics(source, seed, log, as_json)
         return
     from concf.data.options import filter_of, reading_of
     from concf.data.prepare import read_source
 
-    chosen = filter_of(log, None)
-    interactions, origin = read_source(source, reading_of(log, None))
+    chosen = filter_of(log)
+    interactions, origin = read_source(source, reading_of(log))
     rows = [{"filter": "none", **interactions.statistics()}]
-    if chosen is not None:
-        rows.append({"filter": chosen.describe(), **chosen.apply(interactions).statistics()})
-    else:
-        rows += _as_published(source, interactions, origin)
+    for filters in [[chosen]] if chosen else _published_filters(source, origin):
+        left = interactions
+        for step in filters:
+            left = step.apply(left)
+        rows.append({"filter": "; then ".join(step.describe() for step in filters), **left.statistics()})
     if as_json:
         typer.echo(json.dumps({"source": origin, "statistics": rows}))
     else:
         _print_statistics(str(origin["name"]), rows)
 
 
-def _divided_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
-    """What a filter and a protocol leave of a log, and what is in each part."""
+def _split_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
+    """What a filter and a protocol leave of a log, and the size of each part."""
     from concf.data.prepare import prepare as prepare_data
 
     split = prepare_data(source, seed=seed, **log)
@@ -96,17 +94,13 @@ def _print_statistics(title: str, rows: list[dict[str, Any]]) -> None:
     print_table([*figures, "density", "filter"], table, title=title)
 
 
-def _as_published(source: str, interactions: Interactions, origin: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each filter of the papers that used a data set of the catalogue."""
+def _published_filters(source: str, origin: dict[str, Any]) -> list[list[Any]]:
+    """The filters of the papers that used a data set of the catalogue: for their statistics, and for `released`."""
     from concf.data.catalogue import CATALOGUE
     from concf.data.protocols import Released
 
     if source not in CATALOGUE or origin["name"] != source:
         return []
-    known, rows = CATALOGUE[source], []
-    if known.statistics is not None:
-        rows.append({"filter": known.statistics.describe(), **known.statistics.apply(interactions).statistics()})
-    start = known.released_start.apply(interactions) if known.released_start else interactions
-    then = Released().filter()
-    words = f"{known.released_start.describe()}; then {then.describe()}" if known.released_start else then.describe()
-    return [*rows, {"filter": words, **then.apply(start).statistics()}]
+    entry = CATALOGUE[source]
+    chains = [[entry.statistics], [entry.released_start, Released().filter()]]
+    return [[step for step in chain if step is not None] for chain in chains if any(chain)]

@@ -11,12 +11,12 @@ import typer
 from concf.cli.output import Json, print_figures
 from concf.cli.reading import reads_a_log
 
-PARTS = ("train", "valid", "test", "dropped", "evaluated_users")  # of a split's counts
+PARTS = ("train", "valid", "test", "dropped", "evaluated_users")
 
 
 @reads_a_log(protocol="released")
 def prepare(
-    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line a user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
+    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line per user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
     out: Annotated[Path, typer.Option(help="The folder to write.")],
     log: dict[str, Any],
     seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
@@ -24,7 +24,7 @@ def prepare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Read a log, filter it, divide it, and write a prepared data set.
+    """Read a log, filter it, split it, and write a prepared data set.
 
     **Protocols.** `released`: users and items with fewer than 10 interactions removed, then 60/20/20 per user.
     `paper`: nothing removed, but only users and items with 10 or more are held out. `random`: 60/20/20 per user.

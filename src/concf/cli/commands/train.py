@@ -137,7 +137,7 @@ def _data(
 ) -> tuple[Split, Path | None]:
     """The data set and where it is; that of a log is kept in the run's own folder."""
     from concf.data.prepare import divided_again, split_of
-    from concf.data.reading.logs import is_glob
+    from concf.data.reading.files import is_glob
     from concf.data.split import Split
 
     if place is None:

@@ -1,4 +1,4 @@
-"""Looking at the beginning of a text file: its separator, its header, its shape."""
+"""Guess the layout of a text file from its first lines: the separator, the header, and a table or one line per user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import gzip
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -16,8 +15,8 @@ from concf.errors import DataError, option
 
 SEPARATORS = ("\t", ",", ";", "|", "::", " ")
 SAMPLE_LINES = 200
-SAMPLE_BYTES = 1 << 16
-TABLE_SHARE = 0.9  # of the sampled lines have the same number of fields: a table, else one line a user
+SAMPLE_BYTES = 1 << 16  # where lines are long; ten lines are read in any case
+TABLE_SHARE = 0.9  # of the sampled lines have the same number of fields: a table, else one line per user
 
 ROLES = {
     "user": ("user_id", "user", "userid", "uid", "customer_id", "visitor_id"),
@@ -28,22 +27,27 @@ ROLES = {
 }
 KNOWN_NAMES = {name for names in ROLES.values() for name in names}
 
-
 Kind = Literal["table", "lines", "either"]
 
 
 class EmptyFileError(DataError):
-    """A file without a row: a mistake where it is the log, nothing where it is one of many files."""
+    """A file without rows: an error if it is the whole log, skipped if it is one of many files."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            f"{path}: contains no interactions: the file is empty or has a header only. "
+            "Expected a user and an item per row, such as 'user_id,item_id'"
+        )
 
 
 @dataclass(frozen=True)
-class TextShape:
-    """What a text file looks like.
+class TextLayout:
+    """The layout of a text file.
 
     header: whether the first line names the columns
-    names:  the columns, `0, 1, 2 ..` where there is no header
-    skip:   lines before the first line of data, blank ones included
-    kind:   a table, one line a user, or either
+    names:  the columns, `0, 1, 2 ...` if there is no header
+    skip:   lines before the first row of data, blank ones included
+    kind:   a table, one line per user, or possibly either
     """
 
     separator: str
@@ -54,123 +58,121 @@ class TextShape:
 
 
 def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
-    """The file's bytes, unpacked if it is gzip (told by its first bytes, not by its name)."""
+    """The file's bytes, decompressed if it is gzip (recognised by its first bytes, not by its name)."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-    return gzip.open(path, "rb") if packed else path.open("rb")
+        compressed = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if compressed else path.open("rb")
 
 
 def first_lines(path: Path) -> list[str]:
-    """Up to 200 lines of the beginning; one at least is not blank."""
+    """Up to 200 lines from the beginning, at least one of which is not blank."""
+    sample: list[bytes] = []
     try:
         with open_bytes(path) as file:
-            sample = b"".join(_sampled(file))
+            for line in file:
+                sample.append(line)
+                if len(sample) >= SAMPLE_LINES or (len(sample) >= 10 and sum(map(len, sample)) >= SAMPLE_BYTES):
+                    break
     except (EOFError, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: the gzip data is damaged ({error}). Fetch or pack the file again") from None
-    text = sample.decode("utf-8-sig", errors="replace")
-    lines = text.replace("\r\n", "\n").split("\n")
+        raise damaged_gzip(path, error) from None
+    lines = b"".join(sample).decode("utf-8-sig", errors="replace").replace("\r\n", "\n").split("\n")
     if "\r" in lines[0]:
-        raise DataError(f"{path}:1: the lines end with a carriage return alone. Save the file with ordinary line ends")
+        raise DataError(f"{path}:1: lines end with a carriage return only. Save the file with ordinary line endings")
     if not any(line.strip() for line in lines):
-        raise EmptyFileError(f"{path}: the file is empty. Expected one interaction a line, such as 'user_id,item_id'")
+        raise EmptyFileError(path)
     if lines[0].startswith("#"):
         raise DataError(f"{path}:1: begins with a comment, found {lines[0][:80]!r}. Remove it")
     return lines[:SAMPLE_LINES]
 
 
-def _sampled(file: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines: 64 KiB of them, but ten at least."""
-    size = 0
-    for number, line in enumerate(file, start=1):
-        yield line
-        size += len(line)
-        if number >= SAMPLE_LINES or (size >= SAMPLE_BYTES and number >= 10):
-            return
+def damaged_gzip(path: Path, error: Exception) -> DataError:
+    """The error for a gzip file that cannot be decompressed."""
+    return DataError(f"{path}: the gzip data is damaged ({error}). Download or compress the file again")
 
 
-def fields(line: str, separator: str) -> list[str]:
-    """One line cut at the separator, quotes respected where the separator is a single character."""
-    if len(separator) > 1:
-        return [field.strip() for field in line.split(separator)]
+def split_fields(line: str, separator: str) -> list[str]:
+    """The fields of one line, with quotes respected if the separator is a single character."""
     try:
-        return [field.strip() for field in next(csv.reader([line], delimiter=separator))]
+        row = next(csv.reader([line], delimiter=separator)) if len(separator) == 1 else line.split(separator)
     except csv.Error:
-        return [field.strip() for field in line.split(separator)]
+        row = line.split(separator)
+    return [field.strip() for field in row]
 
 
-def _regularity(lines: list[str], separator: str) -> tuple[int, float]:
-    """The commonest number of fields, and the share of the lines that have it."""
-    width, times = Counter(len(fields(line, separator)) for line in lines).most_common(1)[0]
+def sniff(path: Path, separator: str | None, header: bool | None, columns: set[str]) -> TextLayout:
+    """The layout of a text file. separator, header: None if to be guessed; columns: the names that the user gave."""
+    numbered = [(number, line) for number, line in enumerate(first_lines(path)) if line.strip()]
+    lines = [line for _, line in numbered]
+    separator = separator or _guess_separator(path, lines)
+    width, share = _commonest_width(lines, separator)
+    rows = [split_fields(line, separator) for line in lines[:2]]
+    if header is None:
+        header = _has_header(path, rows, columns)
+    kind: Kind = "table" if header else _guess_kind(lines, separator, regular=width > 1 and share >= TABLE_SHARE)
+    if kind == "either" and columns:  # naming columns implies a table
+        kind = "table"
+    names = [_column_name(field) for field in rows[0]] if header else [str(column) for column in range(width)]
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if repeated:
+        raise DataError(f"{path}:1: column {repeated[0]!r} occurs twice in the header. Rename one of the two")
+    if len(numbered) <= header:
+        raise EmptyFileError(path)
+    return TextLayout(separator, header, names, numbered[int(header)][0], kind)
+
+
+def _commonest_width(lines: list[str], separator: str) -> tuple[int, float]:
+    """The most common number of fields, and the share of the lines that have it."""
+    width, times = Counter(len(split_fields(line, separator)) for line in lines).most_common(1)[0]
     return width, times / len(lines)
 
 
-def find_separator(path: Path, lines: list[str]) -> str:
-    """The candidate that cuts the most lines into the same number (two or more) of fields; then the most fields.
+def _guess_separator(path: Path, lines: list[str]) -> str:
+    """The separator for which most lines have the same number (two or more) of fields; then, the most fields.
 
-    A space stands within fields too, so it is taken only where nothing else makes a table.
+    Spaces also occur within fields, so a space is chosen only if nothing else makes a table.
     """
-    scores = {separator: _regularity(lines, separator) for separator in SEPARATORS}
-    usable = [separator for separator in SEPARATORS if scores[separator][0] > 1]
+    widths = {separator: _commonest_width(lines, separator) for separator in SEPARATORS}
+    usable = [separator for separator in SEPARATORS if widths[separator][0] > 1]
     if not usable:
         raise DataError(
             f"{path}:1: expected at least 2 fields, found {lines[0][:80]!r}. "
-            f"Is the separator another one? Give it with {option('separator')}"
+            f"Is the separator another one? Set it with {option('separator')}"
         )
-    best = max(usable, key=lambda separator: (scores[separator][1], scores[separator][0]))
-    tables = [separator for separator in usable if separator != " " and scores[separator][1] >= TABLE_SHARE]
-    return max(tables, key=lambda separator: scores[separator][0]) if tables else best
+    tables = [separator for separator in usable if separator != " " and widths[separator][1] >= TABLE_SHARE]
+    if tables:
+        return max(tables, key=lambda separator: widths[separator][0])
+    return max(usable, key=lambda separator: widths[separator][::-1])
 
 
 def _is_number(field: str) -> bool:
     return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", field) is not None
 
 
-def column_name(field: str) -> str:
-    """A header's field without the type that RecBole writes behind it (`user_id:token`)."""
+def _column_name(field: str) -> str:
+    """A header field without the type that RecBole appends (`user_id:token`)."""
     return re.sub(r":(token|token_seq|float|float_seq)$", "", field.strip())
 
 
-def _has_header(path: Path, rows: list[list[str]], wanted: set[str]) -> bool:
-    """Whether the first row names the columns, by convention or by the names that the user gave."""
-    names = [column_name(field) for field in rows[0]]
-    if {name for name in wanted if not name.isdigit()} & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
+def _has_header(path: Path, rows: list[list[str]], columns: set[str]) -> bool:
+    """Whether the first row names the columns, by their usual names or by those that the user gave."""
+    names = [_column_name(field) for field in rows[0]]
+    if {name for name in columns if not name.isdigit()} & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
         return True
     looks_like_names = not any(_is_number(field) for field in rows[0])
     data_has_numbers = len(rows) > 1 and any(_is_number(field) for field in rows[1])
     if looks_like_names and data_has_numbers:
         raise DataError(
-            f"{path}:1: the columns {names} are not known. Name them with {option('user')} and {option('item')}, "
-            f"or say {option('header', False)} if the first line is data"
+            f"{path}:1: the column names {names} are not known. Name the columns with {option('user')} and "
+            f"{option('item')}, or set {option('header', False)} if the first line is data"
         )
     return False
 
 
-def sniff(path: Path, separator: str | None, header: bool | None, wanted: set[str]) -> TextShape:
-    """The shape of a text file. separator, header: what the user said; wanted: the columns the user named."""
-    numbered = [(number, line) for number, line in enumerate(first_lines(path)) if line.strip()]
-    lines = [line for _, line in numbered]
-    separator = separator or find_separator(path, lines)
-    width, share = _regularity(lines, separator)
-    rows = [fields(line, separator) for line in lines[:2]]
-    if header is None:
-        header = _has_header(path, rows, wanted)
-    kind: Kind = "table" if header else _kind(lines, separator, regular=width > 1 and share >= TABLE_SHARE)
-    kind = "table" if kind == "either" and wanted else kind  # who names columns has a table in mind
-    names = [column_name(field) for field in rows[0]] if header else [str(place) for place in range(width)]
-    doubled = [name for name, times in Counter(names).items() if times > 1]
-    if doubled:
-        raise DataError(f"{path}:1: column {doubled[0]!r} stands twice in the header. Rename one of the two")
-    first_data = numbered[header : header + 1]
-    if not first_data:
-        raise EmptyFileError(f"{path}: holds no interaction. Expected a user and an item a row")
-    return TextShape(separator, header, names, first_data[0][0], kind)
-
-
-def _kind(lines: list[str], separator: str, regular: bool) -> Kind:
-    """What headerless lines hold. Only a space or a tab separates the items of a user."""
+def _guess_kind(lines: list[str], separator: str, regular: bool) -> Kind:
+    """What lines without a header contain. Only a space or a tab separates the items of a user."""
     rows = [line.split(separator) for line in lines]
-    alone = any(len(row) == 1 and row[0] != "0" for row in rows)  # a user has items, unless their number is 0
-    if separator not in " \t" or alone:
+    single_field = any(len(row) == 1 and row[0] != "0" for row in rows)  # a user has items, unless their number is 0
+    if separator not in " \t" or single_field:
         return "table"
     counted = all(row[0] == str(len(row) - 1) for row in rows)
     if not regular or (counted and len(rows[0]) > 2):
