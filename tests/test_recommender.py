@@ -245,7 +245,7 @@ def test_an_allow_list_is_ranked_beyond_the_places_that_are_kept(numbered: Train
 def test_equal_scores_go_by_the_items_position(numbered: Trained) -> None:
     model, rng = Recommender(numbered.run, "arrow"), np.random.default_rng(1)
     user, item = (torch.from_numpy(rng.integers(-1, 2, (n, 2)).astype(np.float32)) for n in (40, 30))
-    model.ranker._own["bpr"] = factors = Factors(user, item, torch.zeros(30))
+    model.ranker._cache["factors", "bpr"] = factors = Factors(user, item, torch.zeros(30))
     for name in numbered.users:
         scores = {each: numbered.score(factors, name, each) for each in numbered.items}
         may = [each for each in numbered.items if each not in numbered.viewed[name]]
@@ -341,7 +341,7 @@ def test_strangers_are_named_or_get_what_is_used_most(numbered: Trained, named: 
     [
         ({"k": 0}, "k = 0: expected an integer of 1 or more"),
         ({"k": 0, "history": []}, "k = 0: expected an integer of 1 or more"),
-        ({"k": 13}, "k = 13: the consensus keeps 12 places. Train with consensus.shown = 13 or more"),
+        ({"k": 13}, "k = 13: the consensus keeps 12 items per user. Train with consensus.shown = 13 or more"),
         ({"by": "oracle"}, "nothing is called 'oracle' in this run; choose from bpr, cml, "),
         ({"by": "oracle", "history": []}, "nothing is called 'oracle' in this run"),
         ({"unknown": "guess"}, "unknown = 'guess': choose raise or popular"),
