@@ -14,7 +14,11 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError, MissingExtraError
 from concf.inference.ranker import Short
 
-Library = Literal["polars", "pandas", "arrow", "arrays"]
+Polars = Literal["polars"]
+Pandas = Literal["pandas"]
+Arrow = Literal["arrow"]
+Arrays = Literal["arrays"]
+Library = Polars | Pandas | Arrow | Arrays
 Frame = Any  # of the library of the log, which only the running program knows; `frame=` says it to a type checker
 OneList = tuple[np.ndarray[tuple[int], np.dtype[Any]], np.ndarray[tuple[int], np.dtype[np.float32]]]
 """[k] ids and [k] scores."""

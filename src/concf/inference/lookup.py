@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     Column: TypeAlias = "Iterable[Id] | NDArray[Any] | pl.Series | pd.Series[Any] | pa.Array | pa.ChunkedArray"
     UserIds: TypeAlias = "Id | Column"  # one user, or several
+    Users: TypeAlias = "UserIds | None"  # None: everyone
     ItemIds: TypeAlias = "Id | Column"
     ByUser: TypeAlias = "Mapping[int, ItemIds] | Mapping[str, ItemIds]"
     ItemsByUser: TypeAlias = "ItemIds | ByUser"  # for everyone, or by user

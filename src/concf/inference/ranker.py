@@ -127,7 +127,7 @@ class Ranker:
         assert lists is not None
         if k > shown:
             raise ConfigError(
-                f"k = {k}: the consensus keeps {shown} items per user. Train with consensus.shown = "
+                f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = "
                 f"{min(k, self.n_items)} or more, or choose a head (by), which ranks every item"
             )
         return lists.cpu().numpy()

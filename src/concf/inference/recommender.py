@@ -37,16 +37,15 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
     from concf.data.ids import Ids
-    from concf.inference.frames import Frame
-    from concf.inference.lookup import ByUser, Column, Histories, ItemIds, ItemsByUser, UserIds
+    from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
+    from concf.inference.lookup import ByUser, Column, Histories, ItemIds, ItemsByUser, UserIds, Users
 
-Arrays = Literal["arrays"]
 Block = tuple[NDArray[Any], list[Short]]  # ids of some users, and their lists
 NONE: Positions = np.empty(0, np.int64)
 
 
 class ListOptions(TypedDict, total=False):
-    """Options of `Recommender.recommend` and `stream`, which say what each means."""
+    """Options of `stream`; see `recommend`."""
 
     by: str | None
     filter_viewed: bool
@@ -56,21 +55,16 @@ class ListOptions(TypedDict, total=False):
     unknown_items: UnknownItems
 
 
-class WithHistory(ListOptions, total=False):
-    """The same with new users."""
+class Options(ListOptions, total=False):
+    """Options of `recommend`."""
 
     history: Histories | None
 
 
-class HeadOptions(TypedDict, total=False):
-    """Options of `similar_users`."""
-
-    head: str | None
-
-
-class ItemOptions(HeadOptions, total=False):
+class Similar(TypedDict, total=False):
     """Options of `similar_items`."""
 
+    head: str | None
     unknown_items: UnknownItems
 
 
@@ -132,22 +126,20 @@ class Recommender:
 
     @overload
     def recommend(
-        self, users: UserIds | None = None, k: int = 10, *, frame: None = None, **options: Unpack[WithHistory]
+        self, users: Users = None, k: int = 10, *, frame: None = None, **options: Unpack[Options]
     ) -> Frame: ...
     @overload
     def recommend(
-        self, users: UserIds | None = None, k: int = 10, *, frame: Literal["polars"], **options: Unpack[WithHistory]
+        self, users: Users = None, k: int = 10, *, frame: Polars, **options: Unpack[Options]
     ) -> pl.DataFrame: ...
     @overload
     def recommend(
-        self, users: UserIds | None = None, k: int = 10, *, frame: Literal["pandas"], **options: Unpack[WithHistory]
+        self, users: Users = None, k: int = 10, *, frame: Pandas, **options: Unpack[Options]
     ) -> pd.DataFrame: ...
     @overload
-    def recommend(
-        self, users: UserIds | None = None, k: int = 10, *, frame: Literal["arrow"], **options: Unpack[WithHistory]
-    ) -> pa.Table: ...
+    def recommend(self, users: Users = None, k: int = 10, *, frame: Arrow, **options: Unpack[Options]) -> pa.Table: ...
     @overload
-    def recommend(  # type: ignore[overload-overlap]  # text is an id, and iterable too
+    def recommend(  # type: ignore[overload-overlap]  # text is iterable too
         self, users: Id, k: int = 10, *, history: ItemIds | None = None, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     @overload
@@ -164,7 +156,7 @@ class Recommender:
     ) -> OneList: ...
     def recommend(
         self,
-        users: UserIds | None = None,
+        users: Users = None,
         k: int = 10,
         *,
         by: str | None = None,
@@ -212,7 +204,7 @@ class Recommender:
             return _arrays(lists, k, self.item_ids, single)
         return as_frame(long_table(names, lists, self.item_ids, self._kind(names)), frame or self.frame)
 
-    def stream(self, users: UserIds | None = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
+    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
         """The lists of `recommend` as Arrow tables of some thousand users each, in bounded memory.
 
         Errors and warnings come at once, before the first table. options: see `recommend`
@@ -227,7 +219,7 @@ class Recommender:
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def _blocks(
-        self, users: UserIds | None, k: int, history: Histories | None, *, by: str | None = None,
+        self, users: Users, k: int, history: Histories | None, *, by: str | None = None,
         filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
         unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore",
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
@@ -263,7 +255,7 @@ class Recommender:
 
         return names, blocks()
 
-    def _histories(self, users: UserIds | None, history: Histories, lookup: ItemLookup) -> dict[Any, Positions]:
+    def _histories(self, users: Users, history: Histories, lookup: ItemLookup) -> dict[Any, Positions]:
         """Name -> the positions of the items that were used, according to the history and to the log."""
         if isinstance(history, Mapping):
             if users is not None:
@@ -283,7 +275,7 @@ class Recommender:
             note(f"history: {emptied} of {len(used)} have no known item, and get the list of the average user")
         return used
 
-    def _names(self, users: UserIds | None) -> NDArray[Any]:
+    def _names(self, users: Users) -> NDArray[Any]:
         return self.user_ids.values if users is None else as_array(users)
 
     def _kind(self, names: NDArray[Any]) -> pa.DataType:
@@ -339,28 +331,22 @@ class Recommender:
 
     @overload
     def similar_items(
-        self, items: ItemIds, k: int = 10, *, frame: None = None, **options: Unpack[ItemOptions]
+        self, items: ItemIds, k: int = 10, *, frame: None = None, **options: Unpack[Similar]
     ) -> Frame: ...
     @overload
     def similar_items(
-        self, items: ItemIds, k: int = 10, *, frame: Literal["polars"], **options: Unpack[ItemOptions]
+        self, items: ItemIds, k: int = 10, *, frame: Polars, **options: Unpack[Similar]
     ) -> pl.DataFrame: ...
     @overload
     def similar_items(
-        self, items: ItemIds, k: int = 10, *, frame: Literal["pandas"], **options: Unpack[ItemOptions]
+        self, items: ItemIds, k: int = 10, *, frame: Pandas, **options: Unpack[Similar]
     ) -> pd.DataFrame: ...
     @overload
-    def similar_items(
-        self, items: ItemIds, k: int = 10, *, frame: Literal["arrow"], **options: Unpack[ItemOptions]
-    ) -> pa.Table: ...
+    def similar_items(self, items: ItemIds, k: int = 10, *, frame: Arrow, **options: Unpack[Similar]) -> pa.Table: ...
     @overload
-    def similar_items(  # type: ignore[overload-overlap]
-        self, items: Id, k: int = 10, *, frame: Arrays, **options: Unpack[ItemOptions]
-    ) -> OneList: ...
+    def similar_items(self, items: Id, k: int = 10, *, frame: Arrays, **options: Unpack[Similar]) -> OneList: ...  # type: ignore[overload-overlap]
     @overload
-    def similar_items(
-        self, items: Column, k: int = 10, *, frame: Arrays, **options: Unpack[ItemOptions]
-    ) -> ManyLists: ...
+    def similar_items(self, items: Column, k: int = 10, *, frame: Arrays, **options: Unpack[Similar]) -> ManyLists: ...
     def similar_items(
         self,
         items: ItemIds,
@@ -385,29 +371,17 @@ class Recommender:
         return self._similar("item", rows, k, head, frame or self.frame, is_one(items))
 
     @overload
-    def similar_users(
-        self, users: UserIds, k: int = 10, *, frame: None = None, **options: Unpack[HeadOptions]
-    ) -> Frame: ...
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: None = None) -> Frame: ...
     @overload
-    def similar_users(
-        self, users: UserIds, k: int = 10, *, frame: Literal["polars"], **options: Unpack[HeadOptions]
-    ) -> pl.DataFrame: ...
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Polars) -> pl.DataFrame: ...
     @overload
-    def similar_users(
-        self, users: UserIds, k: int = 10, *, frame: Literal["pandas"], **options: Unpack[HeadOptions]
-    ) -> pd.DataFrame: ...
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Pandas) -> pd.DataFrame: ...
     @overload
-    def similar_users(
-        self, users: UserIds, k: int = 10, *, frame: Literal["arrow"], **options: Unpack[HeadOptions]
-    ) -> pa.Table: ...
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Arrow) -> pa.Table: ...
     @overload
-    def similar_users(  # type: ignore[overload-overlap]
-        self, users: Id, k: int = 10, *, frame: Arrays, **options: Unpack[HeadOptions]
-    ) -> OneList: ...
+    def similar_users(self, users: Id, k: int = 10, *, head: str | None = None, frame: Arrays) -> OneList: ...  # type: ignore[overload-overlap]
     @overload
-    def similar_users(
-        self, users: Column, k: int = 10, *, frame: Arrays, **options: Unpack[HeadOptions]
-    ) -> ManyLists: ...
+    def similar_users(self, users: Column, k: int = 10, *, head: str | None = None, frame: Arrays) -> ManyLists: ...
     def similar_users(
         self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Library | None = None
     ) -> Frame | ManyLists | OneList:

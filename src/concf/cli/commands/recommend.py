@@ -92,7 +92,7 @@ def _refuse_alone(engine: str | None, out: Path | None) -> None:
         raise ConfigError(f"--workers needs an --engine: {' or '.join(ENGINES)}")
     choice("engine", engine, ENGINES)
     if out is None:
-        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; name it with --out")
+        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
 
 
 def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:

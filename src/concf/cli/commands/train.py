@@ -72,7 +72,7 @@ def train(
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
     if resume:
-        refuse_options(log, "a resumed run has its data set already. Leave it out")
+        refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
     for name, value in (("--restarts", restarts), ("--shard-tables", shard_tables)):
         if value and not (starts or launched()):
@@ -93,7 +93,7 @@ def train(
             again = group.any(restarted())
             resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
             if again and group.is_main:
-                typer.echo("concf: a process failed; all are started again", err=True)
+                typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
             data, folder = _data(folder, home, seed, log, resume, group)
             run = train_model(
@@ -104,7 +104,7 @@ def train(
         if launched():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sends it again
         else:
-            typer.echo(f"concf: stopped. Continue with: concf train --resume --out {out}", err=True)
+            typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
     finally:
         signals.close()
@@ -121,7 +121,9 @@ def _report(run: Run, out: Path, as_json: bool) -> None:
         typer.echo(json.dumps(report))
         return
     print_heads(report, f"{title_of(run)}: {report['epochs']} epochs in {report['seconds']:.0f} s")
-    typer.echo(f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} users have test items.")
+    typer.echo(
+        f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} are held back to test on."
+    )
     typer.echo(f"Run: {out}. Test it with: concf evaluate {out}")
 
 
