@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import service_run
 from measuring import write
 

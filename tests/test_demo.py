@@ -40,7 +40,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_what_it_compares(short: dict[str, Any]) -> None:
     rows = {(row["kind"], row["name"]): row for row in short["rows"]}
     assert {name for kind, name in rows if kind == "baseline"} == ALL
-    assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.objectives, "R-consensus", "consensus"]
+    assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.heads, "R-consensus", "consensus"]
     assert short["preset"] == "strong"
     baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]
     for name in ("consensus", short["best_head"]):

@@ -38,7 +38,13 @@ ABOUT = "export.json"  # metadata of a folder of vectors; an .npz file holds it 
 SCORE = "inner product of a user's and an item's vector; the item bias is a dimension of the item, against the user's 1"
 RECALL_AT, RECALL_USERS = 50, 1000  # by which an approximate index is measured
 CONNECTIVITY, EFFORT_TO_BUILD, EFFORT_TO_SEARCH = 32, 200, 128  # of HNSW: M, efConstruction, efSearch
-ONNX_OPSET, ONNX_IR = 17, 8  # old enough for any runtime since 2022
+ONNX_MODEL = """<ir_version: 8, opset_import: ["": 17], producer_name: "concf">
+head (int64[b] user, int64[1] k) => (float[b, length] scores, int64[b, length] items) {
+    rows = Gather (user_vectors, user)
+    all_scores = Gemm <transB = 1> (rows, item_vectors)
+    length = Min (k, items_there_are)
+    scores, items = TopK (all_scores, length)
+}"""  # versions that any runtime since 2022 reads
 ONNX_BYTES = 2**31 - 2**20  # a protobuf message holds less than 2 GiB
 
 Floats = NDArray[np.float32]
@@ -268,32 +274,15 @@ def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -
         raise ConfigError(
             f"the vectors take {size / 2**30:.1f} GiB, and an ONNX file holds less than 2. Export with --to parquet"
         )
-    helper, kind = onnx.helper, onnx.TensorProto
     constants = {
         "user_vectors": vectors.user,
         "item_vectors": vectors.item,
         "items_there_are": np.array([len(vectors.item)]),
     }
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gather", ["user_vectors", "user"], ["rows"]),
-            helper.make_node("Gemm", ["rows", "item_vectors"], ["all_scores"], transB=1),
-            helper.make_node("Min", ["k", "items_there_are"], ["length"]),
-            helper.make_node("TopK", ["all_scores", "length"], ["scores", "items"]),
-        ],
-        f"concf-{vectors.about['head']}",
-        [helper.make_tensor_value_info("user", kind.INT64, ["b"]), helper.make_tensor_value_info("k", kind.INT64, [1])],
-        [
-            helper.make_tensor_value_info("scores", kind.FLOAT, ["b", "length"]),
-            helper.make_tensor_value_info("items", kind.INT64, ["b", "length"]),
-        ],
-        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", ONNX_OPSET)]
-    model = helper.make_model(
-        graph, producer_name="concf", producer_version=VERSION, ir_version=ONNX_IR, opset_imports=opsets
-    )
-    helper.set_model_props(model, {"concf": json.dumps(vectors.about)})
+    model = onnx.parser.parse_model(ONNX_MODEL)
+    model.producer_version, model.graph.name = VERSION, f"concf-{vectors.about['head']}"
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    onnx.helper.set_model_props(model, {"concf": json.dumps(vectors.about)})
     onnx.save(model, folder / "model.onnx")
     _write_ids(vectors, folder)
     return vectors

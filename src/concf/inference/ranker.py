@@ -51,6 +51,11 @@ class Ranker:
         """[users, items] everything in the log, including held-out items."""
         return self.run.data.interactions.matrix()
 
+    @cached_property
+    def popularity(self) -> NDArray[np.float32]:
+        """[items] how many users have used each."""
+        return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)
+
     def known(self, by: str) -> str:
         """The name, if it is a head or consensus of the run."""
         if by not in self.names:
@@ -175,10 +180,10 @@ class Ranker:
         if not hidden:
             return []
         columns = torch.arange(self.n_items) if among is None else torch.from_numpy(among)
-        blocked = torch.zeros(len(hidden), self.n_items, dtype=torch.bool)
-        for row, own in zip(blocked, hidden, strict=True):
-            row[torch.from_numpy(own)] = True
-        blocked = blocked[:, columns]
+        table = np.zeros((len(hidden), self.n_items), bool)
+        for row, own in zip(table, hidden, strict=True):
+            row[own] = True
+        blocked = torch.from_numpy(table)[:, columns]
         chosen, rankings = self.run.settings.consensus, []
         length = len(columns) if among is not None else max(chosen.top_k or len(columns), k)
         for factors, vectors in voters:
@@ -191,11 +196,11 @@ class Ranker:
             newest, [], self.n_items, min(k, len(columns)), voter_weights=self.voter_weights, top_k=newest.shape[2],
             temperature=chosen.temperature, consistency_temperature=None,
         )  # fmt: skip
-        table = torch.zeros(len(hidden), self.n_items + 1, dtype=torch.float64)
+        total = torch.zeros(len(hidden), self.n_items + 1, dtype=torch.float64)
         earned = rank_importance(torch.arange(newest.shape[2]).double(), chosen.temperature).expand(newest.shape[1:])
         for weight, ranking in zip(self.voter_weights, newest.long(), strict=True):
-            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), weight * earned)
-        worth = (table / len(newest)).float().numpy()
+            total.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), weight * earned)
+        worth = (total / len(newest)).float().numpy()
         listed = [row[row >= 0] for row in lists.numpy()]
         return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
 

@@ -229,12 +229,13 @@ class Recommender:
             raise ConfigError(f"unknown = {unknown!r}: choose raise or popular")
         lookup = ItemLookup(self.item_ids, unknown_items)
         used = None if history is None else self._histories(users, history, lookup)
-        names = as_array(list(used)) if used is not None else self._names(users)
+        given = users if used is None else list(used)
+        names = self.user_ids.values if given is None else as_array(given)
         rows = self._rows(names, unknown) if used is None else NONE
         allow, deny = lookup.by_user(names, items, "items"), lookup.by_user(names, exclude, "exclude")
         lookup.report()
         if not len(names):
-            note("no users were given: there is nothing to recommend")
+            note("no users were asked for: there is nothing to recommend")
         histories = None if used is None else list(used.values())
 
         def blocks() -> Iterator[Block]:
@@ -250,7 +251,7 @@ class Recommender:
                 anew, strangers = not filter_viewed or allow is not None, np.flatnonzero(rows[part] < 0)
                 lists = self.ranker.short(rows[part].clip(min=0), [k] * len(some), by, hidden, anew=anew, among=among)
                 for row in strangers:
-                    lists[row] = self._popular(k, hidden[row])
+                    lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
                 yield some, lists
 
         return names, blocks()
@@ -274,9 +275,6 @@ class Recommender:
         if emptied:
             note(f"history: {emptied} of {len(used)} have no known item, and get the list of the average user")
         return used
-
-    def _names(self, users: Users) -> NDArray[Any]:
-        return self.user_ids.values if users is None else as_array(users)
 
     def _kind(self, names: NDArray[Any]) -> pa.DataType:
         """The type of a column of the users' ids; unknown users may have ids of another type than the log's."""
@@ -323,11 +321,6 @@ class Recommender:
             mask[hidden[row]] = True
             hidden[row] = np.flatnonzero(mask)
         return hidden, np.flatnonzero(allowed)
-
-    def _popular(self, k: int, hidden: Positions) -> Short:
-        """What most users have used, ties by position; the score is their number."""
-        counts = np.bincount(self.viewed.indices, minlength=len(self.item_ids)).astype(np.float32)
-        return highest(counts, k, hidden)
 
     @overload
     def similar_items(
@@ -399,7 +392,7 @@ class Recommender:
     ) -> Frame | ManyLists | OneList:
         """rows: positions of users or items, -1 for an unknown one."""
         if not len(rows):
-            note(f"no {side}s were given: there is nothing to compare")
+            note(f"no {side}s were asked for: there is nothing to compare")
         ids = self.item_ids if side == "item" else self.user_ids
         k = min(check_count("k", k), len(ids) - 1)
         vectors = torch.nn.functional.normalize(getattr(self.ranker.factors(self._head(head)), side), dim=1)

@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,6 +65,7 @@ def train(
     """
     from concf.runtime.process_group import joined, launched, restarted
     from concf.training.checkpoint import RunFolder
+    from concf.training.config.presets import choose_settings
     from concf.training.train import train as train_model
     from concf.training.watchers import Scalars
 
@@ -77,7 +77,11 @@ def train(
     for name, value in (("--restarts", restarts), ("--shard-tables", shard_tables)):
         if value and not (starts or launched()):
             raise ConfigError(f"{name} is for several processes, and there is one. Add --processes 2 or more")
-    choose = partial(_settings, home, preset, config, change or [], single)
+
+    def choose(resume: bool) -> ConCFSettings:
+        own = home.settings() if resume and preset is None else preset
+        return choose_settings(own, file=config, words=change or [], single=single)
+
     scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
     signals = ExitStack()
     if not launched():  # torchrun ends its processes by SIGTERM, and looks at what ended them
@@ -163,12 +167,3 @@ def _note_size(data: Split) -> None:
     after = f" after the filter ({filters})" if filters else ""
     size = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
     typer.echo(f"note: {size}{after}", err=True)
-
-
-def _settings(
-    home: RunFolder, preset: str | None, config: Path | None, words: list[str], single: str | None, resume: bool
-) -> ConCFSettings:
-    from concf.training.config.presets import choose_settings
-
-    own = home.settings() if resume else None
-    return choose_settings(own if preset is None else preset, file=config, words=words, single=single)
