@@ -284,7 +284,7 @@ def test_no_figure_that_json_lacks_is_ever_sent(client: Client, model: Recommend
     huge = model.ranker.factors("bpr")
     user = huge.user.clone()
     user[0] = 3e38
-    monkeypatch.setitem(model.ranker._own, "bpr", Factors(user, huge.item * 10 + 100, huge.bias))
+    monkeypatch.setitem(model.ranker._cache, ("factors", "bpr"), Factors(user, huge.item * 10 + 100, huge.bias))
     first = everyone(model)[0]
     for way in ("", "&viewed=true"):
         assert client.get(f"/recommend/{segment(first)}?by=bpr{way}").json()["items"] == []
