@@ -21,11 +21,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from concf.consensus.settings import CONSENSUS
+from concf.data.ids import Ids
 from concf.data.protocols import Random
 from concf.data.split import Recipe, Split
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING, top_k
-from concf.inference.ranker import Allowed, Ranker
+from concf.inference.frames import as_arrays
+from concf.inference.ranker import Ranker
 from concf.model.baselines.factorisation import IALS
 from concf.model.scorers import Factors
 from concf.training.config.presets import choose_settings
@@ -122,7 +124,9 @@ def measure(data: Split, share: float, device: str, seed: int) -> dict[str, Any]
     for name in (run.best_head(), CONSENSUS):
 
         def lists(ridge: float, used: csr_array, by: str = name) -> NDArray[np.int32]:
-            return Ranker(run, ridge=ridge).of_histories(used, 50, by, Allowed(used.toarray() > 0))[0]
+            items = np.split(used.indices.astype(np.int64), used.indptr[1:-1])
+            found = Ranker(run, ridge=ridge).of_histories(items, 50, by, hidden=items)
+            return as_arrays(found, 50, Ids(np.arange(used.shape[1])))[0]
 
         best(f"concf {name}", RIDGES, lists)
     return {"users": split.train.shape[0], "held_out": histories.shape[0], "rows": rows, "epochs": run.epoch}

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import service_run
 from measuring import write
 
@@ -126,9 +127,9 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     model = Recommender.load(folder, frame="arrays")
     ids = model.user_ids.values
     users = ids[:: max(1, len(ids) // ASKED)][:ASKED].tolist()
-    places = model._places(model._asked(users[:1]), "raise")
+    first = np.zeros(1, np.int64)  # the position of users[0]
     body = folder.parent / "constant.json"
-    body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(places, [10], "consensus")[0]))
+    body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(first, [10], "consensus")[0]))
     few = users[:200]
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}

@@ -14,7 +14,7 @@ else:
     log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
     model = concf.ConCF("reference", training={"epochs": 15}, consensus={"every": 3, "window": 2}).fit(log)
 
-alice, bob = model.recommender.user_ids.values[:2].tolist()
+alice, bob = model.user_ids.values[:2].tolist()
 print(f"For users {alice} and {bob}, by the consensus of all heads:")
 print(model.recommend([alice, bob], k=3))
 

@@ -60,7 +60,7 @@ def test_integers_of_every_kind_are_counts_and_seeds(kind: type) -> None:
 def test_a_length_that_is_none_is_refused_everywhere(
     model: library.ConCF, folder: Path, tmp_path: Path, k: Any
 ) -> None:
-    recommender, data = model.recommender, model.run.data
+    recommender, data = model, model.run.data
     asks: list[Callable[[], Any]] = [
         lambda: model.recommend(3, k), lambda: recommender.recommend(3, k), lambda: model.recommend(history=[1], k=k),
         lambda: recommender.stream([3], k), lambda: model.similar_items(1, k), lambda: model.similar_users(1, k),

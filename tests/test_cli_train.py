@@ -157,7 +157,7 @@ def test_a_gpu_that_is_not_there_is_missed_at_once(concf: CLI, data: Path, tmp_p
 
 def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, run: Path, tmp_path: Path) -> None:
     code, _, err = concf("train", "--out", tmp_path / "run")
-    assert (code, "no data set was named. Try: concf train DIR --out RUN" in err) == (2, True)
+    assert (code, "no data set was named. Try: concf train DATA --out RUN" in err) == (2, True)
     code, _, err = concf("train", tmp_path, "--out", tmp_path / "run")
     assert (code, "not a prepared data set" in err) == (2, True)
     code, _, err = concf("evaluate", tmp_path)
@@ -181,7 +181,7 @@ def test_evaluate_refuses_what_it_cannot_do(concf: CLI, run: Path) -> None:
     assert "unknown metric 'luck'" in concf("evaluate", run, "--metrics", "luck")[2]
     assert "expected lengths of lists such as 20,50" in concf("evaluate", run, "--at", "many")[2]
     code, _, err = concf("evaluate", run, "--at", "25")
-    assert (code, err) == (0, "note: the consensuses keep 12 places (consensus.shown); further ones are empty\n")
+    assert (code, err) == (0, "note: the consensus lists have 12 items (consensus.shown); longer ones are cut there\n")
 
 
 def test_ctrl_c_says_how_to_go_on(concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,12 +252,18 @@ def test_the_example_in_python(data: Path) -> None:
     found = library.evaluate(alone.factors()[run.best_head()], split, at=5).means()
     assert found == library.evaluate(run.recommender(run.best_head()), split, at=5).means()
     assert library.PRESETS["reference"] == library.ConCFSettings()
-    assert isinstance(run, library.Run)
     with pytest.raises(ConfigError, match="device 'abacus'"):
         library.train(split, device="abacus")
+
+
+def test_every_name_of_the_package_has_an_example() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
+    examples = "".join(re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    assert set(library.__all__) <= set(re.findall(r"\bconcf\.(\w+)", examples))
 
 
 def test_names_of_the_package_stay_what_they_are() -> None:
     first: dict[str, Any] = {name: getattr(library, name) for name in library.__all__}
     assert all(getattr(library, name) is value for name, value in first.items())
+    assert set(dir(library)) == set(library.__all__)
     assert callable(library.compare)

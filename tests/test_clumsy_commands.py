@@ -176,7 +176,7 @@ def test_what_is_for_several_processes_is_not_ignored_by_one(
 ) -> None:
     code, _, err = concf("train", data, "--out", tmp_path / "run", *words)
     assert code == 2
-    assert err == f"concf: {words[0]} is for several processes, and there is one. Say --processes 2 or more too\n"
+    assert err == f"concf: {words[0]} is for several processes, and there is one. Add --processes 2 or more\n"
     assert not (tmp_path / "run").exists()
 
 
@@ -184,7 +184,7 @@ def test_a_list_longer_than_the_catalogue_gets_advice_that_can_be_followed(run: 
     code, _, err = concf("recommend", run, "--users", 1, "-k", 99999999)
     n_items = len(pl.read_parquet(run / "items.parquet"))
     assert code == 2
-    assert f"Train with consensus.shown = {n_items} or more, or ask a head, which ranks every item" in err
+    assert f"Train with consensus.shown = {n_items} or more, or choose a head (by), which ranks every item" in err
 
 
 def test_a_list_of_no_items_is_refused(run: Path, concf: CLI) -> None:

@@ -40,7 +40,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_what_it_compares(short: dict[str, Any]) -> None:
     rows = {(row["kind"], row["name"]): row for row in short["rows"]}
     assert {name for kind, name in rows if kind == "baseline"} == ALL
-    assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.objectives, "R-consensus", "consensus"]
+    assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.heads, "R-consensus", "consensus"]
     assert short["preset"] == "strong"
     baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]
     for name in ("consensus", short["best_head"]):
@@ -57,10 +57,10 @@ def test_one_list_is_explained(short: dict[str, Any]) -> None:
     assert len(set(items)) == len(items) == subject.EXPLAINED
     assert not set(items) & set(example["history"])
     for each in example["items"]:
-        told = model.explain(example["user"], each["item"])
-        assert each["votes"] == {vote["head"]: vote["rank"] for vote in told["heads"]}
+        explanation = model.explain(example["user"], each["item"])
+        assert each["votes"] == {vote["head"]: vote["rank"] for vote in explanation["heads"]}
         nearest = model.similar_items(each["item"], len(model.item_ids) - 1, frame="arrays")[0].tolist()
-        assert each["like"] == [item for item in nearest if item in example["history"]][: subject.LIKE]
+        assert each["similar"] == [item for item in nearest if item in example["history"]][: subject.SIMILAR]
 
 
 def test_what_it_leaves_behind(short: dict[str, Any]) -> None:
@@ -90,7 +90,12 @@ def test_again_it_replaces_its_own_folder_and_no_other(
     assert concf("demo", "--json")[0] == 0
     assert sorted(path.name for path in foreign.iterdir()) == ["demo.json", "report.html", "run"]
     history = sha256(foreign / "run" / "run.json")
-    monkeypatch.setattr("concf.report.page.page", lambda content: 1 / 0)
+
+    def fail(*_: Any, out: Path, **__: Any) -> None:
+        (out / "run.json").write_text("another")
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(subject, "train", fail)
     with pytest.raises(ZeroDivisionError):
         subject.run(foreign)
     assert sha256(foreign / "run" / "run.json") == history  # a demo that fails leaves the last one as it was
@@ -124,7 +129,7 @@ def test_the_words_follow_the_figures(short: dict[str, Any], concf: CLI, monkeyp
         assert f"concf serve {short['run']}" in out
         assert short["report"] in out
         assert "ConCF, best head" in out
-        assert "most like, of what was used" in out
+        assert "most similar used items" in out
 
 
 def test_without_implicit_it_says_what_is_missing(

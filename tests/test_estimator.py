@@ -98,8 +98,8 @@ def test_a_tenth_is_held_out_to_stop_by_and_rare_items_are_left_out(model: Model
     sizes = data.interactions.per_user()[data.evaluated]
     assert data.counts()["test"] == data.counts()["valid"] == np.maximum(sizes // 10, 1).sum()
     rare = pl.concat([LOG, pl.DataFrame({"user_id": [0, 1, 2, 3], "item_id": [77] * 4})])
-    assert 77 not in tiny().fit(rare).recommender.item_ids.values
-    assert 77 in tiny().fit(rare, min_item=4).recommender.item_ids.values
+    assert 77 not in tiny().fit(rare).item_ids.values
+    assert 77 in tiny().fit(rare, min_item=4).item_ids.values
     other = tiny(seed=1).fit(LOG)
     assert other.run.data.hash != model.run.data.hash
     assert not other.recommend(k=7).equals(model.recommend(k=7))
@@ -128,9 +128,9 @@ def test_before_anything_was_learned_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 def assert_says_the_same(found: Model, model: Model) -> None:
-    for by in model.recommender.ranker.names:
+    for by in model.ranker.names:
         assert found.recommend(k=9, by=by).equals(model.recommend(k=9, by=by))
-    items = model.recommender.item_ids.values
+    items = model.item_ids.values
     few, new = {"items": items[::2], "k": 6}, {"history": items[:3], "k": 6}
     assert found.recommend(**few).equals(model.recommend(**few))
     assert found.recommend(**new).equals(model.recommend(**new))
@@ -252,7 +252,7 @@ def test_a_run_of_before_there_were_votes_recommends_and_says_that_it_has_none(m
         assert set(lists["score"]) == {0.0}
     assert found.recommend(k=5, by="bpr").equals(model.recommend(k=5, by="bpr"))
     with pytest.raises(DataError, match="this run kept no votes; train it again with this version"):
-        found.explain(3, found.recommender.item_ids.values[4])
+        found.explain(3, found.item_ids.values[4])
 
 
 @pytest.mark.parametrize("name", ["recommend", "similar_items", "similar_users", "explain", "user_factors"])
@@ -266,7 +266,7 @@ def test_the_estimator_says_itself_what_may_be_asked(name: str) -> None:
 
 
 def test_similar_items_and_users(model: Model) -> None:
-    users, items = (ids.values.tolist() for ids in (model.recommender.user_ids, model.recommender.item_ids))
+    users, items = (ids.values.tolist() for ids in (model.user_ids, model.item_ids))
     for head, side in ((None, "item"), ("bpr", "item"), ("bpr", "user")):
         similar = model.similar_items if side == "item" else model.similar_users
         ids = items if side == "item" else users

@@ -51,7 +51,6 @@ def odd(place: Path) -> Path:
     return path
 
 
-NOT_OF_THE_LOG = ("self", "data", "out", "verbose", "watch")  # parameters of fit
 TOLD: dict[str, Any] = {
     "user": "member", "item": "film", "rating": "liking", "min_rating": 2.0, "timestamp": "when",
     "time_format": "%d/%m/%Y", "separator": "^", "header": True, "min_item": 3, "min_user": 4, "valid": 0.2,
@@ -72,7 +71,8 @@ def test_one_set_of_options_everywhere() -> None:
     records = {*Reading.model_fields, *Filter.model_fields, "protocol"}
     records |= {name for kind in PROTOCOLS.values() for name in kind.model_fields} - {"name"}
     assert set(names) == records
-    assert [name for name in inspect.signature(ConCF.fit).parameters if name not in NOT_OF_THE_LOG] == names
+    assert inspect.signature(ConCF.fit).parameters["options"].annotation == "Unpack[LogOptions]"
+    assert all(re.search(rf"\b{name}\b", str(ConCF.fit.__doc__)) for name in names)
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for command in (commands["prepare"], commands["train"], commands["data"].commands["stats"]):
         assert set(names) <= {each.name for each in command.params}

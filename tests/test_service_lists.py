@@ -19,7 +19,7 @@ from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
 from concf.data.split import Split
 from concf.inference.lookup import place_of
-from concf.inference.ranker import _highest
+from concf.inference.ranker import highest
 from concf.inference.recommender import Recommender
 from concf.model.scorers import Factors
 from concf.service.schemas import Lists, SimilarItems, UserList
@@ -77,14 +77,14 @@ def test_more_places_than_items_are_left_empty(model: Recommender) -> None:
 
 
 @given(st.data())
-def test_the_highest_are_those_of_a_sort(data: st.DataObject) -> None:
+def test_thehighest_are_those_of_a_sort(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 90))
     values = data.draw(st.lists(st.sampled_from([-1.0, 0.0, 0.5, 2.0, float(n)]), min_size=n, max_size=n))
     hidden = sorted(data.draw(st.sets(st.integers(0, n - 1))))
     k = data.draw(st.integers(1, n + 3))
     scores: NDArray[np.float32] = np.array(values, np.float32)
     wanted = sorted(set(range(n)) - set(hidden), key=lambda place: (-values[place], place))[:k]
-    items, found = _highest(scores, k, np.array(hidden, np.int64))
+    items, found = highest(scores, k, np.array(hidden, np.int64))
     assert items.tolist() == wanted
     assert found.tolist() == [values[place] for place in wanted]
 
@@ -285,7 +285,7 @@ def test_no_figure_that_json_lacks_is_ever_sent(client: Client, model: Recommend
     huge = model.ranker.factors("bpr")
     user = huge.user.clone()
     user[0] = 3e38
-    monkeypatch.setitem(model.ranker._own, "bpr", Factors(user, huge.item * 10 + 100, huge.bias))
+    monkeypatch.setitem(model.ranker._cache, ("factors", "bpr"), Factors(user, huge.item * 10 + 100, huge.bias))
     first = everyone(model)[0]
     for way in ("", "&viewed=true"):
         assert client.get(f"/recommend/{segment(first)}?by=bpr{way}").json()["items"] == []

@@ -158,16 +158,15 @@ def test_the_command_line_ignores_and_tells(concf: CLI, tmp_path: Path) -> None:
         assert (code, said, "no item is called" in err) == (2, "", True)
 
 
-def test_several_workers_ignore_and_tell_once(concf: CLI, tmp_path: Path) -> None:
-    folder, parts = run_folder(), [Part(0, 15), Part(15, 40)]
-    with pytest.warns(ConcfWarning) as said:
-        write_lists(folder, tmp_path / "recs", k=5, engine="processes", workers=1, parts=parts, items=[1, 2, 3, "x"])
-    assert len(said) == 1
-    wanted = model_of("integers").recommend(k=5, items=[1, 2, 3])
-    assert pl.read_parquet(tmp_path / "recs")["item_id"].to_list() == wanted["item_id"].to_list()
-    words = ("recommend", folder, "-k", 5, "--items", "1,2,3,x", "--engine", "processes", "--workers", 1, "--out")
-    code, _, err = concf(*words, tmp_path / "more")
+def test_several_workers_ignore_and_tell_once(concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, out = run_folder(), tmp_path / "recs"
+    monkeypatch.setattr("concf.inference.bulk.parts_of", lambda *_: [Part(0, 15), Part(15, 40)])
+    words = ("recommend", folder, "-k", 5, "--items", "1,2,3,x", "--engine", "processes", "--workers", 1, "--out", out)
+    code, _, err = concf(*words)
     assert (code, err.count("note: items: 1 of 4 items"), err.count("\n")) == (0, 1, 1)
+    assert len(list(out.iterdir())) == 2
+    wanted = model_of("integers").recommend(k=5, items=[1, 2, 3])
+    assert pl.read_parquet(out)["item_id"].to_list() == wanted["item_id"].to_list()
     with pytest.raises(DataError, match="items: no item is called 'x'"):
         write_lists(folder, tmp_path / "none", engine="processes", items=[1, "x"], unknown_items="error")
     assert not (tmp_path / "none").exists()

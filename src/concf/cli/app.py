@@ -1,4 +1,4 @@
-"""The command line: parses, calls, prints."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-    """**concf**: a log of who used what in, strong top-N recommendations out.
+    """**concf**: strong top-N recommendations from a log of who used what.
 
-    Begin with `concf demo`, or with a log of your own:
+    Start with `concf demo`, or with your own log:
 
     `concf train log.csv --out runs/mine`, then `concf evaluate runs/mine`
 
@@ -60,15 +60,15 @@ app.add_typer(data.app, name="data")
 
 
 def _fail(message: str) -> NoReturn:
-    if follows():  # a mistake of all is said by the first of them, whose end ends the others
+    if follows():  # the first process reports an error of all, and its end ends the others
         time.sleep(2)
     typer.echo(f"concf: {message}", err=True)
     sys.exit(2)
 
 
 def main() -> None:
-    """Run the program; a user's mistake ends in a message and exit code 2, never in a traceback."""
-    # PyTorch's threads spin while they wait for each other: on a busy machine 100 times longer than they work.
+    """Run the program; a user's mistake ends with a message and exit code 2, never with a traceback."""
+    # PyTorch's threads spin while they wait for each other, on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if "" not in sys.path:  # a script's path lacks the current folder, where `module:name` of a user's own may be
         sys.path.append("")
@@ -80,26 +80,26 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}")
     except MemoryError as error:
-        _fail(f"not enough memory ({error}). Ask for shorter lists, or for less at a time")
-    except RuntimeError as error:  # PyTorch's, which has no kind of its own on a CPU
+        _fail(f"not enough memory ({error}). Try shorter lists, or fewer users at a time")
+    except RuntimeError as error:  # PyTorch has no type of its own for it on a CPU
         if "allocate memory" not in str(error) and "out of memory" not in str(error):
             raise
-        _fail(f"not enough memory ({_size_asked(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
+        _fail(f"not enough memory ({_size(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
     except ValidationError as error:
-        _fail("; ".join(_in_words(dict(problem)) for problem in error.errors()))
+        _fail("; ".join(_message(dict(problem)) for problem in error.errors()))
 
 
-def _size_asked(message: str) -> str:
-    """What of PyTorch's words helps: how much was asked for."""
-    found = re.search(r"tried to allocate [\d.]+ \w+", message, re.IGNORECASE)
-    return found[0].lower() if found else message.splitlines()[0]
+def _size(message: str) -> str:
+    """The size in PyTorch's message, or its first line."""
+    size = re.search(r"tried to allocate [\d.]+ \w+", message, re.IGNORECASE)
+    return size[0].lower() if size else message.splitlines()[0]
 
 
-def _in_words(problem: dict[str, Any]) -> str:
-    """One of pydantic's complaints: which setting, what is wrong, what was found."""
-    where = ".".join(str(part) for part in problem["loc"])
-    found = "" if isinstance(problem["input"], dict) else f", found {problem['input']!r}"
-    return f"{where + ': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{found}"
+def _message(problem: dict[str, Any]) -> str:
+    """An error of pydantic: which setting, what is wrong, and its value."""
+    where = "".join(f"{part}." for part in problem["loc"])[:-1]
+    value = "" if isinstance(problem["input"], dict) else f", found {problem['input']!r}"
+    return f"{where}{': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{value}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,6 +73,19 @@ def title_of(run: Run) -> str:
     return f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {run.seed}"
 
 
-def mark_of(name: str, summary: dict[str, Any]) -> str:
-    """The mark of the head with the best validation."""
-    return "best head" if name == summary["best_head"] else ""
+def print_heads(report: dict[str, Any], title: str, figures: Sequence[str] = ()) -> None:
+    """A row for each head and consensus of `Run.summary`: its means of the figures, validation, epoch and objective."""
+    from concf.runtime.text_tables import short
+
+    rows = report["recommenders"]
+    named = any(each["objective"] not in (None, each["name"]) for each in rows)
+    print_table(
+        ["", *map(short, figures), f"validation {short(report['metric'])}", "epoch", *["objective"] * named, ""],
+        [
+            [each["name"], *(f"{each['means'][figure]:.4f}" for figure in figures), f"{each['validation']:.4f}",
+             str(each["epoch"]), *[each["objective"] or ""] * named,
+             "best head" if each["name"] == report["best_head"] else ""]
+            for each in rows
+        ],
+        title=title,
+    )  # fmt: skip

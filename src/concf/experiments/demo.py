@@ -1,4 +1,4 @@
-"""The default preset at its work on embedded data, on a CPU, in under a minute, beside tuned baselines."""
+"""The demo: the default preset beside tuned baselines on a simulated log, on a CPU, in under a minute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from concf.consensus.settings import CONSENSUS
@@ -20,6 +19,7 @@ from concf.errors import MissingExtraError
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.experiments.compare import Comparison, Entrant, compare
+from concf.inference.lookup import Id
 from concf.inference.recommender import Recommender
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import IALS, PureSVD
@@ -33,8 +33,8 @@ from concf.training.config.presets import DEFAULT, choose_settings
 from concf.training.run import Run
 from concf.training.train import train
 
-FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the demo's folder; by the first it is known
-METRIC = "recall@50"  # on validation: chooses the settings of baselines and the epochs of ConCF alike
+FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
+METRIC = "recall@50"  # on validation: chooses the settings of the baselines and the epochs of ConCF
 AT = (20, 50)
 SMALL_GRIDS = {
     "popularity": Candidate(Popularity),
@@ -49,21 +49,21 @@ CHANGES: dict[str, dict[str, Any]] = {  # for a small log and a short run; chose
     "consensus": {"every": 6, "warm_up": 2},
     "training": {"epochs": 24, "learning_rate": 0.01},
 }
-EXPLAINED, LIKE = 5, 2  # places of a list that are explained, and used items that each is most like
+EXPLAINED, SIMILAR = 5, 2  # items of the example's list, and most similar used items of each
 
 
 def run(out: str | Path = "demo") -> dict[str, Any]:
-    """Prepare the simulated log, tune baselines, train the default preset on one split; write the run and its report.
+    """Tune the baselines and train the default preset on one split of a simulated log; write the run and its report.
 
-    A folder `out` of an earlier demo is replaced when everything is there; another one is left alone.
+    out: a new folder, or that of an earlier demo, which is replaced when the new one is complete
 
-    rows:    "kind" baseline or ConCF; "name"; "means" on test; "validation"; "chosen" settings or epoch
-    gains:   of the consensus and of the best head, in each figure: how much above the best baseline of that figure
+    Returns what `demo.json` holds, among it
+    rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings or epoch
+    gains:   of the consensus and of the best head, for each metric: the gain over the best baseline
     curves:  head or consensus -> [epoch, validation] of every ranking
     example: what the consensus recommends to one user, and why
     """
-    begin = time.monotonic()
-    out = Path(out)
+    begin, out = time.monotonic(), Path(out)
     with new_folder(out, marker=FIGURES, overwrite=True) as fresh:
         data = prepare("demo", protocol="random")
         settings = choose_settings(DEFAULT, CHANGES | {"training": CHANGES["training"] | {"metric": METRIC}})
@@ -73,10 +73,10 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             baselines = _baselines(data)
             learned = train(data, settings, device="cpu", out=home.path)
             ours = {name: evaluate(learned.recommender(name), data, at=AT) for name in learned.rows()}
-            found = gather(learned, home.description(), name=out.resolve().name)
-        has_report = _write_report(found, fresh / REPORT)
+            gathered = gather(learned, home.description(), name=out.resolve().name)
+        has_report = _write_report(gathered, fresh / REPORT)
         best = learned.best_head()
-        told = {
+        summary = {
             "data": data.summary(),
             "preset": DEFAULT,
             "changes": CHANGES,
@@ -84,16 +84,16 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "best_head": best,
             "rows": [*_rows_of_baselines(baselines), *_rows(learned, ours)],
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
-            "curves": found["curves"]["validation"],
-            "example": _example(Recommender(learned), found["examples"]),
+            "curves": gathered["curves"]["validation"],
+            "example": _example(Recommender(learned), gathered["examples"]),
             "without": [] if "ials" in {each.name for each in baselines.entrants} else ["ials"],
             "out": str(out),
             "run": str(out / RUN),
             "report": str(out / REPORT) if has_report else None,
             "seconds": time.monotonic() - begin,
         }
-        (fresh / FIGURES).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
-    return told
+        (fresh / FIGURES).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
 
 
 def _write_report(content: dict[str, Any], path: Path) -> bool:
@@ -109,7 +109,7 @@ def _write_report(content: dict[str, Any], path: Path) -> bool:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Operations this small are as fast on one thread, and threads on a busy machine would wait for each other."""
+    """Operations this small gain nothing from threads, which on a busy machine wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -140,42 +140,37 @@ def _rows(learned: Run, ours: dict[str, Evaluation]) -> list[dict[str, Any]]:
 
 
 def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]:
-    """Figure -> the baseline that is best in it on test, both means, the relative gain, and a paired t-test's p."""
+    """Metric -> the baseline with the best test mean, both means, the relative gain, and p of a paired t-test."""
     gains = {}
-    for figure, mean in ours.means().items():
-        rival: Entrant = max(baselines.entrants, key=lambda each: each.mean(figure))
-        p = paired_t(ours.per_user[figure], rival.per_user[figure])
-        gains[figure] = {
-            "mean": mean, "rival": rival.name, "its": rival.mean(figure), "gain": mean / rival.mean(figure) - 1, "p": p
-        }  # fmt: skip
+    for metric, mean in ours.means().items():
+        rival: Entrant = max(baselines.entrants, key=lambda each: each.mean(metric))
+        best, p = rival.mean(metric), paired_t(ours.per_user[metric], rival.per_user[metric])
+        gains[metric] = {"mean": mean, "rival": rival.name, "its": best, "gain": mean / best - 1, "p": p}
     return gains
 
 
 def _example(model: Recommender, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A user of middling activity, not chosen by how well it is served: the first places of its list, and why."""
-    told = examples[len(examples) // 2]
-    history = [each["item"] for each in told["history"]]
-    shown = told["lists"][CONSENSUS][:EXPLAINED]
-    like = _most_like(model, [each["item"] for each in shown], history)
+    """The list of a user of medium activity, and why; the user is not chosen by how good the list is."""
+    user = examples[len(examples) // 2]
+    history = [each["item"] for each in user["history"]]
+    listed = user["lists"][CONSENSUS][:EXPLAINED]
+    similar = _most_similar(model, [each["item"] for each in listed], history)
     return {
         "by": CONSENSUS,
-        "user": told["user"],
-        "used": told["used"],
+        "user": user["user"],
+        "used": user["used"],
         "history": history,
-        "held_out": len(told["held_out"]),
+        "held_out": len(user["held_out"]),
         "items": [
-            {"rank": place + 1, "item": each["item"], "held_out": each["hit"], "like": like[place],
-             "votes": {vote["head"]: vote["rank"] for vote in told["votes"][place]["heads"]}}
-            for place, each in enumerate(shown)
+            {"rank": rank, "item": each["item"], "held_out": each["hit"], "similar": used,
+             "votes": {vote["head"]: vote["rank"] for vote in votes["heads"]}}
+            for rank, (each, used, votes) in enumerate(zip(listed, similar, user["votes"], strict=False), 1)
         ],
     }  # fmt: skip
 
 
-def _most_like(model: Recommender, items: list[Any], history: list[Any]) -> list[list[Any]]:
-    """Of each item the used ones that are nearest by the cosine of the best head's vectors."""
-    vectors = model.item_factors()[:, :-1]
-    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True).clip(min=1e-12)
-    places = {each: place for place, each in enumerate(model.item_ids.values.tolist())}
-    used = vectors[[places[each] for each in history]]
-    nearest = (-(vectors[[places[each] for each in items]] @ used.T)).argsort(axis=1, kind="stable")[:, :LIKE]
-    return [[history[place] for place in row] for row in nearest.tolist()]
+def _most_similar(model: Recommender, items: list[Id], history: list[Id]) -> list[list[Id]]:
+    """For each item the used ones that are nearest by the cosine of the best head's vectors."""
+    nearest, _ = model.similar_items(items, len(model.item_ids) - 1, frame="arrays")
+    used = set(history)
+    return [[each for each in row.tolist() if each in used][:SIMILAR] for row in nearest]

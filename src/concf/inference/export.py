@@ -1,12 +1,11 @@
-"""One head's exact vectors, for an index, a store or a runtime of one's own.
+"""One head's exact vectors, for your own index, store or runtime.
 
 A head ranks by <user_u, item_i> + bias_i. The bias is folded into the vectors,
 
     item vector = [item_i, bias_i]        user vector = [user_u, 1]        both of d + 1 dimensions, float32
 
-so that a plain search for the highest inner product gives the head's own list. What a user has seen is not left out:
-that is the caller's to do. A score differs from the one that the loss saw by an offset of the user, which changes no
-ranking; so scores of different users are not to be compared.
+so that a search for the highest inner product gives the head's own list. Items that a user has seen are not left out.
+Scores of different users cannot be compared: they lack an offset of the user, which changes no ranking.
 """
 
 from __future__ import annotations
@@ -17,28 +16,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow import parquet
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.ranking import NOTHING, rank
+from concf.inference.ranker import Ranker
 from concf.model.scorers import Factors
 from concf.runtime.files import new_file, new_folder
 from concf.runtime.provenance import VERSION
-
-if TYPE_CHECKING:
-    from concf.training.run import Run
+from concf.training.run import Run
 
 FORMAT = 1
-ABOUT = "export.json"  # what a folder of vectors says about itself; an .npz file has it inside, as `metadata`
+ABOUT = "export.json"  # metadata of a folder of vectors; an .npz file holds it as `metadata`
 SCORE = "inner product of a user's and an item's vector; the item bias is a dimension of the item, against the user's 1"
-RECALL_AT, RECALL_USERS = 50, 1000  # how an approximate index is measured
+RECALL_AT, RECALL_USERS = 50, 1000  # by which an approximate index is measured
 CONNECTIVITY, EFFORT_TO_BUILD, EFFORT_TO_SEARCH = 32, 200, 128  # of HNSW: M, efConstruction, efSearch
-ONNX_OPSET, ONNX_IR = 17, 8  # old enough for any runtime since 2022
+ONNX_MODEL = """<ir_version: 8, opset_import: ["": 17], producer_name: "concf">
+head (int64[b] user, int64[1] k) => (float[b, length] scores, int64[b, length] items) {
+    rows = Gather (user_vectors, user)
+    all_scores = Gemm <transB = 1> (rows, item_vectors)
+    length = Min (k, items_there_are)
+    scores, items = TopK (all_scores, length)
+}"""  # versions that any runtime since 2022 reads
 ONNX_BYTES = 2**31 - 2**20  # a protobuf message holds less than 2 GiB
 
 Floats = NDArray[np.float32]
@@ -47,10 +53,7 @@ Searched = Callable[[Floats, int], NDArray[Any]]  # [q, d] vectors, k -> [q, k] 
 
 @dataclass(frozen=True)
 class Vectors:
-    """A head, ready to be written.
-
-    user: [users, d + 1]; item: [items, d + 1]; about: what is written beside them
-    """
+    """A head, ready to be written. user: [users, d + 1]; item: [items, d + 1]; about: metadata."""
 
     user: Floats
     item: Floats
@@ -61,8 +64,7 @@ class Vectors:
     @classmethod
     def of(cls, run: Run, head: str) -> Vectors:
         """A head at the epoch of its best validation."""
-        factors, data, best = run.keep(head).factors()[head], run.data.interactions, run.best[head]
-        user, item = _with_bias(factors)
+        (user, item), data, best = Ranker(run).vectors(head), run.data.interactions, run.best[head]
         about = {
             "format": FORMAT,
             "concf": VERSION,
@@ -83,8 +85,8 @@ class Vectors:
     def levelled(self) -> Vectors:
         """The same inner products with items of equal length: [item, sqrt(L^2 - |item|^2)] against [user, 0].
 
-        A graph of neighbours (HNSW) is made for distances. Among items of different lengths it misses the best inner
-        products, among items of one length both orders are the same. Measured in docs/export.md.
+        A graph of neighbours (HNSW) is built for distances. Among items of different lengths it misses the best inner
+        products; among items of one length both orders are the same.
         """
         squares = np.square(self.item, dtype=np.float64).sum(1)
         rest = np.sqrt(squares.max() - squares).astype(np.float32)
@@ -97,13 +99,13 @@ class Vectors:
         return replace(self, user=user, item=item, about=about)
 
 
-# What to write, where, whether an index may be approximate, and the optional library -> what was written.
+# (vectors, file or folder, whether the index may be approximate, the optional library) -> the vectors as written
 Writer = Callable[[Vectors, Path, bool, Any], Vectors]
 
 
 @dataclass(frozen=True)
 class Format:
-    """How vectors are written: into a folder or one file, as an index or plainly, by which optional library."""
+    """How vectors are written: into a folder or one file, as an index or not, by which optional library."""
 
     write: Writer
     folder: bool = True
@@ -113,7 +115,7 @@ class Format:
     extra: str = ""  # of concf that brings it
 
     def imported(self, purpose: str) -> Any:
-        """The module; None where no library is needed that concf would not need without it."""
+        """The module of the optional library; None if there is none."""
         try:
             return import_module(self.module) if self.library else None
         except ImportError:
@@ -121,12 +123,12 @@ class Format:
 
 
 def export(run: Run, head: str | None, to: str, out: str | Path, *, approximate: bool = False) -> dict[str, Any]:
-    """Write a head's vectors; what was written, and about which head, is returned.
+    """Write a head's vectors; returns the metadata with `to`, `out` and the sizes of `files`.
 
-    head:        its name; None: the one with the best validation
+    head:        its name; None: the best head
     to:          npz (a file), parquet, usearch, faiss or onnx (a folder each)
-    approximate: the index is one of HNSW, and its recall against exact search is measured
-    It appears whole or not at all, and never in the place of something else.
+    out:         a file or folder that does not exist yet; it appears complete or not at all
+    approximate: search by HNSW, whose recall against exact search is measured
     """
     target = Path(out)
     if to not in FORMATS:
@@ -158,13 +160,6 @@ def _head(run: Run, name: str | None) -> str:
     return name or run.best_head()
 
 
-def _with_bias(factors: Factors) -> tuple[Floats, Floats]:
-    """[user, 1] and [item, bias]."""
-    user, item = (side.detach().float().cpu().numpy() for side in (factors.user, factors.item))
-    bias = np.zeros(len(item), np.float32) if factors.bias is None else factors.bias.detach().float().cpu().numpy()
-    return np.pad(user, ((0, 0), (0, 1)), constant_values=1), np.column_stack([item, bias])
-
-
 def _write_npz(vectors: Vectors, file: Path, _approximate: bool, _library: Any) -> Vectors:
     """Arrays that load without pickle: ids are int64, or strings of the longest one's width."""
     user_ids, item_ids = _fixed(vectors.user_ids), _fixed(vectors.item_ids)
@@ -187,24 +182,19 @@ def _fixed(ids: Ids) -> NDArray[Any]:
 
 def _write_parquet(vectors: Vectors, folder: Path, _approximate: bool, _library: Any) -> Vectors:
     """`users.parquet` and `items.parquet`: id and vector, in the order of positions."""
-    import pyarrow
-
     for side, ids, rows in (("user", vectors.user_ids, vectors.user), ("item", vectors.item_ids, vectors.item)):
-        column = pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.ravel()), rows.shape[1])
+        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
         _write_table({f"{side}_id": ids.values, "vector": column}, folder / f"{side}s.parquet", vectors.about)
     return vectors
 
 
 def _write_table(columns: dict[str, Any], file: Path, about: dict[str, Any]) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    table = pyarrow.table(columns).replace_schema_metadata({"concf": json.dumps(about)})
+    table = pa.table(columns).replace_schema_metadata({"concf": json.dumps(about)})
     parquet.write_table(table, file, use_dictionary=False)  # nothing comes twice
 
 
 def _write_ids(vectors: Vectors, folder: Path) -> None:
-    """`user_ids.parquet` and `item_ids.parquet`: which position is who."""
+    """`user_ids.parquet` and `item_ids.parquet`: the id at each position."""
     for side, ids in (("user", vectors.user_ids), ("item", vectors.item_ids)):
         columns = {"position": np.arange(len(ids)), f"{side}_id": ids.values}
         _write_table(columns, folder / f"{side}_ids.parquet", vectors.about)
@@ -220,7 +210,7 @@ def _write_beside_index(vectors: Vectors, folder: Path, search: Searched | None,
 
 
 def _write_usearch(vectors: Vectors, folder: Path, approximate: bool, usearch: Any) -> Vectors:
-    """`items.usearch`. It always holds a graph, and any search may say exact=True, so the items are levelled anyhow."""
+    """`items.usearch`. It always holds a graph, so the items are levelled for exact search too."""
     vectors = vectors.levelled()
     index = usearch.Index(
         ndim=vectors.item.shape[1], metric="ip", dtype="f32", connectivity=CONNECTIVITY,
@@ -231,10 +221,10 @@ def _write_usearch(vectors: Vectors, folder: Path, approximate: bool, usearch: A
         index.save(str(folder / "items.usearch"))
 
     def search(users: Floats, k: int) -> NDArray[Any]:
-        found = index.search(users, k)
-        return np.where(np.arange(k) < found.counts[:, None], found.keys.astype(np.int64), NOTHING)
+        matches = index.search(users, k)
+        return np.where(np.arange(k) < matches.counts[:, None], matches.keys.astype(np.int64), NOTHING)
 
-    effort = {"expansion_search": EFFORT_TO_SEARCH}  # not in the file: whoever opens it sets it again
+    effort = {"expansion_search": EFFORT_TO_SEARCH}  # not in the file: to be set again when it is opened
     return _write_beside_index(vectors, folder, search if approximate else None, effort)
 
 
@@ -251,8 +241,8 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
         faiss.write_index(index, str(folder / "items.faiss"))
 
     def search(users: Floats, k: int) -> NDArray[Any]:
-        places: NDArray[Any] = index.search(users, k)[1]
-        return places
+        items: NDArray[Any] = index.search(users, k)[1]
+        return items
 
     effort = {"efSearch": EFFORT_TO_SEARCH}  # in the file
     return _write_beside_index(vectors, folder, search if approximate else None, effort)
@@ -260,7 +250,7 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
 
 @contextmanager
 def _saving() -> Iterator[None]:
-    """These libraries tell of a full disk in words of their own."""
+    """These libraries report a full disk by a RuntimeError."""
     try:
         yield
     except RuntimeError as error:
@@ -268,12 +258,12 @@ def _saving() -> Iterator[None]:
 
 
 def recall(vectors: Vectors, search: Searched) -> dict[str, Any]:
-    """The share of the exact list that a search finds, its mean over users who are spread evenly over all."""
+    """The mean share of the exact list that a search finds, over users at even distances."""
     n_users, k = len(vectors.user), min(RECALL_AT, len(vectors.item))
     users = np.linspace(0, n_users - 1, min(n_users, RECALL_USERS)).round().astype(np.int64)
     exact = rank(Factors.of(vectors.user, vectors.item), users, k)
-    found = search(vectors.user[users], k)
-    shares = [len(np.intersect1d(*lists)) / k for lists in zip(exact, found, strict=True)]
+    near = search(vectors.user[users], k)
+    shares = [len(np.intersect1d(*lists)) / k for lists in zip(exact, near, strict=True)]
     return {"at": k, "value": float(np.mean(shares)), "users": len(users)}
 
 
@@ -284,32 +274,15 @@ def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -
         raise ConfigError(
             f"the vectors take {size / 2**30:.1f} GiB, and an ONNX file holds less than 2. Export with --to parquet"
         )
-    helper, kind = onnx.helper, onnx.TensorProto
     constants = {
         "user_vectors": vectors.user,
         "item_vectors": vectors.item,
         "items_there_are": np.array([len(vectors.item)]),
     }
-    graph = helper.make_graph(
-        [
-            helper.make_node("Gather", ["user_vectors", "user"], ["rows"]),
-            helper.make_node("Gemm", ["rows", "item_vectors"], ["all_scores"], transB=1),
-            helper.make_node("Min", ["k", "items_there_are"], ["length"]),
-            helper.make_node("TopK", ["all_scores", "length"], ["scores", "items"]),
-        ],
-        f"concf-{vectors.about['head']}",
-        [helper.make_tensor_value_info("user", kind.INT64, ["b"]), helper.make_tensor_value_info("k", kind.INT64, [1])],
-        [
-            helper.make_tensor_value_info("scores", kind.FLOAT, ["b", "length"]),
-            helper.make_tensor_value_info("items", kind.INT64, ["b", "length"]),
-        ],
-        [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", ONNX_OPSET)]
-    model = helper.make_model(
-        graph, producer_name="concf", producer_version=VERSION, ir_version=ONNX_IR, opset_imports=opsets
-    )
-    helper.set_model_props(model, {"concf": json.dumps(vectors.about)})
+    model = onnx.parser.parse_model(ONNX_MODEL)
+    model.producer_version, model.graph.name = VERSION, f"concf-{vectors.about['head']}"
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in constants.items())
+    onnx.helper.set_model_props(model, {"concf": json.dumps(vectors.about)})
     onnx.save(model, folder / "model.onnx")
     _write_ids(vectors, folder)
     return vectors

@@ -1,4 +1,4 @@
-"""New users without training: what a history is worth, as a vector of each head.
+"""New users without training: a user vector of each head from a history.
 
 Every head ranks by <user vector, item vector> + bias. The user vectors of the training users are regressed on their
 histories: U ~ D X W, where X [users, items] is who used what, D divides each row by the root of its length, and W
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 
 RIDGE = 3.0  # chosen on held-out users by benchmarks/bench_folding.py
-STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: at most so many, and until the residual is this share
+STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: the most steps, and the relative residual to stop at
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Recommendations as a long frame, in the library that the caller uses."""
+"""Ranked lists as arrays, or as a long frame in the library that the caller uses."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any, Literal
 
@@ -11,39 +12,60 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError, MissingExtraError
+from concf.inference.ranker import Short
 
-Library = Literal["polars", "pandas", "arrow", "arrays"]
-Frame = Any  # a polars or pandas frame, an Arrow table, or (ids, scores) arrays: as the caller asks
+Polars = Literal["polars"]
+Pandas = Literal["pandas"]
+Arrow = Literal["arrow"]
+Arrays = Literal["arrays"]
+Library = Polars | Pandas | Arrow | Arrays
+Frame = Any  # of the library of the log, which only the running program knows; `frame=` says it to a type checker
+OneList = tuple[np.ndarray[tuple[int], np.dtype[Any]], np.ndarray[tuple[int], np.dtype[np.float32]]]
+"""[k] ids and [k] scores."""
+ManyLists = tuple[np.ndarray[tuple[int, int], np.dtype[Any]], np.ndarray[tuple[int, int], np.dtype[np.float32]]]
+"""[users, k] ids and [users, k] scores."""
 COLUMNS = ("user_id", "item_id", "score", "rank")
 
 
-def library_of(data: Any) -> Library:
-    """The library of a caller's frame; polars for whatever is none."""
+def library_of(data: object) -> Library:
+    """The library of a caller's frame; polars for anything that is no frame."""
     module = type(data).__module__.partition(".")[0]
     return "pandas" if module == "pandas" else "arrow" if module == "pyarrow" else "polars"
 
 
 def kind_of(ids: Ids) -> pa.DataType:
-    """The type of a column of those ids."""
+    """The Arrow type of a column of the ids."""
     return pa.int64() if ids.are_integers else pa.string()
 
 
 def long_table(
-    users: NDArray[Any], items: NDArray[np.int32], scores: NDArray[np.float32], item_ids: Ids, kind: pa.DataType
+    names: NDArray[Any], lists: Sequence[Short], ids: Ids, kind: pa.DataType, columns: Sequence[str] = COLUMNS
 ) -> pa.Table:
-    """user_id, item_id, score, rank (from 1) of lists [b, k], empty places left out.
+    """A row for each item of each list: name, item id, score, rank (from 1).
 
-    users: [b] the caller's ids; kind: their type, which an empty table cannot tell
+    names: [b] whose lists they are; kind: the type of names, which an empty table cannot tell; columns: their names
     """
-    there = items >= 0
-    row, place = np.nonzero(there)
-    columns = (users[row], item_ids.values[items[there]], scores[there], (place + 1).astype(np.int32))
-    kinds = (kind, kind_of(item_ids), pa.float32(), pa.int32())
-    return pa.table(dict(zip(COLUMNS, map(pa.array, columns, kinds), strict=True)))
+    lengths = [len(items) for items, _ in lists]
+    items = np.concatenate([np.empty(0, np.int64), *(items for items, _ in lists)])
+    scores = np.concatenate([np.empty(0, np.float32), *(scores for _, scores in lists)])
+    ranks = np.concatenate([np.empty(0, np.int32), *(np.arange(1, n + 1, dtype=np.int32) for n in lengths)])
+    values = (np.repeat(names, lengths), ids.values[items], scores, ranks)
+    kinds = (kind, kind_of(ids), pa.float32(), pa.int32())
+    return pa.table(dict(zip(columns, map(pa.array, values, kinds), strict=True)))
+
+
+def as_arrays(lists: Sequence[Short], k: int, ids: Ids) -> ManyLists:
+    """([b, k], [b, k]) ids and scores; a list that is shorter ends in -1 (text: None) and -inf."""
+    positions, scores = np.full((len(lists), k), -1), np.full((len(lists), k), -np.inf, np.float32)
+    for row, (items, values) in enumerate(lists):
+        positions[row, : len(items)], scores[row, : len(items)] = items, values
+    named = ids.values[np.maximum(positions, 0)]
+    named[positions < 0] = -1 if ids.are_integers else None
+    return named, scores
 
 
 def as_frame(table: pa.Table, library: Library) -> Frame:
-    """The table in that library."""
+    """The table in a library."""
     if library == "arrow":
         return table
     if library == "polars":

@@ -1,12 +1,12 @@
-"""Lists for a block of users, by one head or by the consensus of all, with whatever may not be shown left out."""
+"""Ranked lists of item positions for a block of users, by one head or by the consensus."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from copy import deepcopy
 from functools import cached_property
 from math import isqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,262 +17,206 @@ from torch import Tensor
 from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError, DataError
-from concf.evaluation.ranking import NOTHING, top_k
+from concf.evaluation.ranking import NOTHING
 from concf.inference.fold_in import RIDGE, Folding
 from concf.inference.votes import Votes
 from concf.model.scorers import Factors
 from concf.training.run import Run
 
-Places = NDArray[np.int64]
-Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's items, best first, and their scores
+Positions = NDArray[np.int64]
+Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """What may be shown to a block of b users.
-
-    blocked:    [b, items] True where an item may not be shown
-    candidates: [m] the only items that are asked for, or None
-    viewed:     whether training items may be shown, which the lists that a consensus keeps do not have
-    """
-
-    blocked: NDArray[np.bool_]
-    candidates: Places | None = None
-    viewed: bool = False
+T = TypeVar("T")
 
 
 class Ranker:
-    """The heads of a run, each at its best, and their consensus with the votes that made it. ridge: see `folding`."""
+    """The heads of a run, each at its best epoch, and their consensus with the votes that made it.
+
+    Users and items are positions here. ridge: of the regression that folds in new users, see `concf.inference.fold_in`
+    """
 
     def __init__(self, run: Run, ridge: float = RIDGE) -> None:
         self.run, self.n_items, self.ridge = run, run.data.train.shape[1], ridge
-        self.names = run.rows()
-        self.heads = list(run.model.names)
+        self.names, self.heads = run.rows(), list(run.model.names)
+        self._cache: dict[Hashable, Any] = {}
+
+    def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
+        if key not in self._cache:
+            self._cache[key] = make()
+        value: T = self._cache[key]
+        return value
+
+    @cached_property
+    def viewed(self) -> csr_array:
+        """[users, items] everything in the log, including held-out items."""
+        return self.run.data.interactions.matrix()
+
+    @cached_property
+    def popularity(self) -> NDArray[np.float32]:
+        """[items] how many users have used each."""
+        return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)
 
     def known(self, by: str) -> str:
-        """The name, if it is one of the run's."""
+        """The name, if it is a head or consensus of the run."""
         if by not in self.names:
             raise ConfigError(f"nothing is called {by!r} in this run; choose from {', '.join(self.names)}")
         return by
 
     def factors(self, head: str) -> Factors:
-        """A head's vectors at its own best epoch."""
-        if head not in self._own:
-            found = self.run.recommender(head)
-            assert isinstance(found, Factors)
-            self._own[head] = found.to("cpu")
-        return self._own[head]
+        """The vectors of a head at its own best epoch."""
+        return self._cached(("factors", head), lambda: self.run.keep(head).factors()[head].to("cpu"))
 
-    @cached_property
-    def _own(self) -> dict[str, Factors]:
-        return {}
+    def vectors(self, head: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """([users, d + 1], [items, d + 1]) as [user, 1] and [item, bias]: their inner product is the head's score."""
+        factors = self.factors(head)
+        user, item = factors.user.float().numpy(), factors.item.float().numpy()
+        bias = np.zeros(len(item), np.float32) if factors.bias is None else factors.bias.float().numpy()
+        return np.pad(user, ((0, 0), (0, 1)), constant_values=1), np.column_stack([item, bias])
 
     @cached_property
     def voters(self) -> dict[str, Factors]:
-        """The heads that vote, at the epoch of the consensus' best."""
-        non_voting, best = self.run.settings.consensus.non_voting, self.run.best[CONSENSUS]
+        """The voting heads at the best epoch of the consensus."""
+        best, non_voting = self.run.best[CONSENSUS], self.run.settings.consensus.non_voting
         if not best.state:
             raise DataError("this run kept no model for its consensus; train it again with this version")
-        model = self.run.model
-        now = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        try:
-            model.load_state_dict(best.state)
-            found = {name: _own(factors) for name, factors in model.factors().items() if name not in non_voting}
-        finally:
-            model.load_state_dict(now)
-        return found
-
-    def lists(self, users: Places, k: int, by: str, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """([b, k], [b, k]) items, best first, -1 where there are no more, and their scores.
-
-        The score of a head is its own; that of the consensus the importance (Eq. 12), of R alone for candidates and
-        where training items may be shown.
-        """
-        if self.known(by) in self.heads:
-            return self._by_head(users, k, self.factors(by), allowed)
-        if allowed.candidates is not None or allowed.viewed:
-            return self._voted_anew(users, k, allowed)
-        return self._as_agreed(users, k, by, allowed)
-
-    def _by_head(
-        self, users: Places, k: int, factors: Factors, allowed: Allowed
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        return self._best_of(factors.scores(torch.from_numpy(users)), k, allowed)
-
-    def _best_of(self, scores: Tensor, k: int, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        values, places = top_k(scores.masked_fill_(torch.from_numpy(allowed.blocked), -torch.inf), min(k, self.n_items))
-        return _filled(places.masked_fill(values == -torch.inf, NOTHING), values, k)
-
-    def _as_agreed(
-        self, users: Places, k: int, by: str, allowed: Allowed
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The kept list of each user, without what may not be shown."""
-        lists = self._kept(k, by)[torch.from_numpy(users)].cpu().long()
-        hidden = (lists < 0) | torch.from_numpy(allowed.blocked).gather(1, lists.clamp(min=0))
-        order = hidden.to(torch.uint8).sort(dim=1, stable=True).indices[:, :k]
-        items = lists.masked_fill(hidden, NOTHING).gather(1, order)
-        votes = self.votes(by)
-        worth = torch.zeros(items.shape) if votes is None else votes.worths(users, items, self.n_items)
-        return _filled(items, worth, k)
-
-    def _kept(self, k: int, by: str) -> Tensor:
-        """[users, shown] the lists of a consensus, which have k places."""
-        kept, shown = self.run.best[by].lists, self.run.settings.consensus.shown
-        assert kept is not None
-        if k > shown:
-            enough = min(k, self.n_items)
-            raise ConfigError(
-                f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = {enough} or more, or ask a "
-                "head, which ranks every item"
-            )
-        return kept
-
-    def short(self, users: Places, ks: Sequence[int], by: str, hidden: Sequence[Places]) -> list[Short]:
-        """What `lists` gives, for a few users with little to hide: no table of what may be shown, no empty places.
-
-        hidden: of each user the ascending positions of items that may not be shown
-        """
-        if self.known(by) in self.heads:
-            scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
-            return [_highest(row, k, few) for row, k, few in zip(scores, ks, hidden, strict=True)]
-        return [self._agreed(user, k, by, few) for user, k, few in zip(users.tolist(), ks, hidden, strict=True)]
-
-    def _agreed(self, user: int, k: int, by: str, hidden: Places) -> Short:
-        few = set(hidden.tolist())
-        kept = self._kept(k, by).cpu().numpy()[user, : k + len(few)].tolist()
-        items = np.array([item for item in kept if item >= 0 and item not in few][:k], np.int32)
-        votes = self.votes(by)
-        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
+        model = deepcopy(self.run.model)
+        model.load_state_dict(best.state)
+        return {name: factors.to("cpu") for name, factors in model.factors().items() if name not in non_voting}
 
     @cached_property
     def voter_weights(self) -> list[float]:
-        """How much the vote of each of `voters` counts, 1 on average; fixed voters are not among them."""
+        """The weight of each of `voters`, 1 on average; fixed voters are not among them."""
         votes = self.votes(CONSENSUS)
         if votes is None:
             return [1.0] * len(self.voters)
-        known = dict(zip(votes.names, votes.voter_weights, strict=True))
-        voter_weights = np.array([known[name] for name in self.voters])
-        return list((voter_weights / voter_weights.mean()).tolist())
+        weights = dict(zip(votes.names, votes.voter_weights.tolist(), strict=True))
+        mean = sum(weights[name] for name in self.voters) / len(self.voters)
+        return [weights[name] / mean for name in self.voters]
 
     def votes(self, by: str) -> Votes | None:
-        """The votes that made a consensus; None where the run kept none."""
-        if by not in self._ballots:
-            self._ballots[by] = Votes(self.run, by) if self.run.best[by].votes else None
-        return self._ballots[by]
+        """The votes that made a consensus; None if the run kept none."""
+        return self._cached(("votes", by), lambda: Votes(self.run, by) if self.run.best[by].votes else None)
 
-    @cached_property
-    def _ballots(self) -> dict[str, Votes | None]:
-        return {}
+    def block(self) -> int:
+        """How many users are ranked at a time."""
+        return int(max(1, CELLS // (self.n_items + 1)))
 
-    def _voted_anew(self, users: Places, k: int, allowed: Allowed) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Every voter ranks what may be shown; they agree by rank alone, for no rankings of just these are kept."""
-        places = torch.from_numpy(users)
-        return self._by_rank([(each, each.user[places]) for each in self.voters.values()], k, allowed)
+    def short(
+        self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], *, anew: bool = False,
+        among: Positions | None = None,
+    ) -> list[Short]:  # fmt: skip
+        """The list of each of b users, at most ks[user] long.
 
-    def of_histories(
-        self, histories: csr_array, k: int, by: str, allowed: Allowed
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """The lists of users who were not there in training, from what they used [b, items].
+        The score of a head is its own; that of a consensus is the importance (Eq. 12) or the re-ranker's score.
 
-        There are no rankings of theirs over time: the consensus is of R alone.
+        hidden: for each user, the positions of items that may not be shown
+        anew:   the voters of a consensus rank again, since the lists that it keeps are without training items; the
+                score is then the mean of R
+        among:  the only items that may be shown to any of the users; every voter ranks all of them
         """
         if self.known(by) in self.heads:
-            factors, vectors = (
-                self.factors(by),
-                torch.from_numpy(self._folding(by, self.factors(by)).vectors(histories)),
+            scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
+            return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
+        if not anew:
+            lists = self._consensus_lists(max(ks, default=0), by)
+            return [self._agreed(user, lists[user], k, by, own) for user, k, own in zip(users, ks, hidden, strict=True)]
+        rows = torch.from_numpy(users)
+        found = self._by_rank(
+            [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among
+        )
+        return [(items[:k], scores[:k]) for (items, scores), k in zip(found, ks, strict=True)]
+
+    def _consensus_lists(self, k: int, by: str) -> NDArray[np.int32]:
+        """[users, shown] the lists of a consensus, if they are k items long."""
+        lists, shown = self.run.best[by].lists, self.run.settings.consensus.shown
+        assert lists is not None
+        if k > shown:
+            raise ConfigError(
+                f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = "
+                f"{min(k, self.n_items)} or more, or choose a head (by), which ranks every item"
             )
-            return self._best_of(_scores(factors, vectors), k, allowed)
+        return lists.cpu().numpy()
+
+    def _agreed(self, user: int, listed: NDArray[np.int32], k: int, by: str, hidden: Positions) -> Short:
+        excluded = set(hidden.tolist())
+        first = listed[: k + len(excluded)].tolist()
+        items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
+        votes = self.votes(by)
+        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
+
+    def of_histories(
+        self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
+        among: Positions | None = None,
+    ) -> list[Short]:  # fmt: skip
+        """The lists of new users, from the positions of the items that each has used.
+
+        They have no rankings over time, so their consensus is by R alone. hidden, among: see `short`
+        """
+        ends = np.cumsum([0, *map(len, histories)])
+        used = np.concatenate([*histories, np.empty(0, np.int64)])
+        matrix = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
+        if self.known(by) in self.heads:
+            factors = self.factors(by)
+            vectors = torch.from_numpy(self._folding(by, factors).vectors(matrix))
+            scores = Factors(vectors, factors.item, factors.bias).scores(torch.arange(len(vectors))).numpy()
+            return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         folded = [
-            (factors, torch.from_numpy(self._folding((CONSENSUS, name), factors).vectors(histories)))
+            (factors, torch.from_numpy(self._folding((CONSENSUS, name), factors).vectors(matrix)))
             for name, factors in self.voters.items()
         ]
-        return self._by_rank(folded, k, allowed)
+        return self._by_rank(folded, k, hidden, among)
 
     def _folding(self, key: Hashable, factors: Factors) -> Folding:
-        if key not in self._foldings:
-            self._foldings[key] = Folding.learn(self.run.data.train, factors.user.numpy(), self.ridge)
-        return self._foldings[key]
-
-    @cached_property
-    def _foldings(self) -> dict[Hashable, Folding]:
-        return {}
+        make = lambda: Folding.learn(self.run.data.train, factors.user.numpy(), self.ridge)  # noqa: E731
+        return self._cached(("folding", key), make)
 
     def _by_rank(
-        self, voters: list[tuple[Factors, Tensor]], k: int, allowed: Allowed
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """R-consensus of heads ranking for user vectors [b, d]: of all candidates, or of their first K of all items.
+        self, voters: list[tuple[Factors, Tensor]], k: int, hidden: Sequence[Positions], among: Positions | None
+    ) -> list[Short]:
+        """R-consensus of heads that rank for user vectors [b, d]: all of `among`, or their first K of all items.
 
-        Fixed voters do not take part: what they would say of these is not kept.
+        Fixed voters take no part, since the run keeps none of their scores.
         """
-        if not len(allowed.blocked):
-            return _filled(torch.empty(0, 0, dtype=torch.int64), torch.empty(0, 0), k)
-        columns = torch.arange(self.n_items) if allowed.candidates is None else torch.from_numpy(allowed.candidates)
-        blocked = torch.from_numpy(allowed.blocked)[:, columns]
+        if not hidden:
+            return []
+        columns = torch.arange(self.n_items) if among is None else torch.from_numpy(among)
+        table = np.zeros((len(hidden), self.n_items), bool)
+        for row, own in zip(table, hidden, strict=True):
+            row[own] = True
+        blocked = torch.from_numpy(table)[:, columns]
         chosen, rankings = self.run.settings.consensus, []
-        kept = len(columns) if allowed.candidates is not None else max(chosen.top_k or len(columns), k)
+        length = len(columns) if among is not None else max(chosen.top_k or len(columns), k)
         for factors, vectors in voters:
-            values, order = _scores(factors, vectors, columns).masked_fill_(blocked, -torch.inf).sort(
-                dim=1, descending=True, stable=True
-            )  # fmt: skip
-            rankings.append(columns[order].masked_fill(values == -torch.inf, NOTHING)[:, :kept])
-        newest = torch.stack(rankings).to(torch.int32)
-        _, items = consensus(
+            scores = vectors @ factors.item[columns].T
+            scores = scores if factors.bias is None else scores + factors.bias[columns]
+            values, order = scores.masked_fill_(blocked, -torch.inf).sort(dim=1, descending=True, stable=True)
+            rankings.append(columns[order].masked_fill(values == -torch.inf, NOTHING)[:, :length])
+        newest = torch.stack(rankings).to(torch.int32)  # [voters, b, K]
+        _, lists = consensus(
             newest, [], self.n_items, min(k, len(columns)), voter_weights=self.voter_weights, top_k=newest.shape[2],
             temperature=chosen.temperature, consistency_temperature=None,
         )  # fmt: skip
-        table = torch.zeros(newest.shape[1], self.n_items + 1, dtype=torch.float64)
+        total = torch.zeros(len(hidden), self.n_items + 1, dtype=torch.float64)
         earned = rank_importance(torch.arange(newest.shape[2]).double(), chosen.temperature).expand(newest.shape[1:])
-        for voter_weight, ranking in zip(self.voter_weights, newest.long(), strict=True):
-            table.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), voter_weight * earned)
-        return _filled(items.long(), table.gather(1, items.long().clamp(min=0)) / len(newest), k)
-
-    def block(self) -> int:
-        """How many users may go through together."""
-        return int(max(1, CELLS // (self.n_items + 1)))
+        for weight, ranking in zip(self.voter_weights, newest.long(), strict=True):
+            total.scatter_add_(1, ranking.where(ranking >= 0, self.n_items), weight * earned)
+        worth = (total / len(newest)).float().numpy()
+        listed = [row[row >= 0] for row in lists.numpy()]
+        return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
 
 
-def _own(factors: Factors) -> Factors:
-    """A copy: some heads' vectors are the model's own parameters, which will change."""
-    user, item, bias = factors.user, factors.item, factors.bias
-    return Factors(user.clone(), item.clone(), None if bias is None else bias.clone()).to("cpu")
+def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:
+    """The k highest of scores [n] that are not hidden, ties by the lower position. Overwrites the scores.
 
-
-def _scores(factors: Factors, vectors: Tensor, columns: Tensor | None = None) -> Tensor:
-    """[b, m] of user vectors [b, d] with all items, or those at `columns` [m]."""
-    item, bias = factors.item, factors.bias
-    if columns is not None:
-        item, bias = item[columns], None if bias is None else bias[columns]
-    product = vectors @ item.T
-    return product if bias is None else product + bias
-
-
-def _filled(items: Tensor, scores: Tensor, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """As arrays of k columns; an empty place has item -1 and score -inf."""
-    wide = torch.full((len(items), k), NOTHING, dtype=torch.int32)
-    figures = torch.full((len(items), k), -torch.inf)
-    wide[:, : items.shape[1]] = items.to(torch.int32)
-    figures[:, : items.shape[1]] = scores.float().masked_fill(items < 0, -torch.inf)
-    return wide.numpy(), figures.numpy()
-
-
-def _highest(scores: NDArray[np.float32], k: int, hidden: Places) -> Short:
-    """The k highest of scores [items] that are not hidden, ties by the lower place. Overwrites the scores.
-
-    Items are dealt into groups. The k-th highest of the groups' maxima is at most the k-th highest score: what is
-    below it is not looked at.
+    Items are dealt into groups. The k-th highest of the groups' maxima is at most the k-th highest score, so lower
+    scores need not be sorted.
     """
     scores[hidden] = -np.inf
     k = min(k, len(scores))
     size = isqrt(len(scores) // k)
     groups = len(scores) // size
     maxima = scores[: groups * size].reshape(size, groups).max(0)
-    places = np.flatnonzero(scores >= np.partition(maxima, groups - k)[groups - k])
-    best = places[np.argsort(-scores[places], kind="stable")[:k]]
+    items = np.flatnonzero(scores >= np.partition(maxima, groups - k)[groups - k])
+    best = items[np.argsort(-scores[items], kind="stable")[:k]]
     best = best[np.isfinite(scores[best])]
     return best, scores[best]
-
-
-def rows_of(matrix: csr_array, users: Places) -> NDArray[np.bool_]:
-    """[b, items] where the users' rows have something."""
-    return np.asarray(matrix[users].toarray() > 0)

@@ -1,84 +1,162 @@
-"""What a run recommends, in the ids of the log that it learned from."""
+"""Recommendations of a run, in the ids of the log that it was trained on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, overload
 
 import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError, DataError, note
-from concf.evaluation.ranking import top_k
-from concf.inference.frames import Frame, Library, as_frame, kind_of, long_table
+from concf.inference.explain import Explanation, explain
+from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, kind_of, long_table
 from concf.inference.lookup import (
-    Histories,
     Id,
-    ItemIds,
     ItemLookup,
-    ItemsByUser,
     UnknownItems,
     UnknownUsers,
-    UserIds,
     as_array,
     is_integer,
     is_one,
     kind_in_words,
-    named,
     positions,
 )
-from concf.inference.ranker import Allowed, Places, Ranker, Short, rows_of
+from concf.inference.ranker import Positions, Ranker, Short, highest
 from concf.runtime.arguments import check_count
 from concf.training.checkpoint import load_run
 from concf.training.run import Run
 
-Block = tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float32]]  # [b] users, [b, k] items and scores
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    from scipy.sparse import csr_array
+
+    from concf.data.ids import Ids
+    from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
+    from concf.inference.lookup import ByUser, Column, Histories, ItemIds, ItemsByUser, UserIds, Users
+
+Block = tuple[NDArray[Any], list[Short]]  # ids of some users, and their lists
+NONE: Positions = np.empty(0, np.int64)
 
 
-@dataclass(frozen=True)
-class Restrictions:
-    """What may be shown. items, exclude: positions for everyone, or by user; None: no such list."""
+class ListOptions(TypedDict, total=False):
+    """Options of `stream`; see `recommend`."""
 
+    by: str | None
     filter_viewed: bool
-    items: Places | dict[Any, Places] | None
-    exclude: Places | dict[Any, Places] | None
+    items: ItemsByUser | None
+    exclude: ItemsByUser | None
+    unknown: UnknownUsers
+    unknown_items: UnknownItems
+
+
+class Options(ListOptions, total=False):
+    """Options of `recommend`."""
+
+    history: Histories | None
+
+
+class Similar(TypedDict, total=False):
+    """Options of `similar_items`."""
+
+    head: str | None
+    unknown_items: UnknownItems
 
 
 class Recommender:
-    """Recommendations by one head or by the consensus; what a user has used in the log is not shown again.
+    """Recommendations of a trained run, by its consensus or by one head.
 
-    frame: the library of the frames that are given back: polars, pandas, arrow, or arrays for (ids, scores)
+        model = concf.Recommender.load("runs/mine")
+        model.recommend(["alice", "bob"], k=5)
+
+    run:   what `concf.train` or `concf.load_run` gives
+    frame: the library of the frames that are returned: polars, pandas or arrow; or arrays, for (ids, scores)
     """
 
+    frame: Library = "polars"
+    _ranker: Ranker | None = None
+
     def __init__(self, run: Run, frame: Library = "polars") -> None:
-        self.run, self.frame, self.ranker = run, frame, Ranker(run)
-        self.user_ids, self.item_ids = run.data.interactions.user_ids, run.data.interactions.item_ids
+        self._ranker, self.frame = Ranker(run), frame
 
     @classmethod
-    def load(cls, folder: str | Path, data: str | Path | None = None, frame: Library = "polars") -> Recommender:
-        """Of the run in a folder. data: where its data set is, if it has moved."""
+    def load(cls, folder: str | Path, data: str | Path | None = None, frame: Library = "polars") -> Self:
+        """The model in the folder of a run (`concf train`, `ConCF.save`, or `fit` and `train` with `out`).
+
+        data: the folder of its data set, if that has moved. frame: see the class
+        """
         return cls(load_run(folder, data), frame)
 
-    @cached_property
-    def viewed(self) -> Any:
-        """[users, items] everything in the log, what was held out too."""
-        return self.run.data.interactions.matrix()
+    @property
+    def ranker(self) -> Ranker:
+        """Ranks positions of users and items."""
+        if self._ranker is None:
+            raise ConfigError("nothing was learned yet: call fit(data) first, or ConCF.load(folder)")
+        return self._ranker
+
+    @property
+    def run(self) -> Run:
+        """The run: settings, history, data, and each head and consensus at its best epoch."""
+        return self.ranker.run
+
+    @property
+    def user_ids(self) -> Ids:
+        """The users of the log; `user_ids.values` is an array in the order of `user_factors`."""
+        return self.run.data.interactions.user_ids
+
+    @property
+    def item_ids(self) -> Ids:
+        """The items of the log; `item_ids.values` is an array in the order of `item_factors`."""
+        return self.run.data.interactions.item_ids
+
+    @property
+    def viewed(self) -> csr_array:
+        """[users, items] everything in the log, including held-out items."""
+        return self.ranker.viewed
 
     @property
     def default(self) -> str:
-        """The consensus, or the one head there is."""
+        """What recommends if `by` is not given: the consensus, or the only head."""
         return CONSENSUS if CONSENSUS in self.ranker.names else self.run.best_head()
 
+    @overload
+    def recommend(
+        self, users: Users = None, k: int = 10, *, frame: None = None, **options: Unpack[Options]
+    ) -> Frame: ...
+    @overload
+    def recommend(
+        self, users: Users = None, k: int = 10, *, frame: Polars, **options: Unpack[Options]
+    ) -> pl.DataFrame: ...
+    @overload
+    def recommend(
+        self, users: Users = None, k: int = 10, *, frame: Pandas, **options: Unpack[Options]
+    ) -> pd.DataFrame: ...
+    @overload
+    def recommend(self, users: Users = None, k: int = 10, *, frame: Arrow, **options: Unpack[Options]) -> pa.Table: ...
+    @overload
+    def recommend(  # type: ignore[overload-overlap]  # text is iterable too
+        self, users: Id, k: int = 10, *, history: ItemIds | None = None, frame: Arrays, **options: Unpack[ListOptions]
+    ) -> OneList: ...
+    @overload
+    def recommend(
+        self, users: Column | None = None, k: int = 10, *, frame: Arrays, **options: Unpack[ListOptions]
+    ) -> ManyLists: ...
+    @overload
+    def recommend(  # type: ignore[overload-overlap]  # a mapping is iterable too
+        self, users: None = None, k: int = 10, *, history: ByUser, frame: Arrays, **options: Unpack[ListOptions]
+    ) -> ManyLists: ...
+    @overload
+    def recommend(
+        self, users: None = None, k: int = 10, *, history: ItemIds, frame: Arrays, **options: Unpack[ListOptions]
+    ) -> OneList: ...
     def recommend(
         self,
-        users: UserIds | None = None,
+        users: Users = None,
         k: int = 10,
         *,
         by: str | None = None,
@@ -89,188 +167,179 @@ class Recommender:
         unknown_items: UnknownItems = "ignore",
         history: Histories | None = None,
         frame: Library | None = None,
-    ) -> Frame:
-        """The best k items of each user: a frame `user_id, item_id, score, rank` (from 1), or (ids, scores) arrays.
+    ) -> Frame | ManyLists | OneList:
+        """The best k items of each user, best first.
 
-        users:   an id, several, or None for everyone
-        by:      consensus, R-consensus or a head; if not said, the consensus
-        filter_viewed: leave out what the user has used; if not, a consensus is by rank alone, since the lists that are
-                 kept leave it out
-        items:   only these may be shown, for everyone or by user; every head ranks all of them
-        exclude: these may not be shown, for everyone or by user
-        unknown: what becomes of a user whom the log does not have: an error, or what is used most
-        unknown_items: what becomes of items of `items`, `exclude` and `history` that the log does not have, or that a
-                 filter left out: they are left out, with a warning that names some, or are an error
-        history: what a new user has used: items, or a mapping of names to items for several. A user of the log has
-                 used these *too*. Such users are folded in (see `concf.inference.fold_in`); a consensus of theirs is by
-                 rank alone, since no head has ranked for them over time. With no known item it is the average user's
+            model.recommend("alice")
+            model.recommend(["alice", "bob"], k=5, exclude=["sold out"])
+            model.recommend(history=["a", "c"])
+
+        Returns a frame `user_id, item_id, score, rank` (from 1) in the library of the log that was fitted, or with
+        frame="arrays" (ids, scores): [users, k] each, or [k] for a single user; where a list is shorter, ids are -1
+        (text: None) and scores -inf.
+
+        users:   an id, several (a list, an array, a column of a frame), or None for everyone
+        k:       the length of the lists, 1 or more
+        by:      "consensus" (the default), "R-consensus", or the name of a head
+        filter_viewed: leave out what the user has used, including held-out items. If False, the voters of a consensus
+                 rank again and agree by rank alone, since the lists that it keeps are without training items
+        items:   only these may be recommended: to everyone, or as a mapping of users to items
+        exclude: these may not be recommended: to anyone, or as a mapping
+        unknown: users whom the log does not have: "raise" an error, or recommend what is most "popular"
+        unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
+                 "ignore" them with a `ConcfWarning`, or raise an "error"
+        history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
+                 they are added. The users are folded in (`concf.inference.fold_in`), and their consensus is by rank
+                 alone. Without any known item the list is that of the average user
+        frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
-        asked, blocks = self._answer(users, k, by, filter_viewed, items, exclude, unknown, unknown_items, history)
-        found = list(blocks)
+        k = check_count("k", k)
+        names, blocks = self._blocks(
+            users, k, history, by=by, filter_viewed=filter_viewed, items=items, exclude=exclude, unknown=unknown,
+            unknown_items=unknown_items,
+        )  # fmt: skip
+        lists = [each for _, block in blocks for each in block]
         if (frame or self.frame) == "arrays":
-            _, places, scores = (np.concatenate(parts) for parts in zip(*found, strict=True))
-            ids = named(self.item_ids, places)
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
-            return (ids[0], scores[0]) if single else (ids, scores)
-        kind = self._kind(asked)
-        tables = [long_table(*block, self.item_ids, kind) for block in found]
-        return as_frame(pa.concat_tables(tables), frame or self.frame)
+            return _arrays(lists, k, self.item_ids, single)
+        return as_frame(long_table(names, lists, self.item_ids, self._kind(names)), frame or self.frame)
 
-    def stream(
-        self,
-        users: UserIds | None = None,
-        k: int = 10,
-        *,
-        by: str | None = None,
-        filter_viewed: bool = True,
-        items: ItemsByUser | None = None,
-        exclude: ItemsByUser | None = None,
-        unknown: UnknownUsers = "raise",
-        unknown_items: UnknownItems = "ignore",
-    ) -> Iterator[pa.Table]:
-        """The same as Arrow tables of some thousand users each, however many there are.
+    def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
+        """The lists of `recommend` as Arrow tables of some thousand users each, in bounded memory.
 
-        What is wrong or to be noted is said at once, before the first table is asked for.
+        Errors and warnings come at once, before the first table. options: see `recommend`
         """
-        asked, blocks = self._answer(users, k, by, filter_viewed, items, exclude, unknown, unknown_items)
-        kind = self._kind(asked)
-        return (long_table(*block, self.item_ids, kind) for block in blocks)
+        names, blocks = self._blocks(users, check_count("k", k), None, **options)
+        kind = self._kind(names)
+        return (long_table(some, lists, self.item_ids, kind) for some, lists in blocks)
 
-    def short(self, users: Places, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
-        """(items, scores) of a few users of the log at once: what `recommend` gives, as positions, without frames."""
-        if not filter_viewed and by not in self.ranker.heads:
-            places, scores = self.ranker.lists(
-                users, max(ks), by, self._allowed(users, users, Restrictions(False, None, None))
-            )
-            rows = ((row[:k] >= 0, row[:k], figures[:k]) for row, figures, k in zip(places, scores, ks, strict=True))
-            return [(items[there], figures[there]) for there, items, figures in rows]
-        begins, items = self.viewed.indptr, self.viewed.indices
-        end = begins[1:] if filter_viewed else begins
-        return self.ranker.short(users, ks, by, [items[begins[user] : end[user]] for user in users.tolist()])
+    def short(self, users: Positions, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
+        """The lists of a few users of the log as (item positions, scores), without ids and frames."""
+        hidden = [self._viewed(user) if filter_viewed else NONE for user in users.tolist()]
+        return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
-    def _answer(
-        self, users: UserIds | None, k: int, by: str | None, filter_viewed: bool, items: ItemsByUser | None,
-        exclude: ItemsByUser | None, unknown: UnknownUsers, unknown_items: UnknownItems,
-        history: Histories | None = None,
+    def _blocks(
+        self, users: Users, k: int, history: Histories | None, *, by: str | None = None,
+        filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
+        unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore",
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
-        """The users who are asked for, and their lists block by block; everything is checked before the first."""
-        k, by = check_count("k", k), self.ranker.known(self.default if by is None else by)
+        """The ids of the users, and their lists block by block; all arguments are checked before the first."""
+        by = self.ranker.known(self.default if by is None else by)
         if unknown not in ("raise", "popular"):
             raise ConfigError(f"unknown = {unknown!r}: choose raise or popular")
         lookup = ItemLookup(self.item_ids, unknown_items)
-        histories = None if history is None else self._histories(users, history, lookup)
-        asked = self._asked(users) if histories is None else self._asked(list(histories))
-        restrictions = Restrictions(
-            filter_viewed, lookup.by_user(asked, items, "items"), lookup.by_user(asked, exclude, "exclude")
-        )
-        if histories is None:
-            blocks = self._blocks(asked, self._places(asked, unknown), k, by, restrictions)
-        else:
-            blocks = self._folded(asked, list(histories.values()), k, by, restrictions)
+        used = None if history is None else self._histories(users, history, lookup)
+        given = users if used is None else list(used)
+        names = self.user_ids.values if given is None else as_array(given)
+        rows = self._rows(names, unknown) if used is None else NONE
+        allow, deny = lookup.by_user(names, items, "items"), lookup.by_user(names, exclude, "exclude")
         lookup.report()
-        if not len(asked):
+        if not len(names):
             note("no users were asked for: there is nothing to recommend")
-        return asked, blocks
+        histories = None if used is None else list(used.values())
 
-    def _blocks(
-        self, asked: NDArray[Any], places: Places, k: int, by: str, restrictions: Restrictions
-    ) -> Iterator[Block]:
-        for begin in range(0, max(len(asked), 1), self.ranker.block()):
-            users, here = asked[begin : begin + self.ranker.block()], places[begin : begin + self.ranker.block()]
-            allowed = self._allowed(users, here, restrictions)
-            found = self.ranker.lists(np.maximum(here, 0), k, by, allowed)
-            strangers = here < 0
-            if strangers.any():
-                popular = self._popular(allowed.blocked[strangers], k)
-                for mine, theirs in zip(found, popular, strict=True):
-                    mine[strangers] = theirs
-            yield users, *found
+        def blocks() -> Iterator[Block]:
+            size = self.ranker.block()
+            for part in (slice(begin, begin + size) for begin in range(0, max(len(names), 1), size)):
+                some = names[part]
+                seen = [self._viewed(row) for row in rows[part].tolist()] if histories is None else histories[part]
+                seen = seen if filter_viewed else [NONE] * len(some)
+                hidden, among = self._hidden(some.tolist(), seen, allow, deny)
+                if histories is not None:
+                    yield some, self.ranker.of_histories(histories[part], k, by, hidden, among)
+                    continue
+                anew, strangers = not filter_viewed or allow is not None, np.flatnonzero(rows[part] < 0)
+                lists = self.ranker.short(rows[part].clip(min=0), [k] * len(some), by, hidden, anew=anew, among=among)
+                for row in strangers:
+                    lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
+                yield some, lists
 
-    def _histories(self, users: UserIds | None, history: Histories, lookup: ItemLookup) -> dict[Any, Places]:
-        """Name -> the positions of what it used, with what the log has of it."""
+        return names, blocks()
+
+    def _histories(self, users: Users, history: Histories, lookup: ItemLookup) -> dict[Any, Positions]:
+        """Name -> the positions of the items that were used, according to the history and to the log."""
         if isinstance(history, Mapping):
             if users is not None:
                 raise ConfigError("a mapping of histories names its users itself; leave `users` out")
-            several = {name: as_array(used) for name, used in history.items()}
+            several = {name: as_array(items) for name, items in history.items()}
         elif users is not None and not is_one(users):
             raise ConfigError("a history is one user's; for several give a mapping of users to histories")
         else:
             several = {users: as_array(history)}
-        places = positions(self.user_ids, as_array(list(several))).tolist()
-        logged = [self.viewed[[place]].indices if place >= 0 else () for place in places]
-        found = {
-            name: np.union1d(lookup.known(used, "history"), before).astype(np.int64)
-            for (name, used), before in zip(several.items(), logged, strict=True)
+        rows = positions(self.user_ids, as_array(list(several))).tolist()
+        used = {
+            name: np.union1d(lookup.known(items, "history"), self._viewed(row)).astype(np.int64)
+            for (name, items), row in zip(several.items(), rows, strict=True)
         }
-        emptied = sum(len(used) > 0 and not len(found[name]) for name, used in several.items())
+        emptied = sum(len(items) > 0 and not len(used[name]) for name, items in several.items())
         if emptied:
-            note(f"history: {emptied} of {len(found)} have no known item, and get the list of the average user")
-        return found
+            note(f"history: {emptied} of {len(used)} have no known item, and get the list of the average user")
+        return used
 
-    def _folded(
-        self, asked: NDArray[Any], used: list[Places], k: int, by: str, restrictions: Restrictions
-    ) -> Iterator[Block]:
-        for begin in range(0, max(len(used), 1), self.ranker.block()):
-            users, here = asked[begin : begin + self.ranker.block()], used[begin : begin + self.ranker.block()]
-            ends = np.cumsum([0, *map(len, here)])
-            row = np.concatenate(here) if here else np.empty(0, np.int64)
-            matrix = csr_array((np.ones(len(row), np.float32), row, ends), shape=(len(here), len(self.item_ids)))
-            allowed = self._allowed(users, np.full(len(here), -1), restrictions)
-            if restrictions.filter_viewed:
-                allowed.blocked[:] |= rows_of(matrix, np.arange(len(here)))
-            yield users, *self.ranker.of_histories(matrix, k, by, allowed)
-
-    def _asked(self, users: UserIds | None) -> NDArray[Any]:
-        return self.user_ids.values if users is None else as_array(users)
-
-    def _kind(self, asked: NDArray[Any]) -> pa.DataType:
-        """The type of a column of the asked ids; strangers among them may have another than the log's."""
-        given = [] if asked is self.user_ids.values else [each for each in asked.tolist() if each is not None]
+    def _kind(self, names: NDArray[Any]) -> pa.DataType:
+        """The type of a column of the users' ids; unknown users may have ids of another type than the log's."""
+        given = [] if names is self.user_ids.values else [each for each in names.tolist() if each is not None]
         if not given:
             return kind_of(self.user_ids)
-        for fits, kind in ((is_integer, pa.int64()), (lambda each: isinstance(each, str), pa.string())):
-            if all(map(fits, given)):
-                return kind
+        if all(map(is_integer, given)):
+            return pa.int64()
+        if all(isinstance(each, str) for each in given):
+            return pa.string()
         raise DataError("users: expected integers of 64 bits or text, and the same for all of them")
 
-    def _places(self, asked: NDArray[Any], unknown: UnknownUsers = "raise") -> Places:
-        if asked is self.user_ids.values:
-            return np.arange(len(asked))
-        places = positions(self.user_ids, asked)
-        if unknown == "raise" and (places < 0).any():
-            stranger = asked[places < 0][0]
+    def _rows(self, names: NDArray[Any], unknown: UnknownUsers = "raise") -> Positions:
+        """[n] the position of each user, -1 for an unknown one."""
+        if names is self.user_ids.values:
+            return np.arange(len(names))
+        rows = positions(self.user_ids, names)
+        if unknown == "raise" and (rows < 0).any():
             raise DataError(
-                f"no user is called {stranger!r} in the log (its ids are {kind_in_words(self.user_ids)}). "
-                "Ask for unknown='popular' (--popular on the command line) to give strangers what is used most"
+                f"no user is called {names[rows < 0][0]!r} in the log (its ids are {kind_in_words(self.user_ids)}). "
+                "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
             )
-        return places
+        return rows
 
-    def _allowed(self, users: NDArray[Any], places: Places, restrictions: Restrictions) -> Allowed:
-        blocked = np.zeros((len(users), len(self.item_ids)), bool)
-        known = places >= 0
-        if restrictions.filter_viewed and known.any():
-            blocked[known] = rows_of(self.viewed, places[known])
-        for row, denied in _by_row(users, restrictions.exclude):
-            blocked[row, denied] = True
-        if restrictions.items is None:
-            return Allowed(blocked, viewed=not restrictions.filter_viewed)
-        permitted = np.zeros_like(blocked)
-        for row, few in _by_row(users, restrictions.items):
-            permitted[row, few] = True
-        return Allowed(blocked | ~permitted, np.flatnonzero(permitted.any(0)), viewed=not restrictions.filter_viewed)
+    def _viewed(self, row: int) -> Positions:
+        """The positions of the items that a user has used; none for an unknown user (-1)."""
+        ends = self.viewed.indptr
+        used: Positions = self.viewed.indices[ends[row] : ends[row + 1]] if row >= 0 else NONE
+        return used
 
-    def _popular(self, blocked: NDArray[np.bool_], k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """For strangers: what most users have used, ties by position; the score is their number."""
-        counts = torch.from_numpy(np.bincount(self.viewed.indices, minlength=len(self.item_ids)).astype(np.float32))
-        scores = counts.expand(len(blocked), -1).masked_fill(torch.from_numpy(blocked), -torch.inf)
-        values, places = top_k(scores, min(k, scores.shape[1]))
-        items = places.masked_fill(values == -torch.inf, -1)
-        short = k - items.shape[1]
-        return (
-            np.pad(items.numpy().astype(np.int32), ((0, 0), (0, short)), constant_values=-1),
-            np.pad(values.numpy(), ((0, 0), (0, short)), constant_values=-np.inf),
-        )
+    def _hidden(
+        self, names: list[Any], seen: list[Positions], allow: Positions | dict[Any, Positions] | None,
+        deny: Positions | dict[Any, Positions] | None,
+    ) -> tuple[list[Positions], Positions | None]:  # fmt: skip
+        """For each user the items that may not be shown; and of all of them the items that may, if there is a list."""
+        hidden = [np.concatenate([own, _of(deny, name)]) for own, name in zip(seen, names, strict=True)]
+        if allow is None:
+            return hidden, None
+        allowed = np.zeros(len(self.item_ids), bool)
+        for row, name in enumerate(names):
+            mask = np.ones(len(self.item_ids), bool)
+            mask[_of(allow, name)] = False
+            allowed |= ~mask
+            mask[hidden[row]] = True
+            hidden[row] = np.flatnonzero(mask)
+        return hidden, np.flatnonzero(allowed)
 
+    @overload
+    def similar_items(
+        self, items: ItemIds, k: int = 10, *, frame: None = None, **options: Unpack[Similar]
+    ) -> Frame: ...
+    @overload
+    def similar_items(
+        self, items: ItemIds, k: int = 10, *, frame: Polars, **options: Unpack[Similar]
+    ) -> pl.DataFrame: ...
+    @overload
+    def similar_items(
+        self, items: ItemIds, k: int = 10, *, frame: Pandas, **options: Unpack[Similar]
+    ) -> pd.DataFrame: ...
+    @overload
+    def similar_items(self, items: ItemIds, k: int = 10, *, frame: Arrow, **options: Unpack[Similar]) -> pa.Table: ...
+    @overload
+    def similar_items(self, items: Id, k: int = 10, *, frame: Arrays, **options: Unpack[Similar]) -> OneList: ...  # type: ignore[overload-overlap]
+    @overload
+    def similar_items(self, items: Column, k: int = 10, *, frame: Arrays, **options: Unpack[Similar]) -> ManyLists: ...
     def similar_items(
         self,
         items: ItemIds,
@@ -279,45 +348,63 @@ class Recommender:
         head: str | None = None,
         unknown_items: UnknownItems = "ignore",
         frame: Library | None = None,
-    ) -> Frame:
+    ) -> Frame | ManyLists | OneList:
         """The k items nearest to each by the cosine of a head's vectors: `item_id, similar_id, score, rank`.
 
         items: an id, or several
-        head:  whose vectors; if not said, the best head's
-        unknown_items: what becomes of items among several that the log does not have: they have no rows (with arrays
-               empty places), with a warning, or are an error. A single one is an error anyway
+        k:     the length of the lists, 1 or more
+        head:  whose vectors; None: those of the best head
+        unknown_items: items among several that the log does not have: "ignore" them with a `ConcfWarning` (with
+               frame="arrays" their lists are empty), or raise an "error". A single unknown item is an error
+        frame: polars, pandas, arrow or arrays; None: the library of the log
         """
         lookup = ItemLookup(self.item_ids, "error" if is_one(items) else unknown_items)
-        places = lookup.places(items, "items")
+        rows = lookup.positions(items, "items")
         lookup.report()
-        return self._similar("item", places, k, head, frame, is_one(items))
+        return self._similar("item", rows, k, head, frame or self.frame, is_one(items))
 
+    @overload
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: None = None) -> Frame: ...
+    @overload
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Polars) -> pl.DataFrame: ...
+    @overload
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Pandas) -> pd.DataFrame: ...
+    @overload
+    def similar_users(self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Arrow) -> pa.Table: ...
+    @overload
+    def similar_users(self, users: Id, k: int = 10, *, head: str | None = None, frame: Arrays) -> OneList: ...  # type: ignore[overload-overlap]
+    @overload
+    def similar_users(self, users: Column, k: int = 10, *, head: str | None = None, frame: Arrays) -> ManyLists: ...
     def similar_users(
         self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Library | None = None
-    ) -> Frame:
-        """The k users nearest to each by the cosine of a head's vectors: `user_id, similar_id, score, rank`."""
-        return self._similar("user", self._places(as_array(users)), k, head, frame, is_one(users))
+    ) -> Frame | ManyLists | OneList:
+        """The k users nearest to each by the cosine of a head's vectors: `user_id, similar_id, score, rank`.
+
+        users: an id of the log, or several
+        k:     the length of the lists, 1 or more
+        head:  whose vectors; None: those of the best head
+        frame: polars, pandas, arrow or arrays; None: the library of the log
+        """
+        return self._similar("user", self._rows(as_array(users)), k, head, frame or self.frame, is_one(users))
 
     def _similar(
-        self, side: str, places: Places, k: int, head: str | None, frame: Library | None, single: bool
-    ) -> Frame:
-        """places: -1 for one that has nothing similar."""
-        if not len(places):
+        self, side: Literal["user", "item"], rows: Positions, k: int, head: str | None, frame: Library, single: bool
+    ) -> Frame | ManyLists | OneList:
+        """rows: positions of users or items, -1 for an unknown one."""
+        if not len(rows):
             note(f"no {side}s were asked for: there is nothing to compare")
         ids = self.item_ids if side == "item" else self.user_ids
-        k, known = min(check_count("k", k), len(ids) - 1), np.flatnonzero(places >= 0)
-        here = torch.from_numpy(places[known])
+        k = min(check_count("k", k), len(ids) - 1)
         vectors = torch.nn.functional.normalize(getattr(self.ranker.factors(self._head(head)), side), dim=1)
-        products = vectors[here] @ vectors.T
-        products[torch.arange(len(here)), here] = -torch.inf
-        values, found = top_k(products, k)
-        nearest, scores = np.full((len(places), k), -1, np.int32), np.full((len(places), k), -np.inf, np.float32)
-        nearest[known], scores[known] = found.numpy(), values.numpy()
-        if (frame or self.frame) == "arrays":
-            listed = named(ids, nearest)
-            return (listed[0], scores[0]) if single else (listed, scores)
-        table = long_table(ids.values[places], nearest, scores, ids, kind_of(ids))
-        return as_frame(table.rename_columns([f"{side}_id", "similar_id", "score", "rank"]), frame or self.frame)
+        cosines = (vectors[rows.clip(min=0)] @ vectors.T).numpy()
+        lists = [
+            highest(cosine, max(k, 1), np.array([row])) if row >= 0 else (NONE, NONE.astype(np.float32))
+            for cosine, row in zip(cosines, rows, strict=True)
+        ]
+        if frame == "arrays":
+            return _arrays(lists, k, ids, single)
+        columns = (f"{side}_id", "similar_id", "score", "rank")
+        return as_frame(long_table(ids.values[rows], lists, ids, kind_of(ids), columns), frame)
 
     def _head(self, head: str | None) -> str:
         if head is not None and head not in self.ranker.heads:
@@ -325,59 +412,33 @@ class Recommender:
         return head or self.run.best_head()
 
     def user_factors(self, head: str | None = None) -> NDArray[np.float32]:
-        """[users, d + 1] vectors whose inner product with the items' is the head's score; of the best head, if none."""
-        vectors = self.ranker.factors(self._head(head)).user.numpy()
-        return np.concatenate([vectors, np.ones((len(vectors), 1), np.float32)], 1)
+        """[users, d + 1] vectors whose inner product with the items' is the head's score; None: of the best head."""
+        return self.ranker.vectors(self._head(head))[0]
 
     def item_factors(self, head: str | None = None) -> NDArray[np.float32]:
-        """[items, d + 1] the items' vectors, their bias last."""
-        factors = self.ranker.factors(self._head(head))
-        bias = torch.zeros(len(factors.item)) if factors.bias is None else factors.bias
-        return np.concatenate([factors.item.numpy(), bias[:, None].numpy()], 1)
+        """[items, d + 1] the items' vectors, their bias last; None: of the best head."""
+        return self.ranker.vectors(self._head(head))[1]
 
-    def explain(self, user: Id, item: Id) -> dict[str, Any]:
-        """Why an item stands where it stands for a user, at the epoch of the consensus' best.
+    def explain(self, user: Id, item: Id) -> Explanation:
+        """Why an item has its rank in a user's consensus list, at the best epoch of the consensus.
 
-        heads: of each head and fixed voter that votes its rank of the item (from 1, training items left out; of a fixed
-        voter only among its first K), R (Eq. 10), its consistency C (Eq. 11), and its vote, their sum times its voter
-        weight; 0 outside its first K places. importance: the mean of the votes (Eq. 12). re-ranked: the score that a
-        re-ranker gives it, which then makes the list's order (what stands below the places that are re-ranked: 1 less
-        each); None without one, and where the list does not have the item.
+            model.explain("alice", "a")["heads"]  # the rank, R, C, vote and score of each head
+
+        Returns a dictionary: user, item, rank, importance (Eq. 12), reranked, used_in_training, heads; see
+        `concf.inference.explain.Explanation`.
         """
-        best = self.run.best.get(CONSENSUS)
-        if best is None:
-            raise ConfigError("a run of one head has no consensus to explain")
-        votes = self.ranker.votes(CONSENSUS)
-        if votes is None:
-            raise DataError("this run kept no votes; train it again with this version to explain its consensus")
-        (place,), (wanted,) = self._places(as_array(user)), ItemLookup(self.item_ids, "error").known(item, "item")
-        seen = rows_of(self.run.data.train, np.array([place]))[0]
-        heads = votes.cast(int(place), int(wanted))
-        for each in heads:
-            factors = self.ranker.voters.get(each["head"])
-            own = None if factors is None else factors.scores(torch.tensor([place]))[0]
-            each["score"] = None if own is None else float(own[wanted])
-            if own is not None and each["rank"] is None:
-                scores = own.masked_fill(torch.from_numpy(seen), -torch.inf)
-                ahead = (scores > scores[wanted]) | ((scores == scores[wanted]) & (torch.arange(len(scores)) < wanted))
-                each["rank"] = int(ahead.sum())
-            each["rank"] = None if seen[wanted] or each["rank"] is None else each["rank"] + 1
-        worth = votes.worth(int(place), np.array([wanted], np.int32))[0]
-        listed = [] if best.lists is None else best.lists[int(place)].tolist()
-        return {
-            "user": user,
-            "item": item,
-            "rank": listed.index(wanted) + 1 if wanted in listed else None,
-            "importance": sum(each["vote"] for each in heads) / len(heads),
-            "reranked": None if votes.reranked is None or worth == -np.inf else float(worth),
-            "used_in_training": bool(seen[wanted]),
-            "heads": heads,
-        }
+        row = int(self._rows(as_array(user))[0])
+        index = int(ItemLookup(self.item_ids, "error").positions(item, "item")[0])
+        return explain(self.ranker, row, index, user, item)
 
 
-def _by_row(users: NDArray[Any], listed: Places | dict[Any, Places] | None) -> Iterator[tuple[Any, Places]]:
-    """(row or all rows, item positions) of an allow or deny list."""
-    if isinstance(listed, dict):
-        yield from ((row, listed[user]) for row, user in enumerate(users.tolist()) if user in listed)
-    elif listed is not None:
-        yield slice(None), listed
+def _of(items: Positions | dict[Any, Positions] | None, user: Any) -> Positions:
+    """The items of a list for everyone, or of a user's own."""
+    if items is None:
+        return NONE
+    return items.get(user, NONE) if isinstance(items, dict) else items
+
+
+def _arrays(lists: list[Short], k: int, ids: Ids, single: bool) -> ManyLists | OneList:
+    names, scores = as_arrays(lists, k, ids)
+    return (names[0], scores[0]) if single else (names, scores)

@@ -1,4 +1,4 @@
-"""What items are called, from a catalogue file of the user's."""
+"""Titles of items, from the user's own file."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SUFFIXES = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A file with a row an item. item, title: its columns; found by their usual names, if not said."""
+    """A file with a row for each item. item, title: its columns; None: found by their usual names."""
 
     path: Path
     item: str | None = None
     title: str | None = None
 
     def titles(self, ids: Ids) -> dict[Any, str]:
-        """Item id -> title, of the items of the log. The first of several counts, an empty one does not."""
+        """Item id -> title, for items of the log. Of several titles the first counts; empty ones do not."""
         return self.read(ids)[0]
 
     def read(self, ids: Ids) -> tuple[dict[Any, str], str]:
-        """The titles, and how many there are, in words."""
+        """The titles, and a sentence that says how many there are."""
         import polars as pl
 
         frame = self._read()
@@ -69,20 +69,20 @@ class Catalogue:
             raise DataError(f"{path}: cannot be read ({_first_line(error)})") from None
         raise DataError(f"{path}: choose a .csv, .tsv, .parquet or .jsonl file of items and titles")
 
-    def _column(self, frame: pl.DataFrame, named: str | None, usual: tuple[str, ...], role: str) -> str:
+    def _column(self, frame: pl.DataFrame, chosen: str | None, usual: tuple[str, ...], role: str) -> str:
         columns = frame.columns
-        if named is not None:
-            if named not in columns:
-                raise DataError(f"{self.path}: no column {named!r} for the {role}; the columns are {columns}")
-            return named
+        if chosen is not None:
+            if chosen not in columns:
+                raise DataError(f"{self.path}: no column {chosen!r} for the {role}; the columns are {columns}")
+            return chosen
         lowered = {name.lower(): name for name in reversed(columns)}
-        found = [lowered[name] for name in usual if name in lowered]
-        if not found:
-            raise DataError(
-                f"{self.path}: no column for the {role} among {columns}. Name it with --catalogue-{role} "
-                f"(usual names: {', '.join(usual)})"
-            )
-        return found[0]
+        for name in usual:
+            if name in lowered:
+                return lowered[name]
+        raise DataError(
+            f"{self.path}: no column for the {role} among {columns}. Name it with --catalogue-{role} "
+            f"(usual names: {', '.join(usual)})"
+        )
 
 
 def _first_line(error: Exception) -> str:

@@ -2,88 +2,87 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS
 from concf.training.run import Run
 
 
-class Votes:
-    """Which items each voter named, at which place, how consistently, and how much its voter weight counts.
+class Vote(TypedDict):
+    """How one voter ranked an item for a user.
 
-    names:      the voters: heads, then fixed voters
-    items:      [voters, users, K], best first, -1 at an empty place
-    earned:     [K] R (Eq. 10)
-    consistency: [voters, users, K] C (Eq. 11); 0 for the R-consensus
-    voter_weights:     [voters], 1 on average
-    reranked:     the lists [users, L] and what a re-ranker gives each of their places, if there is one: the lists'
-    order
+    head:  the voter: a head, or a fixed voter
+    rank:  from 1, training items left out; None for a training item, and outside a fixed voter's first K
+    R, C:  importance of the rank (Eq. 10) and consistency (Eq. 11); 0 outside the first K
+    vote:  (R + C) times the voter's weight
+    score: the head's own score of the item; None for a fixed voter
+    """
+
+    head: str
+    rank: int | None
+    R: float
+    C: float
+    vote: float
+    score: float | None
+
+
+class Votes:
+    """The first K items of each voter, how consistently it ranked them, and the voter's weight.
+
+    names:         the voters: heads, then fixed voters
+    items:         [voters, users, K] positions, best first, -1 where a list is shorter
+    earned:        [K] R (Eq. 10)
+    consistency:   [voters, users, K] C (Eq. 11); 0 for the R-consensus
+    voter_weights: [voters], 1 on average
+    reranked:      [users, L] the consensus lists and the re-ranker's scores, if there is a re-ranker
     """
 
     def __init__(self, run: Run, by: str) -> None:
         votes, chosen = run.best[by].votes, run.settings.consensus
         everyone = [*run.model.names, *chosen.fixed_names]
-        voting = [place for place, name in enumerate(everyone) if name not in chosen.non_voting]
-        here = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
-        items = votes["items"][here].cpu()
-        consistency = votes["consistency"][here].cpu() if by == CONSENSUS else torch.zeros(1).expand(items.shape)
-        voter_weights = (
-            votes["voter_weights"].cpu()[voting].numpy() if "voter_weights" in votes else np.ones(len(voting))
-        )
-        self.names = [everyone[place] for place in voting]
+        voting = [row for row, name in enumerate(everyone) if name not in chosen.non_voting]
+        rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
+        items = votes["items"][rows].cpu()
+        consistency = votes["consistency"][rows].cpu() if by == CONSENSUS else torch.zeros(1).expand(items.shape)
+        weights = votes["voter_weights"].cpu()[voting].numpy() if "voter_weights" in votes else np.ones(len(voting))
+        earned = rank_importance(torch.arange(items.shape[2]).double(), chosen.temperature)
+        self.names = [everyone[row] for row in voting]
         self.items: NDArray[np.int32] = items.numpy()
-        self.earned: NDArray[np.float64] = rank_importance(
-            torch.arange(items.shape[2]).double(), chosen.temperature
-        ).numpy()
+        self.earned: NDArray[np.float64] = earned.numpy()
         self.consistency: NDArray[np.float32] = consistency.numpy()
-        self.voter_weights: NDArray[np.float64] = voter_weights / voter_weights.mean()
+        self.voter_weights: NDArray[np.float64] = weights / weights.mean()
         self.reranked: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
         lists = run.best[by].lists
         if "reranked" in votes and lists is not None:
             self.reranked = lists.cpu().numpy(), votes["reranked"].cpu().numpy()
 
     def worth(self, user: int, items: NDArray[np.int32]) -> NDArray[np.float32]:
-        """[k] I (Eq. 12) of items [k] to one user: the mean of the votes, or the re-ranker's score (-inf: none)."""
+        """[k] the score of items [k] for a user: the mean vote, I (Eq. 12), or the re-ranker's score (-inf: none)."""
         if self.reranked is not None:
-            listed, given = (each[user] for each in self.reranked)
-            here = listed == items[:, None]
-            return np.where(here.any(1), given[here.argmax(1)], -np.inf).astype(np.float32)
-        named = self.items[:, user]  # [voters, K]
-        cast = self.voter_weights[:, None] * (self.earned + self.consistency[:, user])
-        item, vote = np.divmod(np.flatnonzero(named == items[:, None, None]), named.size)
-        total = np.bincount(item, cast.ravel()[vote], minlength=len(items))
-        return np.asarray(total / len(named), np.float32)
+            listed, scores = (each[user] for each in self.reranked)
+            same = listed == items[:, None]
+            return np.where(same.any(1), scores[same.argmax(1)], -np.inf).astype(np.float32)
+        listed = self.items[:, user]  # [voters, K]
+        votes = self.voter_weights[:, None] * (self.earned + self.consistency[:, user])
+        item, vote = np.divmod(np.flatnonzero(listed == items[:, None, None]), listed.size)
+        total = np.bincount(item, votes.ravel()[vote], minlength=len(items))
+        return np.asarray(total / len(listed), np.float32)
 
-    def worths(self, users: NDArray[np.int64], items: Tensor, n_items: int) -> Tensor:
-        """[b, k] the same of items [b, k] to several users, -1 at an empty place."""
-        if self.reranked is not None:
-            listed, given = (torch.from_numpy(each[users]) for each in self.reranked)
-            known = torch.full((len(users), n_items + 1), -torch.inf)
-            known.scatter_(1, listed.long().where(listed >= 0, n_items), given.float())
-            return known.gather(1, items.where(items >= 0, n_items))
-        table = torch.zeros(len(users), n_items + 1, dtype=torch.float64)
-        for voter_weight, named, steady in zip(self.voter_weights, self.items, self.consistency, strict=True):
-            mine = torch.from_numpy(named[users]).long()
-            cast = torch.from_numpy(voter_weight * (self.earned + steady[users]))
-            table.scatter_add_(1, mine.where(mine >= 0, n_items), cast)
-        return table.gather(1, items.clamp(min=0)) / len(self.names)
-
-    def cast(self, user: int, item: int) -> list[dict[str, Any]]:
-        """Of each voter the rank that it gave the item (from 0, None outside its first K places), R, C and its vote."""
-        told = []
-        for name, voter_weight, named, steady in zip(
-            self.names, self.voter_weights, self.items, self.consistency, strict=True
-        ):
-            at = np.flatnonzero(named[user] == item).tolist()
-            rank = at[0] if at else None
-            earned, sure = (float(self.earned[rank]), float(steady[user, rank])) if at else (0.0, 0.0)
-            told.append(
-                {"head": name, "rank": rank, "R": earned, "C": sure, "vote": float(voter_weight) * (earned + sure)}
+    def cast(self, user: int, item: int) -> list[Vote]:
+        """The vote of each voter for an item, without the head's score; rank is None outside its first K items."""
+        votes: list[Vote] = []
+        for voter, name in enumerate(self.names):
+            rank = next(iter(np.flatnonzero(self.items[voter, user] == item).tolist()), None)
+            r, c = (
+                (0.0, 0.0) if rank is None else (float(self.earned[rank]), float(self.consistency[voter, user, rank]))
             )
-        return told
+            vote = float(self.voter_weights[voter]) * (r + c)
+            votes.append(
+                {"head": name, "rank": rank if rank is None else rank + 1, "R": r, "C": c, "vote": vote, "score": None}
+            )
+        return votes

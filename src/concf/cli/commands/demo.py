@@ -11,16 +11,16 @@ import typer
 
 from concf.cli.output import Json, print_table, print_text
 
-NOISE = 0.05  # a difference whose p is above is said to be noise
+SIGNIFICANT = 0.05  # a difference with a higher p may be chance
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder to write; one of an earlier demo is replaced.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="The folder to write; that of an earlier demo is replaced.")] = Path("demo"),
     as_json: Json = False,
 ) -> None:
-    """Do the main job on simulated data: the default preset beside tuned baselines, one user's list and why, a report.
+    """Train the default preset on simulated data, compare it with tuned baselines, explain one list, write a report.
 
-    It takes less than a minute. Then `concf serve demo/run` opens what was learned.
+    It takes less than a minute. Then `concf serve demo/run` shows the model in a browser.
     """
     from concf.experiments.demo import run
 
@@ -31,39 +31,35 @@ def demo(
     _print_figures(report)
     _print_gains(report)
     _print_example(report["example"])
-    _print_what_next(report)
+    _print_next(report)
 
 
 def _print_figures(report: dict[str, Any]) -> None:
     from concf.runtime.text_tables import short, words
 
     figures, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
+    ours = {name: f"ConCF, {name}" for name in report["gains"]} | {report["best_head"]: "ConCF, best head"}
     rows = [
-        [_name(row, report), *(f"{row['means'][figure]:.4f}" for figure in figures), f"{row['validation']:.4f}",
-         words(row["chosen"])]
+        [ours.get(row["name"], row["name"]), *(f"{row['means'][figure]:.4f}" for figure in figures),
+         f"{row['validation']:.4f}", words(row["chosen"])]
         for row in report["rows"]
-        if row["kind"] == "baseline" or row["name"] in report["gains"]
+        if row["kind"] == "baseline" or row["name"] in ours
     ]  # fmt: skip
     title = (
-        f"A simulated log: {data['users']:,} users, {data['items']:,} items, {data['train']:,} pairs to learn from. "
-        f"Figures of {data['evaluated_users']:,} users' held-out items:"
+        f"A simulated log: {data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs. "
+        f"Test figures of {data['evaluated_users']:,} users:"
     )
     print_table(["", *map(short, figures), f"valid {metric}", "chosen on validation"], rows, title=title)
 
 
-def _name(row: dict[str, Any], report: dict[str, Any]) -> str:
-    if row["kind"] == "baseline":
-        return str(row["name"])
-    return "ConCF, best head" if row["name"] == report["best_head"] else f"ConCF, {row['name']}"
-
-
 def _print_gains(report: dict[str, Any]) -> None:
-    """What the table says, in words: whichever way it has come out."""
+    """The table in words."""
     from concf.runtime.text_tables import words
 
     typer.echo()
     for name, gains in report["gains"].items():
-        print_text(_verdict(name, gains, is_head=name == report["best_head"]))
+        who = f"Its best head alone, {name}," if name == report["best_head"] else f"ConCF's {name}"
+        print_text(f"{who} {_verdict(gains)}")
     changes = "; ".join(f"{part} {words(each)}" for part, each in report["changes"].items())
     tried = ", ".join(f"{row['name']} {row['tried']}" for row in report["rows"] if row.get("tried", 0) > 1)
     print_text(
@@ -71,54 +67,51 @@ def _print_gains(report: dict[str, Any]) -> None:
         f"with {changes}. Baselines: the best of several settings on the same validation part ({tried})."
     )
     if "ials" in report["without"]:
-        print_text("Without iALS, which needs: pip install 'concf[baselines]'.")
+        print_text("iALS is left out, since it needs: pip install 'concf[baselines]'.")
 
 
-def _verdict(name: str, gains: dict[str, dict[str, Any]], *, is_head: bool) -> str:
-    """`ConCF's consensus is first in 4 of 4 figures: R@50 0.4024, 11.3 % above the best baseline (rp3beta, ...`."""
+def _verdict(gains: dict[str, dict[str, Any]]) -> str:
+    """`is above every baseline in 4 of 4 figures: R@50 0.4024, 11.3 % above the best baseline (rp3beta, ...`."""
     from concf.runtime.text_tables import short
 
-    who = f"Its best head, {name}, one vector a user and an item," if is_head else f"ConCF's {name}"
-    first = sum(each["gain"] > 0 for each in gains.values())
-    said = []
-    for figure in list(gains)[-2:]:  # at the greatest length
-        each = gains[figure]
+    above, parts = sum(each["gain"] > 0 for each in gains.values()), []
+    for figure, each in list(gains.items())[-2:]:  # the longest lists
         way = "above" if each["gain"] >= 0 else "below"
-        chance = ", which may be chance" if each["p"] > NOISE else ""
-        said.append(
+        chance = ", which may be chance" if each["p"] > SIGNIFICANT else ""
+        parts.append(
             f"{short(figure)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline "
             f"({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})"
         )
-    return f"{who} is above every baseline in {first} of {len(gains)} figures: {'; '.join(said)}."
+    return f"is above every baseline in {above} of {len(gains)} figures: {'; '.join(parts)}."
 
 
 def _print_example(example: dict[str, Any]) -> None:
     history = ", ".join(map(str, example["history"][:10])) + (" ..." if len(example["history"]) > 10 else "")
     typer.echo()
     print_text(
-        f"One user's list: {example['user']} used {example['used']} items that are learned from ({history}) and "
-        f"{example['held_out']} that were held out. The consensus recommends:"
+        f"One user's list: in training, user {example['user']} used {example['used']} items ({history}); "
+        f"{example['held_out']} more are held out. The consensus recommends:"
     )
     rows = [
         [str(each["rank"]), str(each["item"]), "yes" if each["held_out"] else "",
          ", ".join("-" if rank is None else str(rank) for rank in each["votes"].values()),
-         ", ".join(map(str, each["like"]))]
+         ", ".join(map(str, each["similar"]))]
         for each in example["items"]
     ]  # fmt: skip
-    print_table(["place", "item", "held out", "its rank by each voter", "most like, of what was used"], rows)
+    print_table(["rank", "item", "held out", "rank by each voter", "most similar used items"], rows)
     print_text(f"The voters, in this order: {', '.join(example['items'][0]['votes'])}.")
 
 
-def _print_what_next(report: dict[str, Any]) -> None:
+def _print_next(report: dict[str, Any]) -> None:
     serves = all(find_spec(library) for library in ("fastapi", "uvicorn", "httptools", "prometheus_client"))
+    install = "" if serves else " (first: pip install 'concf[serve]')"
     commands = {
-        f"concf serve {report['run']}": "explore it in a browser"
-        + ("" if serves else " (first: pip install 'concf[serve]')"),
-        f"concf recommend {report['run']} --users {report['example']['user']} -k 10": "lists, here or into a file",
-        "concf train your.csv --out run": "learn from a log of your own",
+        f"concf serve {report['run']}": f"explore it in a browser{install}",
+        f"concf recommend {report['run']} --users {report['example']['user']} -k 10": "recommend, here or into a file",
+        "concf train your.csv --out run": "train on your own log",
     }
     page = report["report"] or "none, it needs pip install 'concf[report]'"
     typer.echo(f"\nDone in {report['seconds']:.0f} s. Report: {page}. Run: {report['run']}. Next:")
     width = max(map(len, commands))
-    for command, what in commands.items():
-        typer.echo(f"  {command:<{width}}  # {what}")
+    for command, purpose in commands.items():
+        typer.echo(f"  {command:<{width}}  # {purpose}")

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from concf.cli.output import Json, choice, lengths, mark_of, names, print_table, title_of
-from concf.runtime.text_tables import short
+from concf.cli.output import Json, choice, lengths, names, print_heads, title_of
 
 
 def evaluate(
@@ -29,24 +28,20 @@ def evaluate(
     choice("on", on, ("test", "valid"))
     cuts, wanted = lengths(at), names(metrics)
     run = load_run(folder, data)
-    if run.settings.several and max(cuts) > run.settings.consensus.shown:
-        shown = run.settings.consensus.shown
-        typer.echo(f"note: the consensuses keep {shown} places (consensus.shown); further ones are empty", err=True)
-    found = run.evaluate(on=on, at=cuts, metrics=wanted)  # type: ignore[arg-type]
+    shown = run.settings.consensus.shown
+    if run.settings.several and max(cuts) > shown:
+        typer.echo(
+            f"note: the consensus lists have {shown} items (consensus.shown); longer ones are cut there", err=True
+        )
+    evaluations = run.evaluate(on=on, at=cuts, metrics=wanted)  # type: ignore[arg-type]
     report = run.summary() | {"folder": str(folder), "on": on}
-    report["recommenders"] = [each | {"means": found[each["name"]].means()} for each in report["recommenders"]]
+    report["recommenders"] = [each | {"means": evaluations[each["name"]].means()} for each in report["recommenders"]]
     if as_json:
         typer.echo(json.dumps(report))
         return
-    figures = list(report["recommenders"][0]["means"])
-    rows = [
-        [each["name"], *(f"{each['means'][figure]:.4f}" for figure in figures), f"{each['validation']:.4f}",
-         str(each["epoch"]), mark_of(each["name"], report)]
-        for each in report["recommenders"]
-    ]  # fmt: skip
-    header = ["", *map(short, figures), f"validation {short(report['metric'])}", "epoch", ""]
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
-    print_table(header, rows, title=f"{title_of(run)}: {on} figures{unfinished}")
+    title = f"{title_of(run)}: {on} figures{unfinished}"
+    print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
     on_users, chosen_on = len(run.data.users(on)), report["validated_users"]
     typer.echo(
         f"Means over {on_users:,} users, each at the epoch of its best validation (of {chosen_on:,} users). "

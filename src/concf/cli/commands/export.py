@@ -14,29 +14,29 @@ from concf.cli.output import Json
 def export(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
     to: Annotated[str, typer.Option(help="npz (a file), parquet, usearch, faiss or onnx (a folder each).")],
-    out: Annotated[Path, typer.Option(help="The file or folder to write; nothing that is there is replaced.")],
+    out: Annotated[Path, typer.Option(help="The file or folder to write; it must not exist yet.")],
     head: Annotated[str | None, typer.Option(help="Whose vectors.", show_default="the best head")] = None,
-    approximate: Annotated[bool, typer.Option("--approximate", help="With usearch or faiss: for searches by HNSW, whose recall is measured.")] = False,
+    approximate: Annotated[bool, typer.Option("--approximate", help="With usearch or faiss: search by HNSW, whose recall is measured.")] = False,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Write one head's exact vectors, for an index, a store or a runtime of your own.
+    """Write one head's exact vectors, for your own index, store or runtime.
 
     `concf export runs/first --to parquet --out vectors`
 
     `concf export runs/first --head bpr --to faiss --approximate --out index`
 
     The highest inner products of a user's vector with the items' are the head's own list: the item bias is a dimension.
-    Items that the user has seen are among them and yours to leave out.
+    Items that the user has seen are among them, for you to leave out.
     """
     from concf.inference.export import export as export_head
     from concf.training.checkpoint import load_run
 
     report = export_head(load_run(folder, data), head, to, out, approximate=approximate)
-    typer.echo(json.dumps(report) if as_json else _in_words(report))
+    typer.echo(json.dumps(report) if as_json else _message(report))
 
 
-def _in_words(report: dict[str, Any]) -> str:
+def _message(report: dict[str, Any]) -> str:
     from concf.runtime.text_tables import short
 
     chosen, size = report["validation"], sum(report["files"].values())

@@ -7,9 +7,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
@@ -19,10 +19,10 @@ from concf.errors import ConfigError, DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from concf.inference.recommender import Recommender
+    from concf.data.ids import Ids
 
-EVERYONE, FEW = "all", 5  # users; so many are shown of all
-SPREADING = "Several workers"
+EVERYONE, FEW = "all", 5  # users; how many are shown of all
+WORKERS = "Several workers"
 COLUMNS = ["user_id", "item_id", "score", "rank"]  # of lists
 HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
@@ -33,14 +33,14 @@ def recommend(
     k: Annotated[int, typer.Option("-k", min=1, help="Items for each user.")] = 10,
     by: Annotated[str | None, typer.Option(help="consensus, R-consensus or a head.", show_default="consensus")] = None,
     out: Annotated[Path | None, typer.Option(help="A .parquet, .csv or .jsonl file; with --engine a folder of Parquet files. Without it a table is shown.")] = None,
-    viewed: Annotated[bool, typer.Option("--viewed", help="Also what the user has used.")] = False,
+    viewed: Annotated[bool, typer.Option("--viewed", help="Also show items that the user has used.")] = False,
     items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
     unknown_items: Annotated[str, typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
-    popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have what is used most.")] = False,
+    popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have the most popular items.")] = False,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Several workers: ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=SPREADING)] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=SPREADING)] = None,
+    engine: Annotated[str | None, typer.Option(help="ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=WORKERS)] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=WORKERS)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Recommend to any number of users, in bounded memory. What a user has used is not shown again.
@@ -58,36 +58,31 @@ def recommend(
         _refuse_alone(engine, out)
     choice("unknown-items", unknown_items, ("ignore", "error"))
     model = Recommender.load(folder, data)
-    asked = None if users == EVERYONE else _ids(users, model, "user")
+    chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
     options: dict[str, Any] = {
         "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
-        "items": None if items is None else _ids(items, model, "item"),
-        "exclude": None if exclude is None else _ids(exclude, model, "item"), "unknown_items": unknown_items,
+        "items": None if items is None else _ids(items, model.item_ids),
+        "exclude": None if exclude is None else _ids(exclude, model.item_ids), "unknown_items": unknown_items,
     }  # fmt: skip
     if options["items"] == []:
         raise ConfigError("--items names no item. Leave it out to allow every item")
-    n_users = len(model.user_ids) if asked is None else len(asked)
+    n_users = len(model.user_ids) if chosen is None else len(chosen)
     if out is None:
-        _show(model.stream(model.user_ids.values[:FEW].tolist() if asked is None else asked, k, **options), as_json)
-        if asked is None and n_users > FEW:
+        _show(model.stream(model.user_ids.values[:FEW].tolist() if chosen is None else chosen, k, **options), as_json)
+        if chosen is None and n_users > FEW:
             typer.echo(f"note: the first {FEW} of {n_users} users; --out writes them all", err=True)
         return
-    tables = model.stream(asked, k, **options) if engine is None else iter(())  # notes come before the bar
+    tables = model.stream(chosen, k, **options) if engine is None else iter(())  # notes come before the bar
     with working("recommending", n_users) as advance:
         if engine is None:
-            rows = 0
-            with _writer(out) as write:
-                for table in tables:
-                    write(table)
-                    rows += table.num_rows
-                    advance(min(model.ranker.block(), n_users))
+            rows = _write(tables, out, lambda: advance(min(model.ranker.block(), n_users)))
         else:
             from concf.inference.bulk import write_lists
 
             options |= {"model": model, "data": data, "advance": advance}
-            rows = write_lists(folder, out, asked, k, engine=engine, workers=workers, **options)
-    said = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
-    typer.echo(json.dumps(said) if as_json else f"{rows} rows for {n_users} users by {said['by']}: {out}")
+            rows = write_lists(folder, out, chosen, k, engine=engine, workers=workers, **options)
+    report = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
+    typer.echo(json.dumps(report) if as_json else f"{rows} rows for {n_users} users by {report['by']}: {out}")
 
 
 def _refuse_alone(engine: str | None, out: Path | None) -> None:
@@ -100,24 +95,26 @@ def _refuse_alone(engine: str | None, out: Path | None) -> None:
         raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
 
 
-def _ids(text: str, model: Recommender, side: str) -> list[Any]:
-    """Ids from a file or between commas, as the log has them: integers or text."""
+def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:
+    """Ids from a file or between commas, as integers or text like those of the log.
+
+    refuse_others: whether text is an error in a log of integers
+    """
     from concf.runtime.files import refuse_no_file
 
     path = Path(text)
     if os.path.isfile(text):  # noqa: PTH113, a long list of ids is no name of a file, and no error
-        found = _column(path)
+        words = _column(path)
     else:
         if path.suffix in (".csv", ".txt", ".parquet", ".jsonl"):
             refuse_no_file(path)
-        found = names(text)
-    ids = model.user_ids if side == "user" else model.item_ids
-    if not ids.are_integers:
-        return [str(each) for each in found]
-    spelt = [bool(re.fullmatch(r"\s*-?[0-9]+\s*", str(each))) for each in found]
-    if side == "user" and not all(spelt):
-        raise DataError(f"{text}: {found[spelt.index(False)]!r} is no user of the log, whose users are integers")
-    return [int(each) if fits else each for each, fits in zip(found, spelt, strict=True)]
+        words = names(text)
+    if not known.are_integers:
+        return [str(each) for each in words]
+    integers = [bool(re.fullmatch(r"\s*-?[0-9]+\s*", str(each))) for each in words]
+    if refuse_others and not all(integers):
+        raise DataError(f"{text}: {words[integers.index(False)]!r} is no user of the log, whose users are integers")
+    return [int(each) if fits else each for each, fits in zip(words, integers, strict=True)]
 
 
 def _column(path: Path) -> list[Any]:
@@ -148,22 +145,46 @@ def _show(tables: Iterator[pa.Table], as_json: bool) -> None:
     )
 
 
-@contextmanager
-def _writer(out: Path) -> Iterator[Callable[[pa.Table], None]]:
-    """Write tables one after the other; the file appears when all are there."""
+def _write(tables: Iterator[pa.Table], out: Path, advance: Callable[[], None]) -> int:
+    """Write tables one after the other, and give the number of rows; the file appears when all are written."""
+    from pyarrow.csv import CSVWriter
+    from pyarrow.parquet import ParquetWriter
+
     from concf.runtime.files import new_file
 
-    kinds = {".parquet": _parquet, ".csv": _csv, ".jsonl": _json_lines}
-    if out.suffix not in kinds:
-        raise ConfigError(f"--out {out}: choose a name that ends in {', '.join(kinds)}")
+    writers = {".parquet": ParquetWriter, ".csv": CSVWriter, ".jsonl": JsonLinesWriter}
+    if out.suffix not in writers:
+        raise ConfigError(f"--out {out}: choose a name that ends in {', '.join(writers)}")
     if out.is_file() and out.stat().st_size and _columns_of(out) != COLUMNS:
         raise DataError(f"{out}: exists and holds no lists of recommendations; it is left alone. Choose another --out")
-    with new_file(out) as fresh, kinds[out.suffix](fresh) as write:
-        yield write
+    rows, first = 0, next(tables)
+    with new_file(out) as fresh, writers[out.suffix](fresh, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+            rows += table.num_rows
+            advance()
+    return rows
+
+
+class JsonLinesWriter:
+    """A JSON object a row, with the methods of Arrow's writers."""
+
+    def __init__(self, path: Path, _schema: pa.Schema) -> None:
+        self.file = path.open("w", encoding="utf-8")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write_table(self, table: pa.Table) -> None:
+        """Append the rows of a table."""
+        self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
 
 
 def _columns_of(path: Path) -> list[str]:
-    """The names of a file's columns; none of what cannot be read as its ending says."""
+    """The names of a file's columns; none if it cannot be read as its suffix says."""
     import pyarrow.parquet as pq
 
     try:
@@ -174,43 +195,3 @@ def _columns_of(path: Path) -> list[str]:
         return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]), [])
     except (ValueError, TypeError, csv.Error):  # of Arrow, JSON and UTF-8
         return []
-
-
-@contextmanager
-def _parquet(path: Path) -> Iterator[Callable[[pa.Table], None]]:
-    import pyarrow.parquet as pq
-
-    writer: Any = None
-
-    def write(table: pa.Table) -> None:
-        nonlocal writer
-        writer = writer or pq.ParquetWriter(path, table.schema)
-        writer.write_table(table)
-
-    try:
-        yield write
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-@contextmanager
-def _csv(path: Path) -> Iterator[Callable[[pa.Table], None]]:
-    from pyarrow.csv import WriteOptions, write_csv
-
-    with path.open("wb") as file:
-
-        def write(table: pa.Table) -> None:
-            write_csv(table, file, WriteOptions(include_header=file.tell() == 0))
-
-        yield write
-
-
-@contextmanager
-def _json_lines(path: Path) -> Iterator[Callable[[pa.Table], None]]:
-    with path.open("w", encoding="utf-8") as file:
-
-        def write(table: pa.Table) -> None:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
-
-        yield write

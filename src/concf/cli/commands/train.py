@@ -6,17 +6,15 @@ import json
 import signal
 import sys
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concf.cli.output import Json, mark_of, print_table, title_of
+from concf.cli.output import Json, print_heads, title_of
 from concf.cli.reading import reads_a_log, refuse_options
 from concf.errors import ConfigError, DataError
 from concf.runtime.launch import Stopped, follows, launch, stoppable
-from concf.runtime.text_tables import short
 
 if TYPE_CHECKING:
     from concf.data.split import Split
@@ -33,59 +31,64 @@ RUNNING = "How to run"
 def train(
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
     log: dict[str, Any],
-    folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log as it is: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
+    folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
     preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set goes over it.", rich_help_panel=SETTINGS)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the start, the order and the negatives; of a log also of its division.", show_default="0", rich_help_panel=SETTINGS)] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=SETTINGS)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order of batches and the negatives; of a log also of its split.", show_default="0", rich_help_panel=SETTINGS)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Seconds between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
-    restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they go on by themselves after one has failed.", rich_help_panel=RUNNING)] = 0,
-    timeout: Annotated[float, typer.Option(min=1, help="Of several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
-    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Of several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
+    restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they are restarted after one has failed.", rich_help_panel=RUNNING)] = 0,
+    timeout: Annotated[float, typer.Option(min=1, help="Several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
+    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Train ConCF: several heads that agree on a ranking and learn from it. Each is kept at its best validation.
+    """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
 
     `concf train data/citeulike --out runs/first`; the paper's own model: `--preset reference`
 
     `concf train --resume --out runs/first`
 
-    `concf train ratings.csv --out runs/mine` takes a log as it is: a tenth of each user's items is held out to stop by,
-    another tenth to test on, one item at least of everyone with three. So does `concf train 'logs/*.parquet' --out
-    runs/mine`. How a log is read, filtered and divided can be said as for `concf prepare`.
+    `concf train ratings.csv --out runs/mine` takes a log as it is, and so does `concf train 'logs/*.parquet' --out
+    runs/mine`: a tenth of each user's items is held out for validation and another tenth for testing, at least one item
+    of everyone with three. The options of `concf prepare` say how to read, filter and split it otherwise.
 
-    A killed run goes on to exactly the same end. One objective alone: `--single bpr`; without the consensus loss:
-    `--set consensus.weight=0`.
+    A killed run can be resumed, with exactly the same result. One objective alone: `--single bpr`; without the consensus
+    loss: `--set consensus.weight=0`.
 
-    `concf train data/citeulike --out runs/first --processes 2` divides every batch among processes; on several machines
-    start the same command by torchrun: `torchrun --nproc-per-node 8 -m concf train ...`
+    `concf train data/citeulike --out runs/first --processes 2` splits every batch among processes; on several machines
+    start the same command with torchrun: `torchrun --nproc-per-node 8 -m concf train ...`
     """
     from concf.runtime.process_group import joined, launched, restarted
     from concf.training.checkpoint import RunFolder
+    from concf.training.config.presets import choose_settings
     from concf.training.train import train as train_model
     from concf.training.watchers import Scalars
 
     if folder is None and not resume:
-        raise ConfigError("no data set was named. Try: concf train DIR --out RUN, or go on with: --resume --out RUN")
+        raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
     if resume:
         refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
-    for name, said in (("--restarts", restarts), ("--shard-tables", shard_tables)):
-        if said and not (starts or launched()):
-            raise ConfigError(f"{name} is for several processes, and there is one. Say --processes 2 or more too")
-    choose = partial(_settings, home, preset, config, change or [], single)
+    for name, value in (("--restarts", restarts), ("--shard-tables", shard_tables)):
+        if value and not (starts or launched()):
+            raise ConfigError(f"{name} is for several processes, and there is one. Add --processes 2 or more")
+
+    def choose(resume: bool) -> ConCFSettings:
+        own = home.settings() if resume and preset is None else preset
+        return choose_settings(own, file=config, words=change or [], single=single)
+
     scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
     signals = ExitStack()
     if not launched():  # torchrun ends its processes by SIGTERM, and looks at what ended them
         signals.enter_context(stoppable())
     try:
         if starts:
-            choose(resume)  # a mistake is found before anything is started
+            choose(resume)  # a mistake is reported before any process starts
             if not resume:
                 home.refuse_occupied()
             launch(sys.argv[1:], processes, restarts)
@@ -103,7 +106,7 @@ def train(
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         if launched():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher says it again
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sends it again
         else:
             typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
@@ -116,16 +119,12 @@ def train(
 
 
 def _report(run: Run, out: Path, as_json: bool) -> None:
-    report = run.summary() | {"folder": str(out), "seconds": _seconds(run)}
+    seconds = sum(float(record["seconds"] + record.get("ranking_seconds", 0.0)) for record in run.history)
+    report = run.summary() | {"folder": str(out), "seconds": seconds}
     if as_json:
         typer.echo(json.dumps(report))
         return
-    rows = [
-        [each["name"], f"{each['validation']:.4f}", str(each["epoch"]), mark_of(each["name"], report)]
-        for each in report["recommenders"]
-    ]
-    title = f"{title_of(run)}: {report['epochs']} epochs in {report['seconds']:.0f} s"
-    print_table(["", f"validation {short(report['metric'])}", "best epoch", ""], rows, title=title)
+    print_heads(report, f"{title_of(run)}: {report['epochs']} epochs in {report['seconds']:.0f} s")
     typer.echo(
         f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} are held back to test on."
     )
@@ -133,50 +132,38 @@ def _report(run: Run, out: Path, as_json: bool) -> None:
 
 
 def _data(
-    place: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, group: ProcessGroup
+    source: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, group: ProcessGroup
 ) -> tuple[Split, Path | None]:
-    """The data set and where it is; that of a log is kept in the run's own folder."""
+    """The data set and its folder; the one made from a log is kept in the folder of the run."""
     from concf.data.prepare import divided_again, split_of
     from concf.data.reading.files import is_glob
     from concf.data.split import Split
 
-    if place is None:
+    if source is None:
         return home.data(), None
-    if not (place.exists() or is_glob(place)):
-        raise DataError(f"{place}: no such file or folder. Name a log, or a prepared data set")
-    if place.is_dir():
-        refuse_options(log, f"for a log, but {place} is a prepared data set. Leave it out, or give the log")
-        data = Split.load(place)
+    if not (source.exists() or is_glob(source)):
+        raise DataError(f"{source}: no such file or folder. Name a log, or a prepared data set")
+    if source.is_dir():
+        refuse_options(log, f"for a log, but {source} is a prepared data set. Leave it out, or name the log")
+        data = Split.load(source)
         if group.is_main:
             data.note_if_few()
-        return data, place
+        return data, source
     if resume:  # the same log as before, or the run refuses it
-        return divided_again(str(place), home.data().recipe), home.own_data
+        return divided_again(str(source), home.data().recipe), home.own_data
     if group.is_main:
         home.refuse_occupied()
-        data = split_of(place, seed or 0, **log)
-        _say_what_is_left(data)
+        data = split_of(source, seed or 0, **log)
+        _note_size(data)
         home.keep(data)
     group.barrier()
     return Split.load(home.own_data), home.own_data
 
 
-def _say_what_is_left(data: Split) -> None:
-    """How much of a log is learned from and held out."""
+def _note_size(data: Split) -> None:
+    """Print what the filter has left of a log."""
     counts = data.interactions.statistics()
-    left = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
     filters = "; then ".join(step.describe() for step in data.recipe.filters)
-    typer.echo(f"note: {left}{f' after the filter ({filters})' if filters else ''}", err=True)
-
-
-def _settings(
-    home: RunFolder, preset: str | None, config: Path | None, words: list[str], single: str | None, resume: bool
-) -> ConCFSettings:
-    from concf.training.config.presets import choose_settings
-
-    own = home.settings() if resume else None
-    return choose_settings(own if preset is None else preset, file=config, words=words, single=single)
-
-
-def _seconds(run: Run) -> float:
-    return float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history))
+    after = f" after the filter ({filters})" if filters else ""
+    size = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
+    typer.echo(f"note: {size}{after}", err=True)
