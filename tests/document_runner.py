@@ -1,8 +1,8 @@
-"""Runs what a document says: shell lines and Python blocks of a page, in order, in one folder of their own.
+"""Runs the code of a document: shell lines and Python blocks of a page, in order, in a folder of their own.
 
-The words are the document's; the numbers are small. Presets train for a few epochs, grids of baselines have one point,
-and the catalogue's data sets are small simulated files of the same names. What is changed beyond that stands in
-SUBSTITUTIONS, what a page takes for granted in PRELUDES, and what is not run at all in EXCEPTIONS, with the reason.
+The commands are the document's; the numbers are small. Presets train for a few epochs, grids of baselines have one
+point, and the catalogue's data sets are small simulated files of the same names. Further changes are in SUBSTITUTIONS,
+what a page takes for granted is in PRELUDES, and what is not run at all is in EXCEPTIONS, with the reason.
 
 A fenced block without a language (or `sh`, `bash`) is commands and nothing else; output is marked `text`. A block of
 Python whose first line is `# name.py` is run and also written to that file, which later commands may import.
@@ -101,8 +101,8 @@ class Block:
 def blocks_of(page: Path) -> list[Block]:
     """The fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
-    found = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    return [Block(text[: each.start()].count("\n") + 1, each[1], each[2]) for each in found]
+    fences = re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [Block(text[: each.start()].count("\n") + 1, each[1], each[2]) for each in fences]
 
 
 def reason_not_to_run(command: str) -> str | None:
@@ -150,8 +150,8 @@ class Page:
         if name == "concf" and words[0] == "serve":
             self.serve([word for word in words if word != "&"])
         elif name == "concf":
-            code, said, err = self.concf(*words)
-            assert code == 0, f"{where}\n{said}{err}"
+            code, out, err = self.concf(*words)
+            assert code == 0, f"{where}\n{out}{err}"
         elif name == "curl":
             answer = curl(words)
             assert answer.is_success, f"{where}\n{answer.status_code} {answer.text}"
@@ -213,13 +213,13 @@ def curl(words: list[str]) -> httpx.Response:
     parser.add_argument("-H", "--header", action="append", default=[])
     parser.add_argument("-d", "--data", "--json")
     parser.add_argument("-s", action="store_true")
-    asked = parser.parse_args(words)
-    headers = dict(header.split(": ", 1) for header in asked.header)
+    request = parser.parse_args(words)
+    headers = dict(header.split(": ", 1) for header in request.header)
     if "--json" in words:
         headers["Content-Type"] = "application/json"
-    url = asked.url if "://" in asked.url else f"http://{asked.url}"
-    method = asked.request or ("GET" if asked.data is None else "POST")
-    return HTTP.request(method, url, headers=headers, content=asked.data, timeout=STARTING)
+    url = request.url if "://" in request.url else f"http://{request.url}"
+    method = request.request or ("GET" if request.data is None else "POST")
+    return HTTP.request(method, url, headers=headers, content=request.data, timeout=STARTING)
 
 
 def letters() -> pl.DataFrame:
@@ -230,7 +230,7 @@ def letters() -> pl.DataFrame:
 
 
 def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Make `folder` the place where a reader of the documents would sit, and all numbers small."""
+    """Make `folder` the current folder, with the files that documents mention, and all numbers small."""
     patch.chdir(folder)
     log = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3).draw(1)
     log.write_csv("log.csv")

@@ -45,7 +45,7 @@ def parsed(script: Path) -> ast.Module:
 
 @each_script
 def test_what_a_script_imports_is_there(script: Path) -> None:
-    """All of concf and of the benchmarks that it names anywhere; a script itself runs only where it is told to."""
+    """All of concf and of the benchmarks that it names anywhere; a script runs only as __main__."""
     if script in BENCHMARKS:
         runpy.run_path(str(script), run_name="imported")
     ours = {"concf", *(path.stem for path in BENCHMARKS)}
@@ -156,14 +156,14 @@ def test_a_call_with_a_preset_is_not(text: str) -> None:
 @cache
 def options_of(script: Path) -> set[str]:
     """What --help of a benchmark names; it does nothing else."""
-    said: list[str] = []
+    printed: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [str(script), "--help"])
-        patch.setattr("argparse.ArgumentParser._print_message", lambda _, message, file=None: said.append(message))
+        patch.setattr("argparse.ArgumentParser._print_message", lambda _, message, file=None: printed.append(message))
         with pytest.raises(SystemExit) as end:
             runpy.run_path(str(script), run_name="__main__")
     assert end.value.code == 0
-    return set(re.findall(r"--?[a-z][\w-]*", "".join(said)))
+    return set(re.findall(r"--?[a-z][\w-]*", "".join(printed)))
 
 
 @each_command
@@ -205,7 +205,7 @@ def test_the_commit_of_a_line(provenance: Any, commit: str) -> None:
     assert commit_of({"provenance": provenance}) == commit
 
 
-def test_commits_are_counted_and_what_has_none_is_said() -> None:
+def test_commits_are_counted_and_those_without_one_are_named() -> None:
     lines: list[dict[str, Any]] = [{"provenance": {"commit": commit}} for commit in ("abc", "def+", "abc", None)]
     assert commits_of([*lines, {}]) == "`abc` (2), `def+` (1), commit not recorded (2)"
 

@@ -1,4 +1,4 @@
-"""What README and documents say is so: commands run, names exist, generated pages are up to date, the site is whole."""
+"""README and documents are true: commands run, names exist, generated pages are up to date, the site is complete."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_command_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: p
         ("```python\nimport concf\n\nconcf.recommend()\n```\n", "has no attribute 'recommend'"),
     ],
 )
-def test_a_page_that_is_untrue_fails(
+def test_a_page_with_a_mistake_fails(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, concf: CLI
 ) -> None:
     small_world(tmp_path, monkeypatch)
@@ -77,7 +77,7 @@ def spans(page: Path) -> Iterator[str]:
     return (" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose))
 
 
-def said(page: Path) -> list[str]:
+def code_of(page: Path) -> list[str]:
     """The spans, and the commands of the blocks."""
     return [*spans(page), *(command for block in blocks_of(page) for command in block.commands())]
 
@@ -97,7 +97,7 @@ def test_commands_in_sentences_exist_with_their_options(page: Path) -> None:
 
 @each_page
 def test_settings_that_are_set_exist(page: Path) -> None:
-    for span in said(page):
+    for span in code_of(page):
         words = [quoted or plain for quoted, plain in re.findall(r"--set (?:'([^']+)'|(\S+))", span)]
         choose_settings(
             "reference", words=[word for word in words if "my_" not in word]
@@ -108,7 +108,7 @@ def test_settings_that_are_set_exist(page: Path) -> None:
 def test_targets_extras_names_and_files_exist(page: Path) -> None:
     targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    for span in said(page):
+    for span in code_of(page):
         assert set(re.findall(r"^make (\w+)", span)) <= targets, span
         for named in re.findall(r"^pip install .*\[([\w,]+)\]", span):
             assert set(named.split(",")) <= extras.keys(), span
@@ -125,7 +125,7 @@ def test_links_of_the_readme_lead_somewhere() -> None:
 
 
 def test_an_exception_is_for_commands_that_documents_have() -> None:
-    commands = {command for page in PAGES for command in said(page)}
+    commands = {command for page in PAGES for command in code_of(page)}
     assert {reason_not_to_run(command) for command in commands} > {None}
     assert reason_not_to_run("make demo && rm -r x") is None
 
@@ -206,8 +206,8 @@ def test_the_page_of_settings_has_all_of_them_with_values_that_can_be_set() -> N
         for preset, shown in zip(("reference", "paper", "released", "strong"), values, strict=True):
             group, _, setting = name.rpartition(".")
             chosen, wanted = choose_settings(preset, words=[f"{name}={shown.strip('*`')}"]), PRESETS[preset]
-            found = [getattr(getattr(each, group) if group else each, setting) for each in (chosen, wanted)]
-            assert found[0] == found[1], (name, preset)
+            values_set = [getattr(getattr(each, group) if group else each, setting) for each in (chosen, wanted)]
+            assert values_set[0] == values_set[1], (name, preset)
             assert shown.startswith("**") == (shown.strip("*") != values[0]), (name, preset)
 
 
@@ -230,14 +230,14 @@ class Loaded(HTMLParser):
 
     def __init__(self, page: Path) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = dict(attrs)
         if named.get("rel") not in ("canonical", "prev", "next"):
-            self.found.append(named.get(LOADS.get(tag, "")) or "")
-        self.found += re.findall(r"url\(['\"]?([^'\")]+)", named.get("style") or "")
+            self.links.append(named.get(LOADS.get(tag, "")) or "")
+        self.links += re.findall(r"url\(['\"]?([^'\")]+)", named.get("style") or "")
 
 
 @pytest.fixture(scope="module")
@@ -250,11 +250,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_site_is_whole_and_needs_no_network(site: Path) -> None:
+def test_the_site_is_complete_and_needs_no_network(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert {page.stem for page in PAGES[1:]} <= {page.stem for page in pages}
     for page in pages:
-        for link in filter(None, Loaded(page).found):
+        for link in filter(None, Loaded(page).links):
             assert not re.match(r"(\w+:)?//", link), (page.name, link)
             root = site if link.startswith("/") else page.parent  # 404.html may be shown anywhere
             file = root / re.sub("[?#].*", "", link.lstrip("/"))
@@ -276,5 +276,7 @@ def test_the_search_works_from_a_folder(site: Path) -> None:
         box = chrome.find_element("css selector", "input.md-search__input")
         chrome.execute_script("arguments[0].focus()", box)
         box.send_keys("consensus.consistency_temperature")
-        found = WebDriverWait(chrome, 30).until(lambda it: it.find_elements("css selector", ".md-search-result__link"))
-        assert any("settings.html" in str(link.get_attribute("href")) for link in found)
+        results = WebDriverWait(chrome, 30).until(
+            lambda it: it.find_elements("css selector", ".md-search-result__link")
+        )
+        assert any("settings.html" in str(link.get_attribute("href")) for link in results)
