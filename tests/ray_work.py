@@ -40,15 +40,15 @@ class Doomed:
     def __call__(self, job: int) -> int:
         victim = self.folder / "victim"
         if "DOOMED" in os.environ:
-            victim.write_text(str(job))
-            sleep()
+            sleep(victim, str(job))
         limit = time.monotonic() + 50
         while not victim.exists() and time.monotonic() < limit:
             time.sleep(0.01)
         return 2 * job
 
 
-def sleep() -> None:
-    """Take up a worker until it is killed."""
+def sleep(started: Path, text: str = "") -> None:
+    """Write a file, then take up a worker until it is killed."""
+    started.write_text(text)
     time.sleep(60)
     raise AssertionError("nobody ended it")
