@@ -192,7 +192,7 @@ class Lab:
         stream, join, end, own = Streams.stream, Streams.join, Streams.end, HeadLosses._own
 
         @contextmanager
-        def slow_lane(owner: Streams, place: int, *broadcast: Tensor) -> Iterator[None]:
+        def slow_stream(owner: Streams, place: int, *broadcast: Tensor) -> Iterator[None]:
             with stream(owner, place, *broadcast):
                 if slow == (owner, place):
                     torch.cuda._sleep(HELD_UP)
@@ -214,7 +214,7 @@ class Lab:
             return HeldUp.apply(cost) if mine else cost
 
         with self.patch.context() as patch:
-            patch.setattr(Streams, "stream", slow_lane)
+            patch.setattr(Streams, "stream", slow_stream)
             patch.setattr(Streams, "join", poisoned(join))
             patch.setattr(Streams, "end", poisoned(end))
             patch.setattr(HeadLosses, "_own", slow_back)
@@ -268,7 +268,7 @@ def test_replays_have_the_bits_of_one_stream(
 
 
 @pytest.mark.parametrize("heads", [2, 30])
-def test_no_two_lanes_of_a_step_are_one_stream(heads: int) -> None:
+def test_no_two_streams_of_a_step_are_one_stream(heads: int) -> None:
     """Nor one of them the stream that the step is captured on: PyTorch hands out 32 streams in turn."""
     names = {"objectives": tuple(f"bpr#{k}" for k in range(heads))}
     for _ in range(3):

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small
 
-from concf.runtime import process_group as worlds
+from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup
 from concf.training import cuda_graphs as capture
 from concf.training import train as training
@@ -57,7 +57,7 @@ def chosen(case: str) -> ConCFSettings:
     return settings("reference", model=model, losses=losses, training=limits | {"weight_decay": 1e-3})
 
 
-def trained(case: str, group: ProcessGroup = worlds.ALONE, **words: Any) -> list[dict[str, Any]]:
+def trained(case: str, group: ProcessGroup = groups.ALONE, **words: Any) -> list[dict[str, Any]]:
     return training.train(small(), chosen(case), seed=3, device="cuda", group=group, **words).history
 
 
@@ -80,14 +80,14 @@ def main() -> None:
     torch.set_default_dtype(torch.float64)
     folder, size = Path(sys.argv[1]), int(os.environ["WORLD_SIZE"])
     if size == 1:
-        dist.init_process_group(worlds._backend(), timeout=timedelta(seconds=60))
+        dist.init_process_group(groups._backend(), timeout=timedelta(seconds=60))
         train_all(Several(), folder)
         dist.destroy_process_group()
         return
     shared = torch.cuda.device_count() < size
     if shared:
-        worlds._backend = lambda: "gloo"
-    with worlds.joined(60) as group:
+        groups._backend = lambda: "gloo"
+    with groups.joined(60) as group:
         train_all(replace(group, place=0) if shared else group, folder)
 
 

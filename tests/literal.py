@@ -13,7 +13,7 @@ from statistics import pstdev
 
 import torch
 from literal_branch import Branch, Draws, Lists
-from literal_evidence import evidence
+from literal_features import features
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -91,7 +91,7 @@ class LiteralConCF:
         for branch, weight in zip(self.head_losses(), weights.unbind(), strict=True):
             own.append(branch.own_loss(users, positives, negatives, drawn))
             listens = self.teaches(epoch) and branch.name not in chosen.undistilled
-            taught.append(branch.lesson_loss(users, self.consensus_target) if listens else torch.zeros(()))
+            taught.append(branch.consensus_loss_loss(users, self.consensus_target) if listens else torch.zeros(()))
             totals.append(weight * own[-1] + chosen.weight * self.loudness(weight) * taught[-1])
         scale = torch.stack([self.gradient_scale(total) for total in totals])
         parameters = dict(self.model.named_parameters())
@@ -231,7 +231,7 @@ class LiteralConCF:
                     row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
             row += [p, p**2, p**3, p * q, p**2 * q]
             for head, its in zip(heads, scores, strict=True):
-                said = evidence(its, head.item, dense, u, item)
+                said = features(its, head.item, dense, u, item)
                 row += [*said, *(p * each for each in said[:4]), *(q * each for each in said[:4])]
             rows.append(row)
         return torch.tensor(rows).reshape(len(items), -1)

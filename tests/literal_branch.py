@@ -151,7 +151,7 @@ class Branch:
         share = corrected / int(self.dense[u].sum())
         return (1 - self.scores[u, i]) ** 2 + held[i] + weight * (others + share - mine)
 
-    def lesson_loss(self, users: list[int], lists: Lists) -> Tensor:
+    def consensus_loss_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
         chosen = self.settings.consensus
         louder = {"cml": self.settings.losses.distance_scale, "weighted-squares": self.settings.losses.squares_scale}

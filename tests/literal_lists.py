@@ -61,8 +61,8 @@ class Trained:
             if item in mine:
                 past = [ranking[head][place] for ranking in self.window[epoch]]
                 ranks = [listed.index(item) if item in listed else chosen.kept for listed in past]
-                steady = exp(-pstdev(ranks) / chosen.consistency_temperature) if by == "consensus" else 0.0
-                found[name] = mine.index(item), exp(-mine.index(item) / chosen.temperature), steady
+                consistent = exp(-pstdev(ranks) / chosen.consistency_temperature) if by == "consensus" else 0.0
+                found[name] = mine.index(item), exp(-mine.index(item) / chosen.temperature), consistent
         return found
 
     def importance(self, user: Any, item: Any, by: str = "consensus") -> float:

@@ -171,7 +171,7 @@ def cases(processes: int) -> tuple[str, ...]:
     return {1: ("mlp",), 2: tuple(CASES)}.get(processes, FEW)
 
 
-def train_divided(group: ProcessGroup, folder: Path) -> None:
+def train_sharded(group: ProcessGroup, folder: Path) -> None:
     """The same cases with sharded tables, where they can be; runs of one and of three processes go on."""
     for case in cases(group.size):
         if case in WHOLE:
@@ -239,7 +239,7 @@ def work(folder: Path) -> None:
         here.mkdir(exist_ok=True)
         with joined(60) as group:
             train_all(group, here)
-            train_divided(replace(group, shards=True), here)
+            train_sharded(replace(group, shards=True), here)
         if size == 2:
             run_commands(here)
             with joined(60) as group:

@@ -193,7 +193,7 @@ def test_markdown_has_a_row_a_model(data: Split) -> None:
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
 
 
-def test_one_split_under_five_seeds_is_no_evidence() -> None:
+def test_one_split_under_five_seeds_is_no_features() -> None:
     untied = prepare(LOG, protocol="leave-last")
     assert untied.with_seed(1).hash == untied.hash
     with pytest.raises(ConfigError, match="one split only"):

@@ -255,7 +255,7 @@ def assert_alike(found, expected) -> None:
     shape=st.sampled_from([(1, 1), (4, 2), (6, 3), (10, 10), (12, 4)]),
     temperature=st.sampled_from([1.0, 10.0]),
 )
-def test_steadiness_is_the_mean_over_cells(cells: int, drawn, shape, temperature: float) -> None:
+def test_consistency_is_the_mean_over_cells(cells: int, drawn, shape, temperature: float) -> None:
     times, test, valid, users = drawn
     depth, bins = shape
     tensors = [torch.tensor(time, dtype=torch.int32) for time in times]
@@ -270,7 +270,7 @@ def test_steadiness_is_the_mean_over_cells(cells: int, drawn, shape, temperature
 
 
 @given(rankings(), st.permutations(range(ITEMS)))
-def test_relabelling_items_changes_no_steadiness(drawn, label) -> None:
+def test_relabelling_items_changes_no_consistency(drawn, label) -> None:
     times, test, valid, users = drawn
     everyone = np.array(users, np.int64)
     found = []
@@ -281,7 +281,7 @@ def test_relabelling_items_changes_no_steadiness(drawn, label) -> None:
     assert_alike(*found)
 
 
-def test_a_ranking_that_never_changes_is_wholly_steady() -> None:
+def test_a_ranking_that_never_changes_is_wholly_consistent() -> None:
     """And the bins are of equal size: of 100 depth, items 0..9 stand in the first, 10..19 in the second."""
     ranking = torch.arange(100, dtype=torch.int32).expand(3, -1)
     test, valid = matrix({(1, 12)}, 3, 100), matrix({(user, item) for user in range(3) for item in range(10)}, 3, 100)
@@ -306,7 +306,7 @@ def test_unequal_bins_are_refused(depth: int, bins: int) -> None:
         consistency_by_rank(ranking, [ranking], empty, empty, np.array([0]), depth=depth, bins=bins)
 
 
-def test_steadiness_over_no_time_is_refused() -> None:
+def test_consistency_over_no_time_is_refused() -> None:
     empty = matrix(set(), 1, 1)
     with pytest.raises(ConfigError, match="the window has none"):
         consistency_by_rank(torch.tensor([[0]]), [], empty, empty, np.array([0]))

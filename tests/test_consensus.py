@@ -157,9 +157,9 @@ def test_one_head_that_never_changes_is_its_own_consensus() -> None:
     assert fast([[[listed]]], 5, 5, 5, 10.0, None) == ([listed], [listed])
 
 
-def test_a_steady_item_overtakes_a_higher_one_that_jumps() -> None:
-    steady_second = [[[3, 7, 1, 9, 4], [9, 7, 3, 4, 1], [4, 7, 9, 1, 3]]]
-    assert fast([steady_second], 1, 5, 5, 10.0, 1.0) == ([[7]], [[4]])
+def test_a_consistent_item_overtakes_a_higher_one_that_jumps() -> None:
+    consistent_second = [[[3, 7, 1, 9, 4], [9, 7, 3, 4, 1], [4, 7, 9, 1, 3]]]
+    assert fast([consistent_second], 1, 5, 5, 10.0, 1.0) == ([[7]], [[4]])
 
 
 def test_ties_go_to_the_better_best_rank_then_to_the_lower_item() -> None:
@@ -169,7 +169,7 @@ def test_ties_go_to_the_better_best_rank_then_to_the_lower_item() -> None:
     assert fast([[[[2, 5, 8]], [[8, 5, 2]]]], 3, 3, 3, 10.0, None)[0] == [[2, 8, 5]]
 
 
-def test_without_a_window_steadiness_says_nothing() -> None:
+def test_without_a_window_consistency_says_nothing() -> None:
     newest = torch.tensor([[[4, 2, 0]], [[2, 0, 4]]], dtype=torch.int32)
     both, by_rank = consensus(newest, [], 5, 3, top_k=3, consistency_temperature=1.0)
     assert both.tolist() == by_rank.tolist() == [[2, 4, 0]]

@@ -149,7 +149,7 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
     assert page.run("return document.getElementById('votes').hidden")
 
 
-def test_colours_say_how_steady_or_who(page: Page) -> None:
+def test_colours_say_how_consistent_or_who(page: Page) -> None:
     user = page.ask("/users?limit=2")[1]["id"]
     page.open(f"#user={user}")
     kinds = "return [...document.querySelectorAll('.agreed .row .cells span')].map((each) => each.className)"

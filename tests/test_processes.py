@@ -154,7 +154,7 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
     assert_trained_alike(tmp_path / "1", "mlp", 1, "mlp")
 
 
-def test_what_cannot_be_divided_is_refused() -> None:
+def test_what_cannot_be_sharded_is_refused() -> None:
     data, chosen = process_worker.data(), settings("mlp")
     refuse_unsplittable(ProcessGroup(0, 11), data)
     with pytest.raises(ConfigError, match="12 processes for 11 users"):

@@ -258,7 +258,7 @@ def test_reading_the_voters_leaves_the_model_as_it_is(numbered: Trained) -> None
         assert torch.equal(tensor, before[name][1])
 
 
-def test_votes_are_the_rankings_and_their_steadiness(either: Trained) -> None:
+def test_votes_are_the_rankings_and_their_consistency(either: Trained) -> None:
     best, chosen = either.run.best["consensus"], either.run.settings.consensus
     items, consistency = best.votes["items"], best.votes["consistency"]
     assert items.shape == consistency.shape == (len(either.heads), 40, chosen.top_k)
@@ -291,11 +291,11 @@ def test_an_explanation_adds_up(either: Trained) -> None:
             assert found["used_in_training"] == train_part[place, at]
             seen[bool(train_part[place, at])] += 1
             for each in found["heads"]:
-                rank, importance, steady = votes.get(each["head"], (None, 0.0, 0.0))
+                rank, importance, consistent = votes.get(each["head"], (None, 0.0, 0.0))
                 order = either.voted[epoch][either.heads.index(each["head"])][place]
                 assert each["rank"] == (None if train_part[place, at] else order.index(item) + 1)
                 assert rank is None or each["rank"] == rank + 1
-                assert (each["R"], each["C"]) == pytest.approx((importance, steady), abs=1e-6)
+                assert (each["R"], each["C"]) == pytest.approx((importance, consistent), abs=1e-6)
                 assert each["vote"] == each["R"] + each["C"]
                 factors = either.vectors[epoch][each["head"]]
                 assert each["score"] == pytest.approx(either.score(factors, user, item), abs=1e-5)

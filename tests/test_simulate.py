@@ -110,9 +110,9 @@ def test_items_of_the_demo_come_into_fashion_and_go() -> None:
     assert halves_apart(item, time < middle) > 2 * by_chance
     assert log["timestamp"].is_sorted()
     assert 0.4 < (time < middle).mean() < 0.6  # the year is as full everywhere
-    steady = DEMO.model_copy(update={"fashion": None}).draw(0)
-    still = steady["timestamp"].to_numpy() < middle
-    assert halves_apart(steady["item_id"].to_numpy(), still) == pytest.approx(by_chance, rel=0.15)
+    consistent = DEMO.model_copy(update={"fashion": None}).draw(0)
+    still = consistent["timestamp"].to_numpy() < middle
+    assert halves_apart(consistent["item_id"].to_numpy(), still) == pytest.approx(by_chance, rel=0.15)
 
 
 def test_a_simulation_without_the_new_traits_draws_what_it_always_drew() -> None:

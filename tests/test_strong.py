@@ -52,7 +52,7 @@ def run(data: Split) -> Run:
     return train(data, small(), seed=3)
 
 
-def test_only_pupils_are_taught_and_one_of_them_is_what_a_good_run_ships(run: Run) -> None:
+def test_only_students_are_taught_and_one_of_them_is_what_a_good_run_ships(run: Run) -> None:
     taught = [record["consensus_loss"] for record in run.history if any(record["consensus_loss"].values())]
     assert len(taught) == 10 - run.settings.consensus.first_consensus_epoch
     for consensus_target in taught:
@@ -60,7 +60,7 @@ def test_only_pupils_are_taught_and_one_of_them_is_what_a_good_run_ships(run: Ru
         assert not any(consensus_target[name] for name in VOTERS)
 
 
-def test_it_learns_beyond_popularity_and_its_guests_alone(data: Split) -> None:
+def test_it_learns_beyond_popularity_and_its_fixed_voters_alone(data: Split) -> None:
     learned = train(data, small(training={"epochs": 30, "patience": None}), seed=3)
     figures = {
         name: found.means()["recall@5"] for name, found in learned.evaluate(at=(5,), metrics=("recall",)).items()
@@ -87,7 +87,7 @@ def test_a_killed_run_goes_on_to_the_same_end(data: Split, tmp_path: Path, last:
     assert_same_end(tmp_path / "cut", tmp_path / "whole")
 
 
-def test_the_votes_of_heads_and_guests_make_up_the_importance(data: Split) -> None:
+def test_the_votes_of_heads_and_fixed_voters_make_up_the_importance(data: Split) -> None:
     run = train(data, small(consensus={"rerank": False}), seed=3)
     model = Recommender(run, frame="arrays")
     heads = [*VOTERS, *STUDENTS, *run.settings.consensus.fixed_names]
@@ -106,7 +106,7 @@ def fixed(lists: torch.Tensor) -> ListFunction:
     return ListFunction(lambda users, _k: lists[torch.from_numpy(users)])
 
 
-def test_a_voice_is_as_loud_as_its_validation_says(run: Run, data: Split) -> None:
+def test_a_voter_weight_is_as_loud_as_its_validation_says(run: Run, data: Split) -> None:
     best = run.best["consensus"]
     record = next(each for each in run.history if each["epoch"] == best.epoch)["validation"]
     lists = [fixed_voter(name).ranking(data.train, 12, 3) for name in run.settings.consensus.fixed_voters]
@@ -118,7 +118,7 @@ def test_a_voice_is_as_loud_as_its_validation_says(run: Run, data: Split) -> Non
     assert best.votes["voter_weights"].numpy() == pytest.approx(expected, rel=1e-9)
 
 
-def test_folded_in_users_are_heard_with_the_voices_of_the_run(run: Run) -> None:
+def test_folded_in_users_are_heard_with_the_voter_weights_of_the_run(run: Run) -> None:
     model = Recommender(run, frame="arrays")
     history = model.item_ids.values[:4].tolist()
     items, scores = model.recommend(history=history, k=5)
@@ -126,7 +126,7 @@ def test_folded_in_users_are_heard_with_the_voices_of_the_run(run: Run) -> None:
     assert (np.diff(scores) <= 1e-6).all()
 
 
-def test_a_guest_ranks_as_its_baseline_does(data: Split) -> None:
+def test_a_fixed_voter_ranks_as_its_baseline_does(data: Split) -> None:
     expected = rank(RP3beta(alpha=0.5, beta=-0.2).fit(data.train), np.arange(40), 9, seen=data.train)
     assert fixed_voter("rp3beta(alpha=0.5, beta=-0.2)").ranking(data.train, 9, 0).tolist() == expected.tolist()
 
@@ -140,7 +140,7 @@ def test_a_guest_ranks_as_its_baseline_does(data: Split) -> None:
         ("rp3beta(gamma=1)", "fixed voter 'rp3beta"),
     ],
 )
-def test_a_guest_that_cannot_come_is_refused(data: Split, name: str, match: str) -> None:
+def test_a_fixed_voter_that_cannot_come_is_refused(data: Split, name: str, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         train(data, small(consensus={"fixed_voters": (name,)}))
 

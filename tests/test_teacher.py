@@ -61,7 +61,7 @@ def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None
 
 
 @pytest.mark.parametrize("sharing", ["full", "embedding", "none"])
-def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharing: str) -> None:
+def test_an_epoch_with_a_teacher_is_one_with_that_consensus_loss(in_double: None, sharing: str) -> None:
     data, lists = tiny(), any_lists(tiny(), 9)
     chosen = small(model={"sharing": sharing}, balance={"on": sharing != "none"}, training={"batch": 16})
     taught, by_hand = Trainer(data, chosen, SEED, teacher=lists), Trainer(data, chosen, SEED)
@@ -74,7 +74,7 @@ def test_an_epoch_with_a_teacher_is_one_with_that_lesson(in_double: None, sharin
         assert torch.allclose(parameter, by_hand.model.get_parameter(name), rtol=0, atol=1e-12), name
 
 
-def test_a_teacher_is_not_heard_where_the_lesson_has_no_weight() -> None:
+def test_a_teacher_is_not_heard_where_the_consensus_loss_has_no_weight() -> None:
     chosen = small(consensus={"weight": 0.0})
     assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).consensus.is_taught(5)
 
@@ -96,7 +96,7 @@ def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
     assert common[20.0] >= 16  # of 24
 
 
-def test_lists_shorter_than_the_lesson_leave_empty_places_and_longer_ones_are_cut() -> None:
+def test_lists_shorter_than_the_consensus_loss_leave_empty_places_and_longer_ones_are_cut() -> None:
     data, chosen = tiny(), small(consensus={"length": 3, "tail": 2})
     long = any_lists(data, 8)
     assert torch.equal(Trainer(data, chosen, teacher=long).consensus.target, long[:, :5])
@@ -197,7 +197,9 @@ def test_every_ranking_is_shown_with_the_lists_it_was_validated_by(kind: str) ->
 
 
 @pytest.mark.parametrize(("warm_up", "first"), [(None, 3), (1, 1), (5, 5)])
-def test_lessons_begin_after_the_warm_up_and_rankings_are_kept_as_before(warm_up: int | None, first: int) -> None:
+def test_consensus_losses_begin_after_the_warm_up_and_rankings_are_kept_as_before(
+    warm_up: int | None, first: int
+) -> None:
     sizes: list[int] = []
     chosen = small(consensus={"window": 3, "warm_up": warm_up}, training={"epochs": 7})
     run = train(tiny(), chosen, watch_rankings=lambda epoch, trainer, lists: sizes.append(len(trainer.consensus.queue)))

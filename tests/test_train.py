@@ -30,7 +30,7 @@ from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-LESSONS = {"paper": [2], "released": [3, 4], "reference": [2]}  # the epochs in which a scaled preset teaches
+TAUGHT_EPOCHS = {"paper": [2], "released": [3, 4], "reference": [2]}  # the epochs in which a scaled preset teaches
 SEED = 5
 
 
@@ -108,10 +108,10 @@ def follow(chosen: ConCFSettings) -> list[int]:
 
 @pytest.mark.parametrize("sharing", ["full", "layer", "embedding", "none"])
 @pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
-@pytest.mark.parametrize("preset", LESSONS)
+@pytest.mark.parametrize("preset", TAUGHT_EPOCHS)
 def test_a_preset_trains_as_the_literal_algorithm(in_double, preset: str, encoder: str, sharing: str) -> None:
-    epochs = LESSONS[preset][-1] + 1
-    assert follow(small(preset, encoder, sharing, training={"epochs": epochs})) == LESSONS[preset]
+    epochs = TAUGHT_EPOCHS[preset][-1] + 1
+    assert follow(small(preset, encoder, sharing, training={"epochs": epochs})) == TAUGHT_EPOCHS[preset]
 
 
 ALONE: dict[str, dict[str, Any]] = {
@@ -197,7 +197,7 @@ def test_without_decay_factors_train_as_the_literal_algorithm(in_double) -> None
     assert follow(small("paper", "mf", training={"weight_decay": 0.0})) == [2]
 
 
-def test_without_lesson_and_balance_a_head_that_shares_nothing_trains_as_its_single_model(in_double) -> None:
+def test_without_consensus_loss_and_balance_a_head_that_shares_nothing_trains_as_its_single_model(in_double) -> None:
     data, apart = tiny(), small(sharing="none", consensus={"weight": 0.0})
     together = Trainer(data, apart, seed=1)
     begins = {name: together.model.keep(name).state_dict() for name in FIVE}

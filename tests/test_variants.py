@@ -133,7 +133,7 @@ def logits_of(model: Model, train: Any, layers: int = 2) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
-def test_a_lesson_of_peers_is_their_distance_from_the_mean_of_all_logits(in_double: None, encoder: str) -> None:
+def test_a_consensus_loss_of_peers_is_their_distance_from_the_mean_of_all_logits(in_double: None, encoder: str) -> None:
     data = tiny()
     chosen = small(objectives=PEERS, model={"encoder": encoder}, consensus={"weight": 0.4})
     trainer, twin = (Trainer(data, chosen, SEED, parts=PCL) for _ in range(2))
@@ -393,7 +393,9 @@ def test_an_objective_several_times_starts_differently_each_time(kind: str, shar
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
-def test_the_warm_up_stands_in_for_the_window_in_the_first_lesson_alone(warm_up: int, window: int, every: int) -> None:
+def test_the_warm_up_stands_in_for_the_window_in_the_first_consensus_loss_alone(
+    warm_up: int, window: int, every: int
+) -> None:
     for begins in ("full-window", "warm-up", "after-warm-up"):
         base = choose_settings("reference", {"consensus": {"every": every, "begins": begins}})
         given_both = choose_settings(base, {"consensus": {"window": window, "warm_up": warm_up}})

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 from torch import Tensor
 
 
-def evidence(
+def features(
     scores: Tensor, vectors: Tensor, used: Tensor, u: int, i: int, *, history: list[int] | None = None,
     others: list[int] | None = None,
 ) -> list[float]:  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from literal_evidence import evidence
+from literal_features import features
 from scipy.sparse import csr_array
 
 from concf.consensus import features as module
@@ -43,7 +43,7 @@ def heard(head: Factors, train: csr_array, users: slice = slice(0, USERS)) -> to
 
 def expected(head: Factors, train: csr_array, **part: list[int]) -> torch.Tensor:
     used, scores = torch.from_numpy(train.toarray() > 0), head.scores(torch.arange(USERS))
-    rows = [[evidence(scores, head.item, used, u, i, **part) for i in range(ITEM_BLOCK)] for u in range(USERS)]
+    rows = [[features(scores, head.item, used, u, i, **part) for i in range(ITEM_BLOCK)] for u in range(USERS)]
     return torch.tensor(rows, dtype=torch.float64)
 
 

@@ -1,7 +1,7 @@
 """What a process holds and sends in a training step with whole and with divided embedding tables.
 
-python benchmarks/bench_dividing.py                                                      # one process
-torchrun --standalone --nproc-per-node 2 benchmarks/bench_dividing.py [--divide] [--epoch]
+python benchmarks/bench_sharding.py                                                      # one process
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--divide] [--epoch]
 
 Random pairs, as in bench_scaling.py; four heads that look at pairs, and the consensus target of random items, so that
 as many rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one

@@ -31,7 +31,7 @@ from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-JUDGED = tiny_settings(
+RERANKED = tiny_settings(
     consensus={
         "fixed_voters": ("rp3beta(beta=0.1)", "itemknn"),
         "rerank": True,
@@ -44,12 +44,12 @@ JUDGED = tiny_settings(
 def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
     """A trainer and its literal after two epochs, and the lists that the trainer agreed on."""
     split = tiny()
-    trainer = Trainer(split, JUDGED, SEED)
+    trainer = Trainer(split, RERANKED, SEED)
     for epoch in range(2):
         trainer.epoch(epoch)
     lists = trainer.consensus.update()
     fixed_voters = [listed(each) for each in trainer.consensus.fixed_rankings]
-    literal = LiteralConCF(trainer.model, JUDGED, split.train, fixed_voters, split.valid)
+    literal = LiteralConCF(trainer.model, RERANKED, split.train, fixed_voters, split.valid)
     literal.agree(0)
     return trainer, literal, lists
 
@@ -84,7 +84,7 @@ def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) ->
     trainer, _, lists = both_ways()
     trainer.consensus.validation.valid = torch.empty(0, dtype=torch.int64)
     plain = lists["R-consensus"]
-    verdict = judged_again(trainer, plain)
+    verdict = reranked_again(trainer, plain)
     weights = trainer.consensus.reranker.weights
     loud = torch.tensor(trainer.consensus.voter_weights)
     assert torch.allclose(weights[PLAIN : VOTER_FEATURES * len(loud) : VOTER_FEATURES], loud / loud.mean())
@@ -93,7 +93,7 @@ def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) ->
     assert torch.equal(verdict.cross_fitted, plain)
 
 
-def judged_again(trainer: Trainer, plain: torch.Tensor) -> Reranked:
+def reranked_again(trainer: Trainer, plain: torch.Tensor) -> Reranked:
     agreement, factors = trainer.consensus, trainer.model.factors()
     voters = [trainer.consensus.queue[-1][voter] for voter in agreement.voters]
     return agreement.reranker(
@@ -101,11 +101,11 @@ def judged_again(trainer: Trainer, plain: torch.Tensor) -> Reranked:
     )
 
 
-def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noqa: F811
+def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("concf.consensus.reranker.TOP", 4)
     trainer, _, lists = both_ways()
     plain = lists["R-consensus"]
-    verdict = judged_again(trainer, plain)
+    verdict = reranked_again(trainer, plain)
     assert not torch.equal(verdict.lists, plain)
     assert torch.equal(verdict.lists[:, :4].sort(1).values, plain[:, :4].sort(1).values)
     assert torch.equal(verdict.lists[:, 4:], plain[:, 4:])
@@ -115,26 +115,26 @@ def test_what_is_not_judged_stays_behind(in_double, monkeypatch) -> None:  # noq
 
 def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("concf.consensus.reranker.LEARNERS", 7)
-    trainer = Trainer(data, JUDGED, SEED)
+    trainer = Trainer(data, RERANKED, SEED)
     trainer.epoch(0)
     reranker, plain = trainer.consensus.reranker, trainer.consensus.update()["R-consensus"]
     validated = trainer.consensus.validation.users
     assert 0 < int(reranker.learners.sum()) <= 7 < len(validated)
-    few = judged_again(trainer, plain)
+    few = reranked_again(trainer, plain)
     others = validated[~reranker.learners]
     assert torch.equal(few.lists[others], few.cross_fitted[others])  # nobody learned from them
     kept = reranker.learners.clone()
     reranker.learners = torch.ones_like(kept)
-    everyone = judged_again(trainer, plain)
+    everyone = reranked_again(trainer, plain)
     reranker.learners = kept
     assert not torch.equal(few.lists, everyone.lists)
-    assert torch.equal(judged_again(trainer, plain).lists, few.lists)
+    assert torch.equal(reranked_again(trainer, plain).lists, few.lists)
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
     monkeypatch.setattr("concf.consensus.reranker.LEARNERS", -(-len(data.validated) // stride))
-    reranker = Trainer(data, JUDGED, SEED).consensus.reranker
+    reranker = Trainer(data, RERANKED, SEED).consensus.reranker
     halves = torch.bincount(reranker.folds[reranker.learners], minlength=2)
     assert halves.sum() == -(-len(data.validated) // stride)
     assert halves.min() > 0.3 * halves.sum()
@@ -149,7 +149,7 @@ def test_what_never_changes_has_no_weight_in_single_precision_either(data: Split
         return said
 
     monkeypatch.setattr(HeadFeatures, "__call__", the_same_of_all)
-    trainer = Trainer(data, JUDGED, SEED)
+    trainer = Trainer(data, RERANKED, SEED)
     trainer.epoch(0)
     trainer.consensus.update()
     of_heads = trainer.consensus.reranker.weights[-5 * HEAD_FEATURES :].view(5, HEAD_FEATURES)
@@ -175,7 +175,7 @@ def test_popularity_and_activity_have_mean_0_and_spread_1(data: Split) -> None: 
         assert float(each.std(correction=0)) == pytest.approx(1)
 
 
-def test_lists_are_in_the_order_of_the_judge_and_explained_by_it(run: Run) -> None:  # noqa: F811
+def test_lists_are_in_the_order_of_the_reranker_and_explained_by_it(run: Run) -> None:  # noqa: F811
     model = Recommender(run, frame="arrays")
     for user in model.user_ids.values[::9].tolist():
         items, scores = model.recommend(user, k=6)

@@ -51,7 +51,7 @@ def test_blocks_of_items_rank_as_all_of_them(k: int, block: int) -> None:
 
 
 @pytest.mark.parametrize("samples", [None, 9, 12, 30])
-def test_a_cosine_softmax_is_divided_only_where_it_is_sampled(samples: int | None) -> None:
+def test_a_cosine_softmax_is_sharded_only_where_it_is_sampled(samples: int | None) -> None:
     data = prepare(Simulation(users=20, items=9, events=90).draw(0), protocol="random")
     chosen = choose_settings(
         "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": samples}}
@@ -60,7 +60,7 @@ def test_a_cosine_softmax_is_divided_only_where_it_is_sampled(samples: int | Non
         refuse_unshardable(ProcessGroup(0, 2, shards=True), chosen, Trainer(data, chosen).head_losses)
 
 
-def test_what_stands_for_all_items_is_divided() -> None:
+def test_what_stands_for_all_items_is_sharded() -> None:
     data = prepare(Simulation(users=20, items=9, events=90).draw(0), protocol="random")
     chosen = choose_settings(
         "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": 8}}
