@@ -1,7 +1,7 @@
-"""What a process holds and sends in a training step with whole and with divided embedding tables.
+"""What a process holds and sends in a training step with replicated and with sharded embedding tables.
 
 python benchmarks/bench_sharding.py                                                      # one process
-torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--divide] [--epoch]
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--shard] [--epoch]
 
 Random pairs, as in bench_scaling.py; four heads that look at pairs, and the consensus target of random items, so that
 as many rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one
@@ -103,11 +103,11 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--pairs", type=int, default=2_000_000)
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--divide", action="store_true")
+    parser.add_argument("--shard", action="store_true")
     parser.add_argument("--epoch", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    with joined(shards=chosen.divide) as group:
+    with joined(shards=chosen.shard) as group:
         if chosen.epoch:
             result = whole_run(group)
         else:

@@ -32,7 +32,6 @@ COMMANDS: Any = get_command(app)
 CLI = Callable[..., tuple[int, str, str]]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 GLOSSARY = ROOT / "docs" / "glossary.md"
-UNLINKED = {"commands", "data", "export", "recommending", "reproduction", "serving", "settings", "tuning"}  # so far
 EVERYDAY = {"log", "run", "vote"}  # terms that are English words as well: they alone call for no link
 LOADS = {
     "script": "src",
@@ -135,7 +134,7 @@ def terms() -> list[str]:
     return re.findall(r"^### (.+)$", GLOSSARY.read_text(encoding="utf-8").lower(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.stem not in UNLINKED], ids=lambda page: page.name)
+@each_page
 def test_a_page_that_uses_a_term_links_to_the_glossary(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     used = [term for term in terms() if term not in EVERYDAY and re.search(rf"\b{term}s?\b", text, re.IGNORECASE)]

@@ -29,14 +29,15 @@ Everything that a training run depends on, but for the data and the seed. Where 
 for one objective alone `reference`; values of a preset that differ from `reference` are **bold**. Change one with
 `--set consensus.weight=0`, several with a TOML file (`--config`), or in Python by group: `concf.train(data,
 {"consensus": {"weight": 0}})`, `concf.ConCF(consensus={"weight": 0})`. Why the presets differ:
-[training.md](training.md#presets).
+[training.md](training.md#presets). The words are explained in the [glossary](glossary.md).
 
 This page is written from the code by `make docs`.
 """
 COMMANDS_HEAD = """# Commands
 
 What `concf --help` and `concf COMMAND --help` say, on one page. A mistake in what you say or in the data ends with a
-message and exit code 2; a run that is stopped by Ctrl-C with 130.
+message and exit code 2; a run that is stopped by Ctrl-C with 130. The words are explained in the
+[glossary](glossary.md).
 
 This page is written from the code by `make docs`.
 """
