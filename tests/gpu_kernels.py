@@ -248,7 +248,7 @@ def moving(trainer: Trainer) -> list[Tensor]:
     optimisers = (trainer.optimiser, trainer.weight_optimiser)
     states = [part for optimiser in optimisers for state in optimiser.state.values() for part in state.values()]
     parameters = [parameter.data for parameter in trainer.model.parameters()]
-    return [*parameters, trainer.weights, trainer.initial, trainer.pull, trainer.consensus.target, *states]
+    return [*parameters, trainer.weights, trainer.initial, trainer.weight_gradient, trainer.consensus.target, *states]
 
 
 @pytest.mark.parametrize(
