@@ -202,7 +202,7 @@ def test_the_consensus_is_the_cpu_s() -> None:
     lists = torch.rand(4, 5, 60, 200).argsort(3)[..., :80].to(torch.int32)
     lists[:, :, :9, 30:] = -1
     found = [
-        [each.cpu() for each in consensus(lists[-1].to(device), list(lists.to(device)), 200, 120, places=50)]
+        [each.cpu() for each in consensus(lists[-1].to(device), list(lists.to(device)), 200, 120, top_k=50)]
         for device in ("cuda", "cpu")
     ]
     assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
