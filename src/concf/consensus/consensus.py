@@ -106,7 +106,7 @@ def _agree(
     listed: Tensor, window: Sequence[Tensor], voter_weights: Sequence[float] | None, n_items: int, length: int,
     temperature: float, consistency_temperature: float | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The consensus of a block of users. asked: [heads, b, K]; window: of [heads, b, M]."""
+    """The consensus of a block of users. listed: [heads, b, K]; window: of [heads, b, M]."""
     heads, users, top_k = listed.shape
     rank = torch.arange(top_k, device=listed.device)
     voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]

@@ -81,7 +81,7 @@ class ScoreFunction:
 class ListFunction:
     """A function from user positions [b] (numpy) and a length k to ranked item positions [b, k or more], best first.
 
-    -1 marks an empty place. Seen items are taken out of the lists; the length that is asked for leaves room for them.
+    -1 at the end of a shorter list. Seen items are taken out of the lists; the requested length leaves room for them.
     """
 
     function: Callable[[NDArray[np.int64], int], Any]

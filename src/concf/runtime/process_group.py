@@ -188,7 +188,7 @@ def restarted() -> bool:
 
 @contextmanager
 def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGroup]:
-    """The world that torchrun started this process in; without torchrun, `ALONE`."""
+    """The group that torchrun started this process in; without torchrun, `ALONE`."""
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
         return

@@ -90,7 +90,7 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Train here alone: a second process is refused, and told which is the first."""
+        """Train here alone: a second process is refused by an error that names the first."""
         if not self.begun:
             self.refuse_occupied()
         self.path.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ class HeadLosses:
         return [unique(batch.user, self.model.n_users), None if items is None else unique(items, self.model.n_items)]
 
     def items_read(self, batch: Batch) -> Tensor | None:
-        """The items whose rows `own` reads, of an encoder that does not spread; None: all of them."""
+        """The items whose rows `own` reads, of an encoder that does not propagate; None: all of them."""
         if any(map(self.reads_all, self.objectives)):
             return None
         sampled = any(each.needs == "catalogue" for each in self.objectives.values())
