@@ -84,7 +84,7 @@ FEW = (
 )  # fmt: skip
 WHOLE = {
     "lightgcn": "the encoder LightGCN",
-    "strong": "'weighted-squares@0.02' looks at all items",
+    "strong": "'als-a' looks at all items",
     "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
     "a re-ranker, five users validated": "consensus.rerank looks at the vectors of all users and items",
 }  # what cannot be divided, and what is said of it

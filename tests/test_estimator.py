@@ -171,9 +171,8 @@ def test_saved_moved_and_loaded_it_says_the_same(concf: CLI, model: Model, tmp_p
     assert {row["name"]: row["means"] for row in json.loads(out)["recommenders"]} == expected
     code, out, err = concf("recommend", moved, "--users", "3,8", "--json")
     assert (code, json.loads(out)) == (0, model.recommend([3, 8]).to_dicts())
-    code, _, err = concf("train", "--resume", "--out", moved)  # there is no trainer in it
-    assert (code, "was saved to be used, and cannot go on" in err) == (2, True)
-    assert files(moved) == before
+    assert concf("train", "--resume", "--out", moved)[0] == 0  # finished: nothing is left to do
+    assert files(moved).keys() == before.keys()
     assert isinstance(Model.load(moved, frame="pandas").recommend(3).to_dict("records"), list)
 
 
@@ -244,6 +243,8 @@ def test_a_run_of_before_there_were_votes_recommends_and_says_that_it_has_none(m
     state, tensors = checkpoint(tmp_path / "run")
     old = {name: tensor for name, tensor in tensors.items() if "/votes/" not in name}
     assert len(old) < len(tensors)
+    for best in state["state"]["best"].values():
+        best["votes"] = {}
     write_checkpoint(tmp_path / "run", state, old)
     found = Model.load(tmp_path / "run")
     for by in ("consensus", "R-consensus"):

@@ -16,6 +16,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.experiments.paper.ablations import ABLATIONS
 from concf.experiments.paper.cells import measure
 from concf.experiments.paper.plan import Cell
 from concf.experiments.paper.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
@@ -200,7 +201,7 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
 
 
 def test_lines_are_those_of_a_run_by_hand(lines: dict[str, dict[str, Any]], data: Split) -> None:
-    run = train(data, choose_settings("reference", words=[*VARIANTS["ConCF-S"], *SMALL]))
+    run = train(data, choose_settings("reference", words=[*VARIANTS["ConCF-S"], *SMALL]), parts=ABLATIONS["ConCF-S"])
     for name, row in lines["ConCF-S"]["rows"].items():
         found = evaluate(run.recommender(name), data)
         assert row == {
@@ -238,7 +239,7 @@ def test_variants_of_equal_settings_have_equal_rows_and_others_do_not(lines: dic
     by_settings: dict[str, list[str]] = {}
     for variant in ONE_RUN:
         chosen = choose_settings("reference", words=[*VARIANTS[variant], *SMALL])
-        by_settings.setdefault(chosen.model_dump_json(), []).append(variant)
+        by_settings.setdefault(f"{chosen.model_dump_json()} {ABLATIONS.get(variant)}", []).append(variant)
     assert ["without CL", "alpha=0"] in by_settings.values()
     for same in by_settings.values():
         assert all(lines[variant]["rows"] == lines[same[0]]["rows"] for variant in same)

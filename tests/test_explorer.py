@@ -177,7 +177,9 @@ def test_the_votes_are_those_that_explain_gives(either: Api, held_out: bool) -> 
         view = either.view(f"{path_of(user)}?k=12&held_out={held_out}")
         for item, votes in votes_of(view).items():
             heads = either.model.explain(user, item)["heads"]
-            assert votes == [{name: each[name] for name in ("head", "rank", "R", "C", "vote")} for each in heads]
+            assert votes == [
+                {name: each[name] for name in ("head", "rank", "R", "C", "vote")} | {"score": None} for each in heads
+            ]
             voted += sum(each["vote"] > 0 for each in votes)
             without += sum(each["vote"] == 0 for each in votes)
         for item in view["consensus"]["items"]:

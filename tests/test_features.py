@@ -14,7 +14,7 @@ from concf.consensus import features as module
 from concf.consensus.features import HeadFeatures, Histories
 from concf.model.scorers import Factors
 
-USERS, ITEM_BLOCK, SIZE = 9, 11, 4
+USERS, ITEMS, SIZE = 9, 11, 4
 CPU = torch.device("cpu")
 
 
@@ -22,14 +22,14 @@ CPU = torch.device("cpu")
 def head(request: pytest.FixtureRequest) -> Factors:
     draw = torch.Generator().manual_seed(3)
     user, item, bias = (
-        torch.randn(*size, generator=draw).double() for size in ((USERS, SIZE), (ITEM_BLOCK, SIZE), (ITEM_BLOCK,))
+        torch.randn(*size, generator=draw).double() for size in ((USERS, SIZE), (ITEMS, SIZE), (ITEMS,))
     )
     return Factors(user, item, bias if request.param else None)
 
 
 def log() -> csr_array:
     """User 4 used nothing, item 7 was used by nobody."""
-    used = np.random.default_rng(5).random((USERS, ITEM_BLOCK)) < 0.4
+    used = np.random.default_rng(5).random((USERS, ITEMS)) < 0.4
     used[4], used[:, 7] = False, False
     return csr_array(used.astype(np.float32))
 
@@ -38,12 +38,12 @@ def heard(head: Factors, train: csr_array, users: slice = slice(0, USERS)) -> to
     """[users, items, 8] of all pairs."""
     witness = HeadFeatures(head, Histories(train, users, CPU))
     mine = torch.arange(users.stop - users.start)
-    return witness(mine, torch.arange(ITEM_BLOCK).expand(len(mine), -1))
+    return witness(mine, torch.arange(ITEMS).expand(len(mine), -1))
 
 
 def expected(head: Factors, train: csr_array, **part: list[int]) -> torch.Tensor:
     used, scores = torch.from_numpy(train.toarray() > 0), head.scores(torch.arange(USERS))
-    rows = [[features(scores, head.item, used, u, i, **part) for i in range(ITEM_BLOCK)] for u in range(USERS)]
+    rows = [[features(scores, head.item, used, u, i, **part) for i in range(ITEMS)] for u in range(USERS)]
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -62,27 +62,27 @@ def test_the_unit_of_scores_does_not_matter(head: Factors) -> None:
 
 def test_who_scores_an_item_as_its_users_do_is_one_of_them(head: Factors) -> None:
     """Items with one user: that user's relative score is 1, unless the user scores it as everybody does."""
-    train = csr_array(np.eye(USERS, ITEM_BLOCK, dtype=np.float32))
+    train = csr_array(np.eye(USERS, ITEMS, dtype=np.float32))
     relative_score, gap = heard(head, train)[..., 1].diagonal(), heard(head, train)[..., 6].diagonal().exp()
     assert (gap > module.LEAST_GAP + 1e-9).any()
     assert torch.allclose(relative_score[gap > module.LEAST_GAP + 1e-9], torch.tensor(1.0).double())
 
 
 def test_a_long_history_is_looked_at_evenly(head: Factors, monkeypatch: pytest.MonkeyPatch) -> None:
-    used = np.zeros((USERS, ITEM_BLOCK), np.float32)
+    used = np.zeros((USERS, ITEMS), np.float32)
     used[:, 1:10] = 1
-    monkeypatch.setattr(module, "LONGEST", 3)
+    monkeypatch.setattr(module, "LONGEST_HISTORY", 3)
     found, literal = heard(head, csr_array(used)), expected(head, csr_array(used), history=[1, 4, 7])
     assert torch.allclose(found, literal, rtol=0, atol=1e-9)
 
 
 def test_a_sample_stands_for_all_items(head: Factors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SAMPLE", 4)
+    monkeypatch.setattr(module, "SAMPLED_ITEMS", 4)
     assert torch.allclose(heard(head, log()), expected(head, log(), others=[0, 2, 5, 8]), rtol=0, atol=1e-9)
 
 
 def test_vectors_of_length_0_say_nothing_but_break_nothing() -> None:
-    said = heard(Factors(torch.zeros(USERS, SIZE), torch.zeros(ITEM_BLOCK, SIZE)), log())
+    said = heard(Factors(torch.zeros(USERS, SIZE), torch.zeros(ITEMS, SIZE)), log())
     assert said.isfinite().all()
     assert not said[..., [0, 1, 4, 7]].any()
 

@@ -276,7 +276,7 @@ def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module() -> None:
 
 def test_an_objective_of_one_s_own_may_take_the_place_of_a_known_one() -> None:
     trainer = Trainer(tiny(), choose_settings("reference", changes=QUICK), objectives={"bpr": HINGE})
-    assert trainer.objectives["bpr"] is HINGE
+    assert trainer.head_losses.objectives["bpr"] is HINGE
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:  # n
 
 
 def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.consensus.reranker.LEARNERS", 7)
+    monkeypatch.setattr("concf.consensus.reranker.MOST_LEARNERS", 7)
     trainer = Trainer(data, RERANKED, SEED)
     trainer.epoch(0)
     reranker, plain = trainer.consensus.reranker, trainer.consensus.update()["R-consensus"]
@@ -133,7 +133,7 @@ def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, mon
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])
 def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.consensus.reranker.LEARNERS", -(-len(data.validated) // stride))
+    monkeypatch.setattr("concf.consensus.reranker.MOST_LEARNERS", -(-len(data.validated) // stride))
     reranker = Trainer(data, RERANKED, SEED).consensus.reranker
     halves = torch.bincount(reranker.folds[reranker.learners], minlength=2)
     assert halves.sum() == -(-len(data.validated) // stride)

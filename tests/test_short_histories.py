@@ -148,7 +148,7 @@ def test_every_figure_says_of_how_many_users_it_is(concf: CLI, tmp_path: Path) -
     assert json.loads(concf("compare", tmp_path / "data", *words, "--json")[1])["evaluated_users"] == [60, 60]
     _, _, err = concf("report", tmp_path / "of-log", "--out", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert "Means over 60 users" in page
+    assert "means over 60 users" in page
     assert "Only 60 of 60 users are tested" in page
     assert err.count(note) == 1
 

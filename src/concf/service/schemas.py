@@ -107,7 +107,7 @@ class Vote(TypedDict):
     """The vote of a head or fixed voter for an item.
 
     rank: from 1, null for an item used in training, and for a fixed voter outside its first K; R (Eq. 10) and C
-    (Eq. 11): 0 without a vote; vote: their sum times the voter weight
+    (Eq. 11): 0 without a vote; vote: their sum times the voter weight; score: the head's own, where it is explained
     """
 
     head: str
@@ -115,11 +115,6 @@ class Vote(TypedDict):
     R: float
     C: float
     vote: float
-
-
-class HeadVote(Vote):
-    """A vote and the head's own score, null for a fixed voter."""
-
     score: float | None
 
 
@@ -137,7 +132,7 @@ class Explanation(TypedDict):
     importance: float
     reranked: float | None
     used_in_training: bool
-    heads: list[HeadVote]
+    heads: list[Vote]
 
 
 class Status(TypedDict):

@@ -196,12 +196,10 @@ class Explorer:
         ranks = {name: _ranks(factors, factors.user[[user]], trained) for name, factors in voters}
         votes: dict[int, list[Vote]] = {}
         for item in items:
-            votes[item] = cast(list[Vote], stored.cast(user, item))
+            votes[item] = stored.cast(user, item)
             for vote in votes[item]:
-                rank = vote["rank"]
-                if rank is None and vote["head"] in ranks:  # outside its first K
-                    rank = int(ranks[vote["head"]][item])
-                vote["rank"] = None if rank is None else rank + 1
+                if vote["rank"] is None and vote["head"] in ranks:  # outside its first K
+                    vote["rank"] = int(ranks[vote["head"]][item]) + 1
         return votes
 
     def _folded_votes(self, history: NDArray[np.int64], items: list[int], k: int) -> dict[int, list[Vote]]:
@@ -215,7 +213,9 @@ class Explorer:
             importance = rank_importance(torch.from_numpy(ranks).double(), self.settings.temperature).tolist()
             for item, rank, value in zip(items, ranks.tolist(), importance, strict=True):
                 r = value if rank < voting else 0.0
-                votes[item].append({"head": name, "rank": rank + 1, "R": r, "C": 0.0, "vote": weight * r})
+                votes[item].append(
+                    {"head": name, "rank": rank + 1, "R": r, "C": 0.0, "vote": weight * r, "score": None}
+                )
         return votes
 
 
