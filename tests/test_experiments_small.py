@@ -67,10 +67,21 @@ def data() -> Split:
     return split
 
 
+class Lines(dict[str, dict[str, Any]]):
+    """Variant -> its line, measured when it is first looked at: each worker measures what its tests need."""
+
+    def __init__(self, data: Split) -> None:
+        super().__init__()
+        self.data = data
+
+    def __missing__(self, variant: str) -> dict[str, Any]:
+        return self.setdefault(variant, measure(cell(variant), self.data, changes=SMALL))
+
+
 @pytest.fixture(scope="module")
-def lines(data: Split) -> dict[str, dict[str, Any]]:
+def lines(data: Split) -> Lines:
     torch.set_num_threads(1)
-    return {variant: measure(cell(variant), data, changes=SMALL) for variant in VARIANTS}
+    return Lines(data)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
