@@ -104,8 +104,9 @@ def test_pip_is_asked_again_without_what_it_did_not_find(monkeypatch):
 
 
 def test_the_oldest_libraries_are_the_lower_bounds():
-    bounds = oldest.oldest()
-    assert {"torch", "numpy", "ray", "pytest"} <= set(bounds)
+    bounds = oldest.tools() | oldest.oldest()
+    assert {"torch", "numpy", "ray"} <= set(oldest.oldest())
+    assert {"pytest", "mypy"} <= set(oldest.tools())
     for requirement in wheels.roots():
         if requirement.name not in wheels.ALSO:
             assert requirement.specifier.contains(bounds[requirement.name]), requirement

@@ -93,7 +93,7 @@ class Sparse(nn.Module):
 
 
 def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
-    ends, columns = (torch.from_numpy(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    ends, columns = (torch.tensor(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
     cells = torch.from_numpy(matrix.data).to(kind)
     return _quiet_csr(ends, columns, cells, matrix.shape, check_invariants=True)
 
