@@ -48,6 +48,7 @@ def local_ray() -> Iterator[Any]:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # older versions of Ray warn of what will change
         patch.setenv("RAY_AUTH_TOKEN", uuid4().hex * 2)
         patch.delenv("RAY_ADDRESS", raising=False)
         for name in STARTED:

@@ -93,7 +93,10 @@ class Sparse(nn.Module):
 
 
 def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
-    ends, columns = (torch.tensor(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    ends, columns = (  # numpy's arrays without a number have a stride that older versions of PyTorch refuse
+        torch.empty(len(part), dtype=torch.int64).copy_(torch.from_numpy(part))
+        for part in (matrix.indptr, matrix.indices)
+    )
     cells = torch.from_numpy(matrix.data).to(kind)
     return _quiet_csr(ends, columns, cells, matrix.shape, check_invariants=True)
 
