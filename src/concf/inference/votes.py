@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS
@@ -20,7 +19,7 @@ class Vote(TypedDict):
     rank:  from 1, training items left out; None for a training item, and outside a fixed voter's first K
     R, C:  importance of the rank (Eq. 10) and consistency (Eq. 11); 0 outside the first K
     vote:  (R + C) times the voter's weight
-    score: the head's own score of the item; None for a fixed voter
+    score: the head's own score of the item; None for a fixed voter, and where it is not asked for
     """
 
     head: str

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from concf.inference.votes import Vote
 from concf.service.problems import FORMS, Kind
 
 K = 10  # items of a list, unless a request says otherwise
@@ -101,21 +102,6 @@ class SimilarItems(TypedDict):
     item: Id
     head: str
     items: list[Item]
-
-
-class Vote(TypedDict):
-    """The vote of a head or fixed voter for an item.
-
-    rank: from 1, null for an item used in training, and for a fixed voter outside its first K; R (Eq. 10) and C
-    (Eq. 11): 0 without a vote; vote: their sum times the voter weight; score: the head's own, where it is explained
-    """
-
-    head: str
-    rank: int | None
-    R: float
-    C: float
-    vote: float
-    score: float | None
 
 
 class Explanation(TypedDict):

@@ -210,9 +210,7 @@ class Trainer:
         others = [each.contiguous() for each in gradients[2:]]  # the optimiser goes through memory
         return Term(loss.detach(), list(gradients[:2]), others)
 
-    def _set_gradients(
-        self, batch: Batch, rows: Sequence[Rows], own: Term, learned: Term
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def _set_gradients(self, batch: Batch, rows: Sequence[Rows], own: Term, learned: Term) -> tuple[Tensor, Tensor]:
         """Set every parameter's gradient: ([heads], [heads]) G_x and lambda_x dG_x / dlambda_x (Eq. 16).
 
         Of several processes both losses become those of the whole batch.

@@ -7,7 +7,8 @@ from typing import NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from concf.service.schemas import Id, K, Request, UnknownIds, UnknownItems, Vote, Whole
+from concf.inference.votes import Vote
+from concf.service.schemas import Id, K, Request, UnknownIds, UnknownItems, Whole
 
 
 class Found(TypedDict):

@@ -15,7 +15,7 @@ from torch import Tensor
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.inference.ranker import Short
-from concf.inference.votes import Votes
+from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER
@@ -23,7 +23,7 @@ from concf.service.explorer.schemas import Facts, Found, ItemList, ListedItem, U
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served
-from concf.service.schemas import Id, Vote
+from concf.service.schemas import Id
 
 Indices = NDArray[np.int64]
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
