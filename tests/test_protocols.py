@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,13 @@ from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
-from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Paper, drop_unevaluable
+from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Given, Paper, drop_unevaluable
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 
+Run = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=120, items=60, events=4000).draw(7)
 PROTOCOLS = ["paper", "released", "random", "leave-last", "time"]
 
@@ -156,6 +159,98 @@ def test_given_files_may_spell_integers_in_one_part_only(tmp_path: Path) -> None
     assert parts_by_pair(split)[("7", "2")] == TEST
     with pytest.raises(ConfigError, match="no settings"):
         prepare(files[0], protocol="given", valid=files[1], test=files[2], last=4)
+
+
+def columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [user for user, _ in pairs], [item for _, item in pairs]
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 12)), st.sampled_from([TRAIN, TEST]), min_size=1),
+    st.sampled_from([0.05, 0.1, 0.29, 0.5, 0.95, 1 - 1e-12]),
+    st.integers(0, 3),
+)
+def test_a_validation_share_keeps_its_laws(files: dict[tuple[int, int], int], share: float, seed: int) -> None:
+    data = read(columns(sorted(files)))
+    protocol = Given(valid=share)
+    parts = protocol.assign(data, seed, np.array([files[pair] for pair in sorted(files)], np.uint8))
+    assert protocol.evaluable(data, parts) is parts
+    train, valid, test = (
+        {pair for pair, each in zip(sorted(files), parts, strict=True) if each == part} for part in (TRAIN, VALID, TEST)
+    )
+    file = {pair for pair, part in files.items() if part == TRAIN}
+    assert train | valid == file
+    assert test == files.keys() - file
+    assert {item for _, item in train} == {item for _, item in file}  # no item stops training
+    validated_items = {item for _, item in valid}
+    for user in {user for user, _ in file}:
+        n = sum(who == user for who, _ in file)
+        n_drawn = min(max(floor(round(share * n, 9)), 1), n - 1)
+        n_valid = sum(who == user for who, _ in valid)
+        n_back = sum(who == user and item not in validated_items for who, item in train)  # at most
+        assert n_drawn - n_back <= n_valid <= n_drawn
+
+
+def test_the_validation_share_of_a_user_is_the_floor_and_at_least_one() -> None:
+    sizes = [*range(1, 46), *[45] * 40]  # of the last forty, each trains on nearly every item: none goes back
+    train = [(user, item) for user, n in enumerate(sizes) for item in range(n)]
+    split = prepare(columns(train), protocol="given", valid=0.05, test=columns([(user, 99) for user in range(85)]))
+    assert np.diff(split.valid.indptr).tolist() == [0] + [1] * 38 + [2] * 46
+    assert split.notes == ("1 items occur in no training pair and are tested on all the same (for example 99)",)
+
+
+def test_a_validation_share_depends_on_the_training_pairs_and_the_seed_alone() -> None:
+    train, test = LOG[:3000], LOG[3000:]
+    first = prepare(train, protocol="given", valid=0.1, test=test, seed=3)
+    shuffled = train.sample(fraction=1.0, shuffle=True, seed=1)
+    assert prepare(shuffled, protocol="given", valid=0.1, test=test, seed=3).hash == first.hash
+    other_test = prepare(train, protocol="given", valid=0.1, test=test[:50], seed=3)
+    validate = [{pair for pair, part in parts_by_pair(split).items() if part == VALID} for split in (first, other_test)]
+    assert validate[0] == validate[1]
+    second = prepare(train, protocol="given", valid=0.1, test=test, seed=4)
+    assert first.hash != second.hash
+    assert first.with_seed(4).hash == second.hash
+
+
+def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> None:
+    """A line may have no items: user 2 only tests, user 3 only trains, and user 4 is nowhere else."""
+    (tmp_path / "train.txt").write_text("0 1 2 3\n1 1 2\n2\n3 3\n4 \n5 1 2 3 4\n")
+    (tmp_path / "test.txt").write_text("0 4\n1 3 9\n2 1\n3\n5 9\n")
+    words = ("prepare", tmp_path / "train.txt", "--format", "user-lines", "--protocol", "given")
+    words = (*words, "--test", tmp_path / "test.txt", "--out", tmp_path / "out")
+    code, out, err = concf(*words, "--valid", "0.3", "--json")
+    assert code == 0
+    assert "1 items occur in no training pair and are tested on all the same (for example 9)" in err
+    assert "1 users have one item and only train (for example 3)" in err
+    summary = json.loads(out)
+    assert summary["users"] == 5
+    assert summary["train"] + summary["valid"] == 10
+    assert (summary["test"], summary["dropped"], summary["evaluated_users"]) == (5, 0, 4)
+    assert summary["recipe"]["protocol"] == {"name": "given", "valid": 0.3}
+    assert list(summary["recipe"]["source"]["parts"]) == ["train", "test"]
+    loaded = Split.load(tmp_path / "out")
+    assert loaded.with_seed(1).hash == loaded.with_seed(0).with_seed(1).hash
+    code, _, err = concf(*words, "--valid", "0.3", "--overwrite", "--strict")
+    assert (code, "in no training pair" in err) == (2, True)
+
+
+@pytest.mark.parametrize("share", ["0", "1", "-0.1", "1.5", "nan", "inf"])
+def test_a_bad_validation_share_is_refused(tmp_path: Path, concf: Run, share: str) -> None:
+    (tmp_path / "log.csv").write_text("user_id,item_id\n1,1\n1,2\n")
+    words = ("prepare", tmp_path / "log.csv", "--protocol", "given", "--test", tmp_path / "log.csv")
+    code, out, err = concf(*words, "--valid", share, "--out", tmp_path / "out")
+    assert (code, out) == (2, "")
+    assert "valid: " in err
+    assert "a finite number" in err if share in ("nan", "inf") else "above 0 and below 1, such as 0.05" in err
+
+
+def test_a_validation_share_needs_a_test_log_and_users_with_two_items() -> None:
+    with pytest.raises(ConfigError, match=r"a share of the training log such as 0\.05 or a log of its own, and test="):
+        prepare(LOG, protocol="given", valid=0.1)
+    with pytest.raises(DataError, match=r"leaves no user.*two items or more in the training file"):
+        prepare(([1, 2], [5, 5]), protocol="given", valid=0.1, test=([1], [6]))
+    with pytest.raises(DataError, match=r"leaves no user.*some need items in the test file"):
+        prepare(([1, 1, 2, 2], [5, 6, 5, 6]), protocol="given", valid=0.1, test=([1], [6]))
 
 
 def test_nonsense_is_refused() -> None:

@@ -41,7 +41,7 @@ OPTIONS = {
     "counts": Option(str, "Count `raw` events or `distinct` pairs.", FILTER),
     "core": Option(bool, "Repeat until nothing changes (k-core).", FILTER, ("--core",)),
     "protocol": Option(str, "paper, released, random, leave-last, time or given.", PROTOCOL),
-    "valid": Option(str, "Share held out for validation; with `given`, the file.", PROTOCOL),
+    "valid": Option(str, "Share held out for validation; with `given`, of the training file, or a file.", PROTOCOL),
     "test": Option(str, "Share held out for test; with `given`, the file.", PROTOCOL),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
     "last": Option(int, "With `leave-last`: how many.", PROTOCOL),
@@ -91,10 +91,13 @@ def _converted(log: dict[str, Any]) -> dict[str, Any]:
     """The options with `\\t` as a tab and shares as numbers."""
     if "separator" in log:
         log["separator"] = log["separator"].replace("\\t", "\t")
-    for name in {"valid", "test"} & log.keys() if log.get("protocol") != "given" else ():
+    given = log.get("protocol") == "given"
+    for name in ({"valid"} if given else {"valid", "test"}) & log.keys():
         try:
             log[name] = float(log[name])
         except ValueError:
+            if given:
+                continue  # a file
             raise ConfigError(
                 f"--{name} {log[name]!r}: expected a share such as 0.2 (a file only with --protocol given)"
             ) from None

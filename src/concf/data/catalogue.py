@@ -6,7 +6,9 @@ import hashlib
 import os
 import sys
 import urllib.request
+import zlib
 from dataclasses import dataclass
+from gzip import BadGzipFile
 from http.client import HTTPException
 from pathlib import Path
 
@@ -16,8 +18,9 @@ from concf.data.filters import Filter
 from concf.data.interactions import Interactions
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
+from concf.data.reading.sniff import damaged_gzip, open_bytes
 from concf.errors import DataError
-from concf.runtime.files import new_file, sha256
+from concf.runtime.files import new_file
 from concf.runtime.progress import working
 
 HOME_VARIABLE = "CONCF_DATA_HOME"
@@ -28,7 +31,11 @@ TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class File:
-    """One file of a data set. path: below the data home; origin: below the public home, None if converted by hand."""
+    """One file of a data set.
+
+    path: below the data home; sha256: of the contents, decompressed if the file is gzip; origin: below the public home,
+    None if converted by hand
+    """
 
     path: str
     sha256: str
@@ -52,6 +59,7 @@ class Entry:
     variants: tuple[Variant, ...]
     statistics: Filter | None = None  # the filter of the paper's table of statistics
     released_start: Filter | None = None  # the filter before the protocol `released`
+    is_split: bool = False  # whether the files are the training and the test part of a published split
 
     def start(self, protocol: str) -> Filter | None:
         """The filter that is applied before the protocol."""
@@ -130,7 +138,11 @@ def load(name: str) -> Interactions:
 
 
 def _check(file: File, path: Path) -> None:
-    checksum = sha256(path)
+    try:
+        with open_bytes(path) as content:
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
+    except (EOFError, BadGzipFile, zlib.error) as error:
+        raise damaged_gzip(path, error) from None
     if checksum != file.sha256:
         raise DataError(
             f"{path}: SHA-256 {checksum} is not the {file.sha256} of the public file. Remove it and fetch it again"
@@ -186,6 +198,16 @@ _FOURSQUARE_PARTS = tuple(
     }.items()
 )
 
+
+def _lightgcn(name: str, title: str, train: str, test: str) -> Entry:
+    """A split of the LightGCN paper, as published or gzipped. train, test: the SHA-256 of the published files."""
+    home = "gusye1234/LightGCN-PyTorch/947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data"
+    checksums, reading = {f"{name}/train.txt": train, f"{name}/test.txt": test}, Reading(format="user-lines")
+    gzipped = tuple(File(f"{path}.gz", checksum) for path, checksum in checksums.items())
+    published = tuple(File(path, checksum, f"{home}/{path}") for path, checksum in checksums.items())
+    return Entry(name, title, variants=((gzipped, reading), (published, reading)), is_split=True)
+
+
 _EVERY_RATING = Reading(rating="none")  # the papers count every rating as positive
 _FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 _TWENTY_CHECKINS = Filter(min_user=20, counts="raw")
@@ -212,5 +234,17 @@ CATALOGUE = {
         ),
         statistics=_TWENTY_CHECKINS,
         released_start=_TWENTY_CHECKINS,
+    ),
+    "gowalla": _lightgcn(
+        "gowalla",
+        "Gowalla, the LightGCN split: who checked in where",
+        train="7244696fdeb23911319cf7b689f2e15a3c4c92549c873a5677b44e3f13cc3e62",
+        test="099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3",
+    ),
+    "yelp2018": _lightgcn(
+        "yelp2018",
+        "Yelp 2018, the LightGCN split: who reviewed which business",
+        train="1e9568725a9e833d0ac3bae01c94cd95367f73b3bb6104fd26b5f65ea5054093",
+        test="9cd9b37926cd1447a06625ffa7914527573fb097c10cb0bbdb1d1b8ded3742fe",
     ),
 }

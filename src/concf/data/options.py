@@ -28,7 +28,7 @@ class LogOptions(TypedDict, total=False):
     counts: Literal["raw", "distinct"] | None  # of interactions: all events, or each pair once
     core: bool | None  # repeat the filter until nothing changes
     protocol: str | None  # paper, released, random, leave-last, time or given
-    valid: Any  # share that is held out for validation; with `given`, a log
+    valid: Any  # share that is held out for validation; with `given`, a share of the training log, or a log
     test: Any  # share that is held out for test; with `given`, a log
     at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
     last: int | None  # `leave-last`: number of a user's newest interactions in each part

@@ -21,7 +21,7 @@ from concf.data.options import (
     split_settings,
     training_defaults,
 )  # fmt: skip
-from concf.data.protocols import TEST, TRAIN, VALID, Given, Parts
+from concf.data.protocols import PARTS, Given, Parts
 from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
@@ -33,16 +33,15 @@ from concf.runtime.files import sha256
 from concf.runtime.progress import working
 
 NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
+READ_AS_IT_IS = "{}: a data set of the catalogue is read as it is; options about columns are for files"
 
 
 def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactions, dict[str, Any]]:
     """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and their origin."""
     reading = reading or Reading()
-    if isinstance(source, str) and not Path(source).is_file() and not is_glob(source):
+    if _is_name(source):
         if source in (*CATALOGUE, "demo") and reading != Reading():
-            raise ConfigError(
-                f"{source}: a data set of the catalogue is read as it is; options about columns are for files"
-            )
+            raise ConfigError(READ_AS_IT_IS.format(source))
         if source == "demo":
             return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:
@@ -63,6 +62,11 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
     return interactions, {"name": type(source).__name__, "sha256": {"pairs": interactions.fingerprint().hexdigest()}}
 
 
+def _is_name(source: Any) -> bool:
+    """Whether a source is a name rather than a file or an object."""
+    return isinstance(source, str) and not Path(source).is_file() and not is_glob(source)
+
+
 def prepare(
     source: Any,
     *,
@@ -79,7 +83,8 @@ def prepare(
     strict:   refuse, rather than note, data of which something cannot be evaluated
     options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5
               (default: none, or for a catalogue name that of its papers); to split: protocol="random" (default:
-              "released"), valid=0.1, test=0.1, at_least=1
+              "released"), valid=0.1, test=0.1, at_least=1; prepare("gowalla", protocol="given", valid=0.05) takes
+              the data set's own training and test files
     """
     seed, settings = check_seed(seed), chosen(options)
     with working("preparing"):
@@ -150,46 +155,68 @@ def _note_loss(before: Interactions, after: Interactions, own: Filter | None, fi
     note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}{fix}")
 
 
-def _given(train: Any, options: dict[str, Any], seed: int) -> Split:
-    """Three logs with shared ids; a pair that is in two of them stays in the earlier part."""
-    settings, reading = split_settings(options), reading_of(options)
-    logs = [train, settings.pop("valid", None), settings.pop("test", None)]
-    if settings:
-        raise ConfigError(f"protocol 'given' has no settings, found {', '.join(map(option, settings))}")
-    if any(log is None for log in logs):
-        raise ConfigError(f"protocol 'given' needs three logs: to train on, {option('valid')} and {option('test')}")
+def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
+    """The logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
     if filter_of(options) is not None:
         raise ConfigError("protocol 'given' takes the parts as they are; a filter would change them")
-    sources = [read_source(log, reading) for log in logs]
-    from_files = all(isinstance(log, str | Path) for log in logs)
-    interactions, parts = _union([interactions for interactions, _ in sources], mixed_ids=from_files)
-    origins = {name: origin for name, (_, origin) in zip(("train", "valid", "test"), sources, strict=True)}
+    settings, reading, name = split_settings(options), reading_of(options), "given"
+    valid, test = settings.pop("valid", None), settings.pop("test", None)
+    if settings:
+        raise ConfigError(f"protocol 'given' has no settings, found {', '.join(map(option, settings))}")
+    protocol = Given(valid=valid if isinstance(valid, int | float) else None)
+    if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
+        _refuse_other_parts(source, protocol, test, reading)
+        (train, test), reading = fetch(source), CATALOGUE[source].variants[0][1]
+        name, source = source, train
+    logs = {"train": source, "valid": valid, "test": test}
+    if protocol.valid is not None:
+        del logs["valid"]
+    if valid is None or test is None:
+        raise ConfigError(
+            f"protocol 'given' needs {option('valid')}, a share of the training log such as 0.05 or a log of its own, "
+            f"and {option('test')}, a log"
+        )
+    sources = {part: read_source(log, reading) for part, log in logs.items()}
+    from_files = all(isinstance(log, str | Path) for log in logs.values())
+    interactions, parts = _union({part: log for part, (log, _) in sources.items()}, mixed_ids=from_files)
+    origins = {part: origin for part, (_, origin) in sources.items()}
     changed = reading.model_dump(exclude_defaults=True)
-    recipe = Recipe(source={"name": "given", "parts": origins}, reading=changed, protocol=Given(), seed=seed)
+    recipe = Recipe(source={"name": name, "parts": origins}, reading=changed, protocol=protocol, seed=seed)
     return Split.make(interactions, recipe, parts)
 
 
-def _union(logs: list[Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
-    """All pairs of three logs, and [n] the first part in which each occurs.
+def _refuse_other_parts(name: str, protocol: Given, test: Any, reading: Reading) -> None:
+    """Refuse, for a data set with its own training and test files, any other files and ways to read them."""
+    if reading != Reading():
+        raise ConfigError(READ_AS_IT_IS.format(name))
+    if protocol.valid is None or test is not None:
+        raise ConfigError(
+            f"{name} has its own training and test files: set {option('valid')} to a share of the training items, such "
+            f"as 0.05, and leave out {option('test')}"
+        )
+
+
+def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
+    """All pairs of the logs of the parts, and [n] the first part in which each occurs.
 
     mixed_ids: whether ids may be integers in one file and strings in another; then all of them become strings
     """
     strings: dict[str, type[pl.DataType]] = {}
     for side in ("user", "item"):
-        are_integers = {getattr(log, f"{side}_ids").are_integers for log in logs}
+        are_integers = {getattr(log, f"{side}_ids").are_integers for log in logs.values()}
         if len(are_integers) > 1 and not mixed_ids:
             raise DataError(f"the {side} ids are integers in one part and strings in another. Use one type in all")
         if are_integers != {True}:
             strings[f"{side}_id"] = pl.String
-    timed = all(log.timestamp is not None for log in logs)
+    timed = all(log.timestamp is not None for log in logs.values())
     frames = [
         pl.DataFrame({
             "user_id": log.user_ids.values[log.user].tolist(),
             "item_id": log.item_ids.values[log.item].tolist(),
             "count": log.count,
             **({"timestamp": log.timestamp} if timed else {}),
-        }).cast(strings).with_columns(part=pl.lit(part, pl.UInt8))  # type: ignore[arg-type]
-        for part, log in zip((TRAIN, VALID, TEST), logs, strict=True)
+        }).cast(strings).with_columns(part=pl.lit(PARTS[part], pl.UInt8))  # type: ignore[arg-type]
+        for part, log in logs.items()
     ]  # fmt: skip
     joined = pl.concat(frames, how="vertical_relaxed").sort("user_id", "item_id", "part")
     first = joined.unique(["user_id", "item_id"], keep="first", maintain_order=True)

@@ -2,16 +2,17 @@
 
 A protocol assigns every interaction to a part. `drop_unevaluable` then drops what cannot be evaluated: held-out items
 that never occur in training, and all held-out items of users who are left without validation or without test items.
+Only `given` with a validation share drops nothing, because published figures count every pair of the test file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from concf.data.filters import Filter
 from concf.data.interactions import BLOCK_ROWS, Interactions
@@ -21,12 +22,17 @@ from concf.runtime.settings import Settings
 TRAIN, VALID, TEST, DROPPED = 0, 1, 2, 3
 PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED}
 Parts = NDArray[np.uint8]
+HeldOut = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
 class _Protocol(Settings):
     def filter(self) -> Filter | None:
         """The filter that the protocol applies before it splits."""
         return None
+
+    def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
+        """[n] the parts, with `DROPPED` for held-out pairs that are not evaluated."""
+        return drop_unevaluable(interactions, parts)
 
 
 class _Fractions(_Protocol):
@@ -49,8 +55,7 @@ class _Fractions(_Protocol):
 
     def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] eligible interactions validate and test."""
-        valid, test = (np.floor(share * total + 1e-9) for share in (self.valid, self.test))
-        return valid, test  # in floating point 0.2 * 15 is above 3 and 0.1 * 30 below
+        return _floor(self.valid, total), _floor(self.test, total)
 
     def advice(self) -> str:
         """What to do if no user can be evaluated."""
@@ -58,16 +63,7 @@ class _Fractions(_Protocol):
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
-        eligible, rng = self.eligible(interactions), np.random.default_rng(seed)
-        parts = np.full(len(interactions), TRAIN, np.uint8)
-        for block in _blocks_of_users(interactions.user):
-            rows = block.start + np.flatnonzero(eligible[block])
-            user = interactions.user[rows]
-            shuffled = _shuffle_within(user, rng)
-            rank, total = _rank_in_group(user[shuffled])
-            n_valid, n_test = self.held_out(total)
-            parts[rows[shuffled]] = np.select([rank < n_test, rank < n_test + n_valid], [TEST, VALID], TRAIN)
-        return parts
+        return _draw(interactions.user, self.eligible(interactions), self.held_out, seed)
 
 
 class Random(_Fractions):
@@ -174,13 +170,45 @@ class TimeCut(_Protocol):
 
 
 class Given(_Protocol):
-    """`given`: the parts are separate files, so there is only one split."""
+    """`given`: training and test are separate files; validation is a third file or a share of the training file.
+
+    With a share, floor(valid n) of each user's n training items are drawn, at least one and never all of them. A drawn
+    item that would be left without any training pair goes back to training. The test file is taken whole.
+    """
 
     name: Literal["given"] = "given"
+    valid: float | None = None  # share of each user's training items; None: a file of its own
+
+    @field_validator("valid")
+    @classmethod
+    def _is_a_share(cls, valid: float | None) -> float | None:
+        if valid is not None and not 0 < valid < 1:
+            raise ValueError("expected a share of each user's training items above 0 and below 1, such as 0.05")
+        return valid
+
+    def assign(self, interactions: Interactions, seed: int, files: Parts) -> Parts:
+        """[n] the part of each interaction. files: [n] the part whose file it is in, or one from an earlier draw."""
+        if self.valid is None:
+            return files
+        test = files == TEST
+        parts = np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed)).astype(np.uint8)
+        trained = interactions.per_item(rows=parts == TRAIN) > 0
+        return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
+
+    def _held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """([n], [n]) how many of a user's `total` [n] training items validate, and that none tests."""
+        assert self.valid is not None
+        return np.minimum(np.maximum(_floor(self.valid, total), 1), total - 1), np.zeros(len(total))
+
+    def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
+        """[n] the parts, with `DROPPED` for held-out pairs that are not evaluated: none of them, with a share."""
+        return super().evaluable(interactions, parts) if self.valid is None else parts
 
     def advice(self) -> str:
         """What to do if no user can be evaluated."""
-        return "A user needs items in all three files, and its held-out items must occur in training"
+        if self.valid is None:
+            return "A user needs items in all three files, and its held-out items must occur in training"
+        return "Some users need two items or more in the training file, and some need items in the test file"
 
 
 Protocol = Annotated[Random | Released | Paper | LeaveLast | TimeCut | Given, Field(discriminator="name")]
@@ -195,6 +223,28 @@ def drop_unevaluable(interactions: Interactions, parts: Parts) -> Parts:
     parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
     evaluated = np.logical_and(*(interactions.per_user(rows=parts == part) > 0 for part in (VALID, TEST)))
     return np.where((parts != TRAIN) & ~evaluated[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+def _floor(share: float, total: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[n] floor(share total), exact where the product is an integer: in floating point 0.29 * 100 is below 29."""
+    return np.floor(share * total + 1e-9)
+
+
+def _draw(user: NDArray[np.int32], eligible: NDArray[np.bool_], held_out: HeldOut, seed: int) -> Parts:
+    """[n] the part of each interaction, after a shuffle of each user's eligible ones.
+
+    user, eligible: [n], users in ascending order; held_out: how many of a user's `total` [n] eligible interactions
+    validate [n] and test [n]
+    """
+    rng = np.random.default_rng(seed)
+    parts = np.full(len(user), TRAIN, np.uint8)
+    for block in _blocks_of_users(user):
+        rows = block.start + np.flatnonzero(eligible[block])
+        shuffled = _shuffle_within(user[rows], rng)
+        rank, total = _rank_in_group(user[rows[shuffled]])
+        n_valid, n_test = held_out(total)
+        parts[rows[shuffled]] = np.select([rank < n_test, rank < n_test + n_valid], [TEST, VALID], TRAIN)
+    return parts
 
 
 def _blocks_of_users(user: NDArray[np.int32]) -> Iterator[slice]:

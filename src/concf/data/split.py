@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from concf.data.filters import Filter
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol, drop_unevaluable
+from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
@@ -54,25 +54,32 @@ class Split:
 
     @classmethod
     def make(cls, interactions: Interactions, recipe: Recipe, parts: Parts | None = None) -> Split:
-        """Split filtered interactions by the recipe's protocol and seed, or by the given `parts`."""
-        if parts is None:
-            if isinstance(recipe.protocol, Given):
-                raise ConfigError("protocol 'given' needs the validation and test files")
-            parts = recipe.protocol.assign(interactions, recipe.seed)
-        evaluable = drop_unevaluable(interactions, parts)
+        """Split filtered interactions by the recipe's protocol and seed.
+
+        parts: [n] for the protocol `given` alone, the part whose file each interaction is in
+        """
+        protocol = recipe.protocol
+        if not isinstance(protocol, Given):
+            parts = protocol.assign(interactions, recipe.seed)
+        elif parts is None:
+            raise ConfigError("protocol 'given' needs the part of each interaction")
+        else:
+            parts = protocol.assign(interactions, recipe.seed, parts)
+        evaluable = protocol.evaluable(interactions, parts)
         split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, parts, evaluable)))
-        if not len(split.evaluated):
+        if not (len(split.evaluated) and len(split.validated)):
             raise DataError(
-                f"protocol {recipe.protocol.name!r} leaves no user with training, validation and test items "
-                f"({len(interactions)} interactions of {interactions.n_users} users). {recipe.protocol.advice()}"
+                f"protocol {protocol.name!r} leaves no user with training, validation and test items "
+                f"({len(interactions)} interactions of {interactions.n_users} users). {protocol.advice()}"
             )
         return split
 
     def with_seed(self, seed: int) -> Split:
-        """The same interactions split by the same protocol with another seed."""
-        if isinstance(self.recipe.protocol, Given):
+        """The same interactions split by the same protocol with another seed; `given` draws its validation share."""
+        protocol = self.recipe.protocol
+        if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
-        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": check_seed(seed)}))
+        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": check_seed(seed)}), self.parts)
 
     @cached_property
     def train(self) -> csr_array:
@@ -109,7 +116,7 @@ class Split:
 
     @cached_property
     def validated(self) -> NDArray[np.int64]:
-        """[v] the users with validation items; the same as `evaluated` in a split that `make` made."""
+        """[v] the users with validation items; the same as `evaluated`, except for `given` with a share."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
     def users(self, on: str) -> NDArray[np.int64]:
@@ -238,16 +245,17 @@ def _is_truncated(path: Path) -> bool:
 
 
 def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]:
-    """What cannot be evaluated, with an example each. before, after: [n] the parts without and with dropped pairs"""
+    """What evaluates badly or not at all, with an example. before, after: [n] the parts without and with dropped pairs"""
     notes = []
+    n_dropped = int((after == DROPPED).sum())
     cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
     if len(cold):
         example = interactions.item_ids.named(cold[:1])[0]
-        notes.append(f"{len(cold)} items occur in no training pair and cannot be evaluated (for example {example!r})")
-    n_dropped = int((after == DROPPED).sum())
+        fate = "cannot be evaluated" if n_dropped else "are tested on all the same"
+        notes.append(f"{len(cold)} items occur in no training pair and {fate} (for example {example!r})")
     if n_dropped:
         notes.append(f"{n_dropped} held-out pairs were dropped: their item never trains, or their user has too few")
-    single = np.flatnonzero(interactions.per_user() == 1)
+    single = np.flatnonzero((interactions.per_user() == 1) & (interactions.per_user(rows=before == TRAIN) == 1))
     if len(single):
         example = interactions.user_ids.named(single[:1])[0]
         notes.append(f"{len(single)} users have one item and only train (for example {example!r})")

@@ -99,7 +99,7 @@ def _published_filters(source: str, origin: dict[str, Any]) -> list[list[Any]]:
     from concf.data.catalogue import CATALOGUE
     from concf.data.protocols import Released
 
-    if source not in CATALOGUE or origin["name"] != source:
+    if source not in CATALOGUE or origin["name"] != source or CATALOGUE[source].is_split:
         return []
     entry = CATALOGUE[source]
     chains = [[entry.statistics], [entry.released_start, Released().filter()]]
