@@ -247,9 +247,12 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
         first = {setting: values[:1] for setting, values in baseline.grid.items()}
         patch.setitem(BASELINES, name, replace(baseline, grid=first))
     patch.setenv(HOME_VARIABLE, str(folder / "home"))
-    for name in CATALOGUE:
-        place = folder / "home" / name / "log.csv"
-        place.parent.mkdir(parents=True)
-        log.write_csv(place)
-        file = File(f"{name}/log.csv", sha256(place.read_bytes()).hexdigest())
-        patch.setitem(CATALOGUE, name, Entry(name, name, variants=(((file,), Reading()),)))
+    for name, entry in CATALOGUE.items():
+        (folder / "home" / name).mkdir(parents=True)
+        files = []
+        for part, rows in {"train": log[:5000], "test": log[5000:]}.items() if entry.is_split else [("log", log)]:
+            place = folder / "home" / name / f"{part}.csv"
+            rows.write_csv(place)
+            files.append(File(f"{name}/{part}.csv", sha256(place.read_bytes()).hexdigest()))
+        small = Entry(name, name, variants=((tuple(files), Reading()),), is_split=entry.is_split)
+        patch.setitem(CATALOGUE, name, small)

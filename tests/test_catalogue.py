@@ -1,7 +1,8 @@
-"""The catalogue: the nine rows of counts, raw and converted files, downloads, and being offline."""
+"""The catalogue: the published counts, raw and converted files, downloads, and being offline."""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import threading
 from collections.abc import Callable, Iterator
@@ -14,9 +15,21 @@ import polars as pl
 import pytest
 from scipy.io import loadmat, savemat
 
-from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, MIRROR_VARIABLE, Entry, File, data_home, fetch, load
+from concf.data.catalogue import (
+    CATALOGUE,
+    HOME_VARIABLE,
+    MIRROR_VARIABLE,
+    Entry,
+    File,
+    _lightgcn,
+    data_home,
+    fetch,
+    is_here,
+    load,
+)
 from concf.data.filters import Filter
 from concf.data.prepare import prepare
+from concf.data.protocols import TEST, TRAIN
 from concf.data.reading.scan import Reading
 from concf.errors import DataError
 
@@ -38,6 +51,8 @@ CHECKINS = Filter(min_user=20, counts="raw")
         ("foursquare", [], 7_642, 28_483, 277_405, 512_532),
         ("foursquare", [CHECKINS], 6_948, 28_458, 268_685, 501_872),
         ("foursquare", [CHECKINS, TEN_AND_TEN], 6_941, 7_909, 161_070, None),
+        ("gowalla", [], 29_858, 40_981, 810_128 + 217_242, 810_128 + 217_242),
+        ("yelp2018", [], 31_668, 38_048, 1_237_259 + 324_147, 1_237_259 + 324_147),
     ],
 )
 def test_the_published_counts(
@@ -65,6 +80,57 @@ def test_published_splits_stay_what_they_are(
 ) -> None:
     """The hashes of docs/baselines.md; a change here changes every published figure."""
     assert prepare(name, protocol=protocol, seed=seed).hash.startswith(beginning)
+
+
+def pairs_of(home: Path, name: str) -> set[tuple[int, int]]:
+    """The pairs of a file with a line per user, read literally; as published or gzipped."""
+    packed = home / f"{name}.gz"
+    text = gzip.decompress(packed.read_bytes()) if packed.is_file() else (home / name).read_bytes()
+    lines = [list(map(int, line.split())) for line in text.splitlines()]
+    return {(user, item) for user, *items in lines for item in items}
+
+
+@pytest.mark.parametrize(
+    ("name", "users", "items", "train", "test", "beginning"),
+    [
+        ("gowalla", 29_858, 40_981, 810_128, 217_242, "53d22c6cd52e"),
+        ("yelp2018", 31_668, 38_048, 1_237_259, 324_147, "c213c9c9094e"),
+    ],
+)
+def test_a_published_split_is_used_whole(
+    real_data: Path, name: str, users: int, items: int, train: int, test: int, beginning: str
+) -> None:
+    split = prepare(name, protocol="given", valid=0.05, seed=0)
+    data, counts = split.interactions, split.counts()
+    assert (data.n_users, data.n_items, split.recipe.source["name"]) == (users, items, name)
+    assert (counts["train"] + counts["valid"], counts["test"], counts["dropped"]) == (train, test, 0)
+    pairs = np.stack([data.user_ids.values[data.user], data.item_ids.values[data.item]], 1)
+    assert set(map(tuple, pairs[split.parts != TEST].tolist())) == pairs_of(real_data / name, "train.txt")
+    assert set(map(tuple, pairs[split.parts == TEST].tolist())) == pairs_of(real_data / name, "test.txt")
+    assert len(np.unique(data.item[split.parts == TRAIN])) == items  # every item still trains
+    assert len(split.evaluated) == users
+    assert 0.04 < counts["valid"] / train < 0.06
+    n = np.diff(split.seen("test").indptr)  # training items: 8 or more
+    n_valid, n_drawn = np.diff(split.valid.indptr), np.maximum(n // 20, 1)
+    assert (n_valid <= n_drawn).all()
+    assert (n_valid == n_drawn).mean() > 0.995  # the others drew an item that nobody else trains on
+    assert split.notes == ()
+    assert split.hash.startswith(beginning)
+
+
+def test_gzipped_and_published_files_give_the_same_split(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prepare("gowalla", protocol="given", valid=0.05)
+    packed = all(path.suffix == ".gz" for path in fetch("gowalla"))
+    (tmp_path / "gowalla").mkdir()
+    for path in fetch("gowalla"):
+        content = path.read_bytes()
+        other = tmp_path / "gowalla" / (path.stem if packed else f"{path.name}.gz")
+        other.write_bytes(gzip.decompress(content) if packed else gzip.compress(content))
+    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path))
+    assert fetch("gowalla")[0].parent == tmp_path / "gowalla"
+    assert prepare("gowalla", protocol="given", valid=0.05).hash == first.hash
 
 
 def checksum(path: Path) -> str:
@@ -133,6 +199,73 @@ def test_a_missing_data_set_is_downloaded_once_and_checked(server: Path, monkeyp
     (server / "somewhere" / "users.dat").unlink()
     assert fetch("small") == [data_home() / "small" / "users.dat"]
     assert len(load("small")) == 5
+
+
+def small_split(train: bytes, test: bytes) -> Entry:
+    return _lightgcn("small", "", hashlib.sha256(train).hexdigest(), hashlib.sha256(test).hexdigest())
+
+
+TRAIN_LINES, TEST_LINES = b"0 1 2 3\n1 1 2\n2 1 2 3\n3\n", b"0 4\n1 3\n2 \n3 1\n"
+
+
+def test_a_split_is_downloaded_as_it_was_published(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "small", small_split(TRAIN_LINES, TEST_LINES))
+    home = server / "gusye1234/LightGCN-PyTorch/947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data/small"
+    home.mkdir(parents=True)
+    (home / "train.txt").write_bytes(TRAIN_LINES)
+    (home / "test.txt").write_bytes(TEST_LINES)
+    assert [path.name for path in fetch("small")] == ["train.txt", "test.txt"]
+    assert len(load("small")) == 11
+    split = prepare("small", protocol="given", valid=0.5)
+    assert (split.seen("test").nnz, split.counts()["test"], split.counts()["evaluated_users"]) == (8, 3, 3)
+    assert list(split.recipe.source["parts"]) == ["train", "test"]
+
+
+def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CATALOGUE, "small", small_split(TRAIN_LINES, TEST_LINES))
+    home = data_home() / "small"
+    home.mkdir(parents=True)
+    (home / "test.txt.gz").write_bytes(gzip.compress(TEST_LINES, 1))
+    for content in (gzip.compress(TRAIN_LINES, 1), gzip.compress(TRAIN_LINES, 9)):
+        (home / "train.txt.gz").write_bytes(content)
+        assert [path.name for path in fetch("small")] == ["train.txt.gz", "test.txt.gz"]
+    (home / "train.txt.gz").write_bytes(gzip.compress(TRAIN_LINES + b"4 1\n"))
+    with pytest.raises(DataError, match=r"train\.txt\.gz: SHA-256 .* Remove it and fetch it again"):
+        fetch("small")
+    (home / "train.txt.gz").write_bytes(content[:-12])
+    with pytest.raises(DataError, match=r"train\.txt\.gz: the gzip data is damaged"):
+        fetch("small")
+    assert not is_here("small")
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "expected"),
+    [
+        ("gowalla", (), "gowalla has its own training and test files: set --valid to a share"),
+        ("gowalla", ("--valid", "log.csv"), "gowalla has its own training and test files: set --valid to a share"),
+        ("gowalla", ("--valid", "0.05", "--test", "log.csv"), "leave out --test"),
+        ("gowalla", ("--valid", "0.05", "--format", "table"), "read as it is"),
+        ("gowalla", ("--valid", "0.05", "--min-item", "5"), "a filter would change them"),
+        ("gowalla", ("--valid", "2"), "above 0 and below 1"),
+        ("citeulike", ("--valid", "0.05"), "and --test, a log"),
+    ],
+)
+def test_what_a_published_split_is_refused_with(
+    concf: Run, tmp_path: Path, source: str, words: tuple[str, ...], expected: str
+) -> None:
+    code, out, err = concf("prepare", source, "--protocol", "given", *words, "--out", tmp_path / "x")
+    assert (code, out) == (2, "")
+    assert expected in err
+
+
+def test_the_public_homes_of_the_lightgcn_splits() -> None:
+    home = "https://raw.githubusercontent.com/gusye1234/LightGCN-PyTorch/947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data"
+    assert {file.url: file.sha256 for name in ("gowalla", "yelp2018") for file in CATALOGUE[name].files} == {
+        f"{home}/gowalla/train.txt": "7244696fdeb23911319cf7b689f2e15a3c4c92549c873a5677b44e3f13cc3e62",
+        f"{home}/gowalla/test.txt": "099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3",
+        f"{home}/yelp2018/train.txt": "1e9568725a9e833d0ac3bae01c94cd95367f73b3bb6104fd26b5f65ea5054093",
+        f"{home}/yelp2018/test.txt": "9cd9b37926cd1447a06625ffa7914527573fb097c10cb0bbdb1d1b8ded3742fe",
+    }
 
 
 def test_a_download_with_another_checksum_is_refused_and_not_kept(

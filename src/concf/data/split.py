@@ -245,7 +245,10 @@ def _is_truncated(path: Path) -> bool:
 
 
 def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]:
-    """What evaluates badly or not at all, with an example. before, after: [n] the parts without and with dropped pairs"""
+    """What evaluates badly or not at all, with an example each.
+
+    before, after: [n] the parts without and with dropped pairs
+    """
     notes = []
     n_dropped = int((after == DROPPED).sum())
     cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
