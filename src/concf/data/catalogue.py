@@ -140,7 +140,7 @@ def load(name: str) -> Interactions:
 def _check(file: File, path: Path) -> None:
     try:
         with open_bytes(path) as content:
-            checksum = hashlib.file_digest(content, "sha256").hexdigest()  # type: ignore[arg-type]
+            checksum = hashlib.file_digest(content, "sha256").hexdigest()
     except (EOFError, BadGzipFile, zlib.error) as error:
         raise damaged_gzip(path, error) from None
     if checksum != file.sha256:

@@ -227,7 +227,7 @@ def drop_unevaluable(interactions: Interactions, parts: Parts) -> Parts:
 
 def _floor(share: float, total: NDArray[np.int64]) -> NDArray[np.float64]:
     """[n] floor(share total), exact where the product is an integer: in floating point 0.29 * 100 is below 29."""
-    return np.floor(share * total + 1e-9)
+    return np.asarray(np.floor(share * total + 1e-9))
 
 
 def _draw(user: NDArray[np.int32], eligible: NDArray[np.bool_], held_out: HeldOut, seed: int) -> Parts:
