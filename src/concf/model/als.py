@@ -1,0 +1,179 @@
+"""Alternating least squares: the objective of iALS, solved exactly for one side at a time.
+
+    L = sum_(u,i) w_ui (t_ui - <x_u, y_i>)^2  +  a sum_u,i <x_u, y_i>^2  +  sum_u p_u |x_u|^2  +  sum_i q_i |y_i|^2
+
+The first sum is over the given pairs, the second over all: a is the weight of an unobserved pair. The penalties grow
+with what a row explains, p_u = b (sum_i w_ui + a items), q_i likewise (Rendle et al., 2022). With the items fixed,
+
+    x_u = (M_u + Y_u' W_u Y_u)^-1 Y_u' W_u t_u,   M_u = a Y'Y + p_u.
+
+In the basis of the eigenvectors of Y'Y every M_u is diagonal, and scores do not depend on the basis. A row with fewer
+pairs than there are factors is then solved as a system of the size of its pairs (Woodbury's identity),
+
+    x_u = M_u^-1 Y_u' (W_u^-1 + Y_u M_u^-1 Y_u')^-1 t_u,
+
+all others as one of the size of the factors. Rows of like length are solved together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 27  # figures of a block of rows that are held at a time
+LONGER, MORE = 1.2, 3  # a block's longest row has at most so many times the pairs of its shortest, or so many more
+START = 0.1  # length of an item's vector at the start
+
+
+class Pairs(NamedTuple):
+    """The pairs that a side's rows are fitted to. user, item: [n] int64; weight, target: [n], floating point."""
+
+    user: Tensor
+    item: Tensor
+    weight: Tensor
+    target: Tensor
+
+    @classmethod
+    def observed(cls, train: csr_array, device: torch.device, dtype: torch.dtype = torch.float32) -> Pairs:
+        """Every pair of a log [users, items], with weight 1 and target 1."""
+        user = np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
+        users, items = (torch.from_numpy(each.astype(np.int64)).to(device) for each in (user, train.indices))
+        ones = torch.ones(len(users), dtype=dtype, device=device)
+        return cls(users, items, ones, ones)
+
+    def and_more(self, others: Pairs) -> Pairs:
+        """These and others."""
+        return Pairs(*(torch.cat(both) for both in zip(self, others, strict=True)))
+
+
+class Block(NamedTuple):
+    """Rows that are solved together.
+
+    rows: [b]; columns: [b, L] whom each is paired with, the number of columns at an empty place; root, target: [b, L]
+    the square roots of the weights, and the targets, 0 at an empty place
+    """
+
+    rows: Tensor
+    columns: Tensor
+    root: Tensor
+    target: Tensor
+
+
+class Side:
+    """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights."""
+
+    def __init__(self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int) -> None:
+        self.n, n_columns = shape
+        self.factors = factors
+        order = (row * n_columns + column).argsort(stable=True)
+        column, root, target = column[order], pairs.weight[order].sqrt(), pairs.target[order]
+        count = torch.bincount(row, minlength=self.n)
+        self.weight = torch.zeros(self.n, dtype=root.dtype, device=root.device).index_add_(0, row, pairs.weight)
+        first = count.cumsum(0) - count
+        by_length = count.sort(stable=True).indices
+        self.blocks = []
+        for begin, end, length in _blocks(count[by_length].cpu(), factors, column.device):
+            rows = by_length[begin:end]
+            place = torch.arange(length, device=column.device)
+            there = place < count[rows, None]
+            at = (first[rows, None] + place).where(there, 0)
+            self.blocks.append(Block(rows, column[at].where(there, n_columns), root[at] * there, target[at] * there))
+
+    def solve(self, fixed: Tensor, unobserved: float, penalty: Tensor) -> tuple[Tensor, Tensor]:
+        """([n, d], [columns, d]) the best rows, and the other side as it was, both in the basis of the solution.
+
+        fixed: [columns, d] the other side; penalty: [n]
+        """
+        values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
+        everywhere = (unobserved * values.clamp(min=0)).to(fixed)
+        turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, self.factors)])  # the last: of an empty place
+        solved = fixed.new_zeros(self.n, self.factors)
+        for block in self.blocks:
+            solved[block.rows] = self._solve(block, turned, everywhere + penalty[block.rows, None])
+        return solved, turned[:-1]
+
+    def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
+        """[b, d] the rows of a block. diagonal: [b, d] of M_u."""
+        paired = turned[block.columns].mul_(block.root[..., None])  # [b, L, d]
+        wanted = (block.root * block.target)[..., None]
+        if block.columns.shape[1] > self.factors:
+            system = torch.bmm(paired.transpose(1, 2), paired)
+            system.diagonal(dim1=1, dim2=2).add_(diagonal)
+            return _cholesky_solve(system, torch.bmm(paired.transpose(1, 2), wanted))[..., 0]
+        scale = diagonal.rsqrt()
+        paired *= scale[:, None]
+        system = torch.bmm(paired, paired.transpose(1, 2))
+        system.diagonal(dim1=1, dim2=2).add_(1)
+        return torch.bmm(paired.transpose(1, 2), _cholesky_solve(system, wanted))[..., 0] * scale
+
+
+class ALS:
+    """The pairs of a log, ready to be factorised.
+
+    pairs: what is fitted; shape: (users, items); factors: d; unobserved: a; penalty: b
+    """
+
+    def __init__(self, pairs: Pairs, shape: tuple[int, int], factors: int) -> None:
+        self.pairs, self.shape, self.factors = pairs, shape, factors
+        self.users = Side(pairs.user, pairs.item, pairs, shape, factors)
+        self.items = Side(pairs.item, pairs.user, pairs, (shape[1], shape[0]), factors)
+
+    def start(self, seed: int) -> Tensor:
+        """[items, d] random item vectors, drawn on the CPU: the same on every device."""
+        random = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(self.shape[1], self.factors, generator=random, dtype=self.pairs.weight.dtype)
+        return (drawn * (START / self.factors**0.5)).to(self.pairs.weight.device)
+
+    def penalties(self, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
+        """([users], [items]) p and q."""
+        users, items = self.shape
+        return penalty * (self.users.weight + unobserved * items), penalty * (self.items.weight + unobserved * users)
+
+    def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
+        """([users, d], [items, d]) after so many sweeps, each over users and then items. item: [items, d] the start."""
+        of_users, of_items = self.penalties(unobserved, penalty)
+        user = item.new_zeros(self.shape[0], self.factors)
+        for _ in range(sweeps):
+            user, item = self.users.solve(item, unobserved, of_users)
+            item, user = self.items.solve(user, unobserved, of_items)
+        return user, item
+
+    def fit_users(self, item: Tensor, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
+        """The best user vectors of given items."""
+        return self.users.solve(item, unobserved, self.penalties(unobserved, penalty)[0])
+
+    def loss(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> float:
+        """L."""
+        of_users, of_items = self.penalties(unobserved, penalty)
+        scores = torch.cat(
+            [(user[u] * item[i]).sum(1) for u, i in zip(*(each.split(1 << 20) for each in self.pairs[:2]), strict=True)]
+        )
+        listed = (self.pairs.weight * (self.pairs.target - scores).square()).sum()
+        everywhere = unobserved * ((user.T @ user) * (item.T @ item)).sum()
+        penalties = (of_users * user.square().sum(1)).sum() + (of_items * item.square().sum(1)).sum()
+        return float(listed + everywhere + penalties)
+
+
+def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[int, int, int]]:
+    """(begin, end, longest) of the blocks of rows with ascending lengths; rows without pairs are in none."""
+    cells = CPU_CELLS if device.type == "cpu" else GPU_CELLS
+    begin, blocks = int((lengths == 0).sum()), []
+    while begin < len(lengths):
+        shortest = int(lengths[begin])
+        longest = max(int(shortest * LONGER), shortest + MORE)
+        end = int(torch.searchsorted(lengths, longest, right=True))
+        longest = int(lengths[end - 1])
+        held = longest * factors + min(longest, factors) ** 2
+        end = min(end, begin + max(1, cells // held))
+        blocks.append((begin, end, int(lengths[end - 1])))
+        begin = end
+    return blocks
+
+
+def _cholesky_solve(system: Tensor, wanted: Tensor) -> Tensor:
+    """[b, n, 1] of positive definite systems [b, n, n]. Nothing is waited for: what fails is not finite."""
+    return torch.cholesky_solve(wanted, torch.linalg.cholesky_ex(system).L)
