@@ -57,7 +57,7 @@ def test_a_cosine_softmax_is_sharded_only_where_it_is_sampled(samples: int | Non
         "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": samples}}
     )
     with pytest.raises(ConfigError, match=r"'cosine-softmax' looks at all items .*softmax_samples below 9"):
-        refuse_unshardable(ProcessGroup(0, 2, shards=True), chosen, Trainer(data, chosen).head_losses)
+        refuse_unshardable(ProcessGroup(0, 2, shards=True), Trainer(data, chosen).head_losses)
 
 
 def test_what_stands_for_all_items_is_sharded() -> None:
@@ -65,4 +65,4 @@ def test_what_stands_for_all_items_is_sharded() -> None:
     chosen = choose_settings(
         "reference", changes={"objectives": ("cosine-softmax", "bpr"), "losses": {"softmax_samples": 8}}
     )
-    refuse_unshardable(ProcessGroup(0, 2, shards=True), chosen, Trainer(data, chosen).head_losses)
+    refuse_unshardable(ProcessGroup(0, 2, shards=True), Trainer(data, chosen).head_losses)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from hashlib import sha256
-from math import exp
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import torch
 from torch import Tensor
 
 from concf.consensus.consensus import NOTHING, consensus, consistencies
-from concf.consensus.fixed_voters import fixed_voter
-from concf.consensus.reranker import Reranked, Reranker
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS, ConsensusSettings
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
@@ -49,12 +46,7 @@ class RankingConsensus:
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for everyone
         n_items = model.n_items
         self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
-        voters = [*self.heads, *settings.fixed_names]
-        self.voters = [x for x, name in enumerate(voters) if name not in settings.non_voting]
-        self.fixed_rankings = self._rank_fixed_voters()
-        self.voter_weights: list[float] = []
-        self.reranker = self._make_reranker() if self.several and settings.rerank else None
-        self.reranked: Reranked | None = None  # the newest consensus
+        self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
         self.queue: list[Tensor] = []
         self.window: list[Tensor] = []
         self.n_rankings = 0
@@ -75,21 +67,6 @@ class RankingConsensus:
         length = min(teacher.shape[1], self.target.shape[1])
         self.target[:, :length] = teacher[:, :length].to(self.target)
         return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
-
-    def _rank_fixed_voters(self) -> Tensor:
-        """[fixed voters, users, M] the rankings of those who vote without learning."""
-        names = self.settings.fixed_voters if self.several else ()
-        lists = [fixed_voter(name).ranking(self.data.train, self.kept, self.seed, self.users) for name in names]
-        empty = torch.empty(0, self.users.stop - self.users.start, self.kept, dtype=torch.int32)
-        return (torch.stack(lists) if lists else empty).to(self.device)
-
-    def _make_reranker(self) -> Reranker:
-        train, temperature = self.data.train, self.settings.temperature
-        return Reranker(train, self.validation, self.top_k, temperature, self.users, self.device, self.group)
-
-    def voting_heads(self) -> list[str]:
-        """The heads whose vectors the re-ranker has features of."""
-        return [name for name in self.heads if name not in self.settings.non_voting]
 
     def is_taught(self, epoch: int) -> bool:
         """Whether the consensus loss counts in that epoch: the warm-up is over (Algorithm 1, line 6)."""
@@ -120,40 +97,26 @@ class RankingConsensus:
         users = self.users.start + self.validation.users.cpu().numpy()
         return torch.from_numpy(rank(factors, users, k, seen=self.data.train, device=self.device)).to(self.device)
 
-    def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:
-        """The RC- and the R-consensus (Eq. 10-12) of the heads' lists and the fixed voters'; the target is renewed."""
+    def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The RC- and the R-consensus (Eq. 10-12) of the heads' lists; the target is renewed."""
         chosen = self.settings
-        newest = torch.cat([torch.stack([each[:, : self.kept] for each in lists.values()]), self.fixed_rankings])
+        newest = torch.stack([each[:, : self.kept] for each in lists.values()])
         self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
         self.n_rankings += 1
-        self.voter_weights = self._weigh_voters(newest)
         if chosen.window_moves:
             self.window = self.queue[-chosen.window :]
         ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
         self._voted = ranking, list(self.window)
         both, by_rank = consensus(
             ranking, self.window, self.model.n_items, self._list_length(), voters=self.voters,
-            voter_weights=self.voter_weights, top_k=self.top_k, temperature=chosen.temperature,
+            top_k=self.top_k, temperature=chosen.temperature,
             consistency_temperature=chosen.consistency_temperature,
         )  # fmt: skip
-        if self.reranker is not None:
-            heads = [factors[name] for name in self.voting_heads()]
-            self.reranked = self.reranker(both, [ranking[x] for x in self.voters], self.voter_weights, heads)
-            both = self.reranked.lists
         if not self.teacher:
             self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
         if not chosen.window_moves and self.n_rankings == chosen.window + 1:
             self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
         return {CONSENSUS: both, R_CONSENSUS: by_rank}
-
-    def _weigh_voters(self, newest: Tensor) -> list[float]:
-        """exp(-(1 - v / the best v) / voter_temperature) of each voter, v the validation of its newest ranking."""
-        temperature = self.settings.voter_temperature
-        if temperature is None:
-            return [1.0] * len(self.voters)
-        scores = [self.validation(newest[x]) for x in self.voters]
-        best = max(scores)
-        return [exp((score / best - 1) / temperature) if best else 1.0 for score in scores]
 
     def _list_length(self) -> int:
         """Length of a consensus: to learn from, to validate by, and to recommend from.
@@ -169,34 +132,29 @@ class RankingConsensus:
     def votes(self) -> dict[str, Tensor]:
         """What the newest consensus was made of, of all users.
 
-        items: [voters, users, K] int32 the first K items of each head and fixed voter, -1 where there are fewer;
-        consistency: [voters, users, K] C (Eq. 11), 0 without it; voter_weights: [voters], 0 for one that does not vote;
-        reranked: [users, L] the re-ranker's score of each item of the list
+        items: [heads, users, K] int32 the first K items of each head, -1 where there are fewer; consistency: [heads,
+        users, K] C (Eq. 11), 0 without it; voter_weights: [heads], 1, or 0 for one that does not vote
         """
         if self._voted is None:
             return {}
         ranking, window = self._voted
         items, temperature = ranking[:, :, : self.top_k], self.settings.consistency_temperature
         weights = torch.zeros(len(items), dtype=torch.float64)
-        weights[self.voters] = torch.tensor(self.voter_weights, dtype=torch.float64)
+        weights[self.voters] = 1.0
         if temperature is None or not window:
             consistency = torch.zeros(items.shape, device=items.device)
         else:
             consistency = consistencies(items, window, self.model.n_items, temperature)
-        votes = {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
-        return votes if self.reranked is None else votes | {"reranked": self.whole(self.reranked.scores)}
+        return {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
         """A copy of lists [this process's users, ...], of all users; where tables are sharded, so are lists."""
         return lists.clone() if self.rank_heads else self.group.gather(lists, self.model.n_users, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
-        """The validation metric of each; a re-ranked consensus is validated by cross-fitting over users."""
-        validated = dict(lists)
-        if self.reranked is not None and CONSENSUS in lists:
-            validated[CONSENSUS] = self.reranked.cross_fitted
+        """The validation metric of each."""
         users = self.validation.users if self.ranks_all else slice(None)
-        return {name: self.validation.of_its_users(each[users]) for name, each in validated.items()}
+        return {name: self.validation.of_its_users(each[users]) for name, each in lists.items()}
 
     def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The share of the consensus that each head lists too, as far as validation looks; {} for a single head."""

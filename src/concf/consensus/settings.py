@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from concf.runtime.settings import Settings, named
+from concf.runtime.settings import Settings
 
 CONSENSUS, R_CONSENSUS = "consensus", "R-consensus"  # what stands beside the heads' names in results
 Begins = Literal["full-window", "warm-up", "after-warm-up"]
@@ -36,13 +36,6 @@ class ConsensusSettings(Settings):
     window_moves: bool = Field(True, description="false: consistency is measured once, over rankings up to epoch |Q| p")
     newest_votes: bool = Field(True, description="false: the ranking before the newest one votes")
     non_voting: tuple[str, ...] = Field((), description="heads that do not vote")
-    fixed_voters: tuple[str, ...] = Field(
-        (), description="baselines that vote without learning, such as rp3beta(beta=0.2) or name=rp3beta(beta=0.2)"
-    )
-    voter_temperature: float | None = Field(
-        None, gt=0, description="a voter whose validation is this share below the best has weight 1/e; none: all have 1"
-    )
-    rerank: bool = Field(False, description="re-rank the consensus with a linear model fitted on the validation part")
     undistilled: tuple[str, ...] = Field(("multinomial-users",), description="heads without consensus loss")
     weight_range: tuple[float, float] | None = Field(
         (0.5, 2.0), description="lambda_x is clipped to it where it weighs the consensus loss; none: it is not"
@@ -59,11 +52,6 @@ class ConsensusSettings(Settings):
         if self.kept is not None and (self.top_k is None or self.top_k > self.kept):
             raise ValueError(f"top_k = {self.top_k} of a ranking vote, but only kept = {self.kept} of them are kept")
         return self
-
-    @property
-    def fixed_names(self) -> list[str]:
-        """What the fixed voters are called."""
-        return [named(entry)[0] for entry in self.fixed_voters]
 
     @property
     def first_consensus_epoch(self) -> int:

@@ -49,16 +49,12 @@ class Validation:
 
     def of_its_users(self, lists: Tensor) -> float:
         """The same of the lists [e, depth or more] of this process's `users` alone."""
-        hit = self._hits(lists[:, : self.depth])
+        hit = self.held_out(lists[:, : self.depth])
         if hit.shape[1] < self.n:
             hit = torch.nn.functional.pad(hit, (0, self.n - hit.shape[1]))
         return float(self._of_everyone(self.metric(hit.cpu().numpy(), self.total)).mean())
 
     def held_out(self, lists: Tensor) -> Tensor:
-        """[validated users, L] where lists [this process's users, L] have an item that is held out for validation."""
-        return self._hits(lists[self.users])
-
-    def _hits(self, lists: Tensor) -> Tensor:
         """[e, L] where the lists [e, L] of this process's `users` have an item that is held out for validation."""
         items = lists.long()
         keys = torch.arange(len(items), device=items.device)[:, None] * self.n_items + items

@@ -33,13 +33,11 @@ EXAMPLE = "{ low = 0.001, high = 0.03, log = true } or { choices = [32, 64] }"
 def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict[str, Any]]:
     """The default space without the settings that are fixed or have no effect.
 
-    A single head has no consensus, a re-ranker no consistency, and only the MLP has dropout.
+    A single head has no consensus, and only the MLP has dropout.
     """
     unused = set(fixed)
     if not base.several:
         unused |= {name for name in DEFAULT_SPACE if name.startswith("consensus.")}
-    if base.consensus.rerank:
-        unused.add("consensus.consistency_temperature")
     if base.model.encoder != "mlp":
         unused.add("model.dropout")
     return {name: each for name, each in DEFAULT_SPACE.items() if name not in unused}

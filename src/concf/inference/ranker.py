@@ -16,10 +16,10 @@ from torch import Tensor
 
 from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
 from concf.inference.fold_in import RIDGE, Folding
-from concf.inference.votes import Votes
+from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
 from concf.training.run import Run
 
@@ -77,10 +77,9 @@ class Ranker:
     def voters(self) -> dict[str, Factors]:
         """The voting heads at the best epoch of the consensus."""
         best, non_voting = self.run.best[CONSENSUS], self.run.settings.consensus.non_voting
-        if not best.state:
-            raise DataError("this run kept no model for its consensus; train it again with this version")
         model = deepcopy(self.run.model)
-        model.load_state_dict(best.state)
+        if best.state:
+            model.load_state_dict(best.state)
         return {name: factors.to("cpu") for name, factors in model.factors().items() if name not in non_voting}
 
     @cached_property
@@ -95,7 +94,7 @@ class Ranker:
 
     def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None if the run kept none."""
-        return self._cached(("votes", by), lambda: Votes(self.run, by) if self.run.best[by].votes else None)
+        return self._cached(("votes", by), lambda: Votes(self.run, by) if votes_of(self.run, by) else None)
 
     def block(self) -> int:
         """How many users are ranked at a time."""
@@ -167,7 +166,7 @@ class Ranker:
         return self._by_rank(folded, k, hidden, among)
 
     def _folding(self, key: Hashable, factors: Factors) -> Folding:
-        make = lambda: Folding.learn(self.run.data.train, factors.user.numpy(), self.ridge)  # noqa: E731
+        make = lambda: Folding.learn(self.run.log, factors.user.numpy(), self.ridge)  # noqa: E731
         return self._cached(("folding", key), make)
 
     def _by_rank(

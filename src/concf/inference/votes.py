@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
 from concf.consensus.consensus import rank_importance
@@ -30,6 +31,11 @@ class Vote(TypedDict):
     score: float | None
 
 
+def votes_of(run: Run, by: str) -> dict[str, Tensor]:
+    """The votes that a run kept of a consensus; where it kept none of the R-consensus, they are the other's."""
+    return run.best[by].votes or run.best[CONSENSUS].votes
+
+
 class Votes:
     """The first K items of each voter, how consistently it ranked them, and the voter's weight.
 
@@ -42,12 +48,14 @@ class Votes:
     """
 
     def __init__(self, run: Run, by: str) -> None:
-        votes, chosen = run.best[by].votes, run.settings.consensus
-        everyone = [*run.model.names, *chosen.fixed_names]
+        votes, chosen = votes_of(run, by), run.settings.consensus
+        everyone = [*run.model.names, *run.settings.fixed_voters]
         voting = [row for row, name in enumerate(everyone) if name not in chosen.non_voting]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
-        consistency = votes["consistency"][rows].cpu() if by == CONSENSUS else torch.zeros(1).expand(items.shape)
+        consistency = torch.zeros(1).expand(items.shape)
+        if by == CONSENSUS and "consistency" in votes:
+            consistency = votes["consistency"][rows].cpu()
         weights = votes["voter_weights"].cpu()[voting].numpy() if "voter_weights" in votes else np.ones(len(voting))
         earned = rank_importance(torch.arange(items.shape[2]).double(), chosen.temperature)
         self.names = [everyone[row] for row in voting]
@@ -57,7 +65,7 @@ class Votes:
         self.voter_weights: NDArray[np.float64] = weights / weights.mean()
         self.reranked: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
         lists = run.best[by].lists
-        if "reranked" in votes and lists is not None:
+        if by == CONSENSUS and "reranked" in votes and lists is not None:
             self.reranked = lists.cpu().numpy(), votes["reranked"].cpu().numpy()
 
     def worth(self, user: int, items: NDArray[np.int32]) -> NDArray[np.float32]:

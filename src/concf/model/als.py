@@ -26,6 +26,7 @@ from torch import Tensor
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 27  # figures of a block of rows that are held at a time
 LONGER, MORE = 1.2, 3  # a block's longest row has at most so many times the pairs of its shortest, or so many more
+PAIRS = 1 << 18  # whose scores are held at a time
 START = 0.1  # length of an item's vector at the start
 
 
@@ -125,8 +126,9 @@ class ALS:
     def start(self, seed: int) -> Tensor:
         """[items, d] random item vectors, drawn on the CPU: the same on every device."""
         random = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(self.shape[1], self.factors, generator=random, dtype=self.pairs.weight.dtype)
-        return (drawn * (START / self.factors**0.5)).to(self.pairs.weight.device)
+        weight = self.pairs.weight
+        drawn: Tensor = torch.randn(self.shape[1], self.factors, generator=random, dtype=weight.dtype)
+        return drawn.mul_(START / self.factors**0.5).to(weight.device)
 
     def penalties(self, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
         """([users], [items]) p and q."""
@@ -149,9 +151,8 @@ class ALS:
     def loss(self, user: Tensor, item: Tensor, unobserved: float, penalty: float) -> float:
         """L."""
         of_users, of_items = self.penalties(unobserved, penalty)
-        scores = torch.cat(
-            [(user[u] * item[i]).sum(1) for u, i in zip(*(each.split(1 << 20) for each in self.pairs[:2]), strict=True)]
-        )
+        pairs = zip(torch.split(self.pairs.user, PAIRS), torch.split(self.pairs.item, PAIRS), strict=True)
+        scores = torch.cat([(user[users] * item[items]).sum(1) for users, items in pairs])
         listed = (self.pairs.weight * (self.pairs.target - scores).square()).sum()
         everywhere = unobserved * ((user.T @ user) * (item.T @ item)).sum()
         penalties = (of_users * user.square().sum(1)).sum() + (of_items * item.square().sum(1)).sum()

@@ -55,7 +55,7 @@ def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any
         "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
         "device": description["device"],
         "heads": heads,
-        "fixed_voters": list(settings.consensus.fixed_voters) if settings.several else [],
+        "fixed_voters": list(settings.fixed_voters),
         "non_voting": [each for each in settings.consensus.non_voting if each in heads],
         "first_consensus_epoch": next(taught, None),
     }

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from pydantic import ValidationError
@@ -32,13 +32,24 @@ from concf.training.config.settings import ConCFSettings
 from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
 from concf.training.run import Run, make_model
 from concf.training.state import TRAINER, divisions, flatten, unflatten
-from concf.training.trainer import Trainer
 
 FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains
 DATA = "data"  # the data set, where the run keeps it itself
+
+
+class Resumable(Protocol):
+    """What trains: its state is in the checkpoint until the run is finished."""
+
+    group: ProcessGroup
+
+    def state_dict(self) -> dict[str, Any]:
+        """What its next epochs or stages depend on."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
 
 
 class RunFolder:
@@ -128,7 +139,7 @@ class RunFolder:
         except OSError as error:
             raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
 
-    def save(self, run: Run, trainer: Trainer | None = None) -> None:
+    def save(self, run: Run, trainer: Resumable | None = None) -> None:
         """The checkpoint. A finished run's is without what only further epochs need, which is most of it.
 
         Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
@@ -156,11 +167,11 @@ class RunFolder:
                 ) from None
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
 
-    def resume(self, run: Run, trainer: Trainer) -> None:
+    def resume(self, run: Run, trainer: Resumable, teacher: str | None = None) -> None:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
         _refuse_another(self.description(), run, self.path)
         self._refuse_other_ids(run.data)
-        if self.description().get("teacher") != trainer.consensus.teacher:
+        if self.description().get("teacher") != teacher:
             raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
         if (self.path / CHECKPOINT).exists():
             self._restore(run, trainer)
@@ -182,7 +193,7 @@ class RunFolder:
         self._restore(run)
         run.history = self._history(run.epoch)
 
-    def _restore(self, run: Run, trainer: Trainer | None = None) -> None:
+    def _restore(self, run: Run, trainer: Resumable | None = None) -> None:
         path, group = self.path / CHECKPOINT, trainer.group if trainer else ALONE
         description, tensors = self._read(run, group, with_trainer=trainer is not None)
         _refuse_another(description, run, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
@@ -36,7 +37,8 @@ class Best:
     epoch: of its best validation, the last of equals: what has trained for longer is what a figure that hardly changes
            should not keep us from
     rose:  the first of equals: a tie is no rise to be patient for
-    state: parameters: of a head its single-branch model's, of the consensus the whole model's
+    state: parameters: of a head its single-branch model's, of the consensus the whole model's; {}: those that the run's
+           model has now
     lists: [users, shown] of a consensus
     votes: what the consensus was made of, see `RankingConsensus.votes`
     """
@@ -87,11 +89,14 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """What a run leaves behind, but for its history."""
         best = {name: dict(vars(each)) for name, each in self.best.items()}
-        return {"epoch": self.epoch, "finished": self.finished, "model": self.model.state_dict(), "best": best}
+        empty = self.settings.recipe is not None and not self.finished  # its vectors are with the stages
+        model = {} if empty else self.model.state_dict()
+        return {"epoch": self.epoch, "finished": self.finished, "model": model, "best": best}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
-        self.model.load_state_dict(state["model"])
+        if state["model"]:
+            self.model.load_state_dict(state["model"])
         self.best = {name: Best(**each) for name, each in state["best"].items()}
         self.epoch, self.finished = state["epoch"], state["finished"]
 
@@ -105,7 +110,9 @@ class Run:
         return dict(map(named, self.settings.objectives)).get(name)
 
     def best_head(self) -> str:
-        """The head with the best validation, the first of equals: the one to deploy."""
+        """The head with the best validation, the first of equals, or the student: the one to deploy."""
+        if self.settings.recipe is not None:
+            return self.model.names[-1]
         return max(self.model.names, key=lambda name: self._of(name).validation)
 
     def keep(self, head: str) -> Model:
@@ -113,7 +120,8 @@ class Run:
         if self.model.held is not None:
             raise ConfigError("this process holds only a part of the tables; use the run by load_run(its folder)")
         best, alone = self._of(head), self.model.keep(head)
-        alone.load_state_dict(best.state)
+        if best.state:
+            alone.load_state_dict(best.state)
         return alone
 
     def recommender(self, name: str) -> Factors | ListFunction:
@@ -132,8 +140,35 @@ class Run:
     ) -> dict[str, Evaluation]:  # fmt: skip
         """Every head and consensus, each at the epoch of its own best validation."""
         cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
+        self.refuse_learned(on)
         data.note_if_few(on)
         return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """The parts of the data set that the recommenders were fitted to."""
+        refit = "none" if self.settings.recipe is None else self.settings.recipe.refit
+        return {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}[refit]
+
+    @cached_property
+    def log(self) -> csr_array:
+        """[users, items] of those parts."""
+        return union([getattr(self.data, part) for part in self.learned])
+
+    @property
+    def chosen(self) -> dict[str, dict[str, float]]:
+        """Voter -> the settings that training chose for it on validation."""
+        return {name: each for record in self.history for name, each in record.get("chosen", {}).items()}
+
+    def refuse_learned(self, on: str) -> None:
+        """Refuse to measure on what was learned from."""
+        if on in self.learned:
+            part = {"valid": "validation", "test": "test"}[on]
+            advice = "--on test" if "test" not in self.learned else "recipe.refit=validation when you train"
+            raise ConfigError(
+                f"this run was refitted on its {part} part (recipe.refit), so that a figure on it would say nothing. "
+                f"What was measured before the refit is in its summary and report; choose {advice}"
+            )
 
     def summary(self) -> dict[str, Any]:
         """What `concf train --json` says: the validation figure of each, and the epoch that it is of."""
@@ -153,6 +188,8 @@ class Run:
             "validated_users": n_validated(self.data, self.settings),
             "tested_users": len(self.data.evaluated),
             "best_head": self.best_head(),
+            "learned": list(self.learned),
+            "chosen": self.chosen,
             "recommenders": rows,
         }
 
@@ -170,6 +207,13 @@ def n_validated(data: Split, settings: ConCFSettings) -> int:
     """How many users the choice of the best rests on."""
     everyone = len(data.validated)
     return min(everyone, settings.training.validated_users or everyone)
+
+
+def union(parts: Sequence[csr_array]) -> csr_array:
+    """[users, items] the pairs of all parts, in order."""
+    whole = csr_array(sum(parts[1:], parts[0]).astype(bool), dtype=parts[0].dtype)
+    whole.sort_indices()
+    return whole
 
 
 def _state(model: Model) -> dict[str, Tensor]:

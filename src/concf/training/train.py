@@ -6,8 +6,8 @@ The lines of the algorithm are numbered here and in `trainer.py`, as in docs/pap
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ from concf.runtime.arguments import check_seed
 from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
 from concf.runtime.progress import shows, working
 from concf.runtime.provenance import VERSION
-from concf.training.checkpoint import RunFolder
+from concf.training.checkpoint import Resumable, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
-from concf.training.run import Run
+from concf.training.recipe.recipe import Recipe
+from concf.training.run import Run, make_model
 from concf.training.trainer import Parts, Trainer
-from concf.training.watchers import ProgressLines, note_of
+from concf.training.watchers import ProgressLines, StageLines, note_of
 
 WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
 
@@ -94,28 +95,84 @@ def train(
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
     base = before.get("settings") if preset is None else preset
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
+    seed, here = before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group)
+    watchers = [] if watch is None else [watch]
+    if chosen.recipe is not None:
+        own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
+        _refuse_own([name for name, each in own.items() if each is not None], group)
+        run = Run(data, chosen, seed, make_model(data, chosen).to(here))
+        refuse_blind(run.metric, data)
+        recipe = Recipe(run, here)
+        with _begun(run, recipe, folder, resume, data_folder):
+            _all_stages(run, recipe, folder, verbose, watchers)
+        return run
     trainer = Trainer(
-        data, chosen, before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group),
-        objectives=objectives, encoder=encoder, teacher=None if teacher is None else torch.as_tensor(teacher),
-        parts=parts, group=group,
+        data, chosen, seed, here, objectives=objectives, encoder=encoder,
+        teacher=None if teacher is None else torch.as_tensor(teacher), parts=parts, group=group,
     )  # fmt: skip
     run = Run(data, chosen, trainer.seed, trainer.model)
     if group.is_main:
         refuse_blind(run.metric, data)
-    with folder.held() if folder is not None and group.is_main else nullcontext():
-        if folder is not None and resume:
-            folder.resume(run, trainer)
-        elif folder is not None and group.is_main:
-            place = None if data_folder is None else str(Path(data_folder).absolute())
-            folder.begin(run, place, trainer.consensus.teacher)
+    with _begun(run, trainer, folder, resume, data_folder, trainer.consensus.teacher):
         _refuse_other_processes(run, trainer)
-        watchers = [] if watch is None else [watch]
         if verbose and group.is_main and not shows():
             watchers.append(ProgressLines(run.metric, chosen.training.epochs))
         _all_epochs(run, trainer, folder, checkpoint_seconds, watchers, watch_rankings)
         trainer.end()
         group.barrier()  # the last checkpoint is there for all of them
     return run
+
+
+@contextmanager
+def _begun(
+    run: Run, trainer: Resumable, folder: RunFolder | None, resume: bool, data_folder: str | Path | None,
+    teacher: str | None = None,
+) -> Iterator[None]:  # fmt: skip
+    """A run that goes on, or a new one in its folder, held while it trains."""
+    with folder.held() if folder is not None and trainer.group.is_main else nullcontext():
+        if folder is not None and resume:
+            folder.resume(run, trainer, teacher)
+        elif folder is not None and trainer.group.is_main:
+            folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), teacher)
+        yield
+
+
+def _refuse_own(given: Sequence[str], group: ProcessGroup) -> None:
+    """What the recipe has no place for."""
+    if given:
+        raise ConfigError(
+            f"{given[0]}: for Algorithm 1, and the preset strong has a recipe. Choose the preset reference"
+        )
+    if group.several:
+        raise ConfigError(
+            "several processes train Algorithm 1, and the preset strong has a recipe for one. Choose the preset "
+            "reference, or leave --processes out"
+        )
+
+
+def _all_stages(
+    run: Run,
+    recipe: Recipe,
+    folder: RunFolder | None,
+    verbose: bool,
+    watchers: Sequence[Callable[[dict[str, Any]], None]],
+) -> None:
+    """The stages that are left, with a checkpoint after each."""
+    if verbose and not shows():
+        watchers = [*watchers, StageLines(run.metric)]
+    with working("training", len(recipe.stages)) as advance, kept_memory(run.model):
+        advance(run.epoch)
+        while not run.finished:
+            record = recipe.stage(run.epoch)
+            run.history.append(record)
+            run.epoch += 1
+            run.finished = run.epoch == len(recipe.stages)
+            if folder is not None:
+                folder.record(record)
+                folder.save(run, recipe)
+            for watch in watchers:
+                watch(record)
+            advance(1, note_of(record, run.metric))
 
 
 def _all_epochs(

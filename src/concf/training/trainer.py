@@ -94,7 +94,7 @@ class Trainer:
         self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
         chosen = choose(settings.objectives, settings.losses, objectives)
         self.head_losses = parts.head_losses(self.model, chosen, data.train, by_user, self.sampled)
-        refuse_unshardable(group, settings, self.head_losses)
+        refuse_unshardable(group, self.head_losses)
         kind = ShardedTables if group.sharded else ReplicatedTables
         self.tables = kind(self.model, self.head_losses, group)
         self.consensus = self._make_consensus(parts.consensus, teacher)

@@ -42,6 +42,24 @@ class ProgressLines:
             )  # fmt: skip
 
 
+class StageLines:
+    """A line of standard error for every stage: what was chosen, the validation figures, the seconds so far."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric, self.begin = metric, time.monotonic()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Of a stage's record."""
+        chosen = [
+            f"{voter}: {', '.join(f'{name} {value:g}' for name, value in settings.items())}"
+            for voter, settings in record.get("chosen", {}).items()
+        ]
+        figures = [f"{name} {value:.4f}" for name, value in record.get("validation", {}).items()]
+        validated = [f"validation {short(self.metric)} {', '.join(figures)}"] if figures else []
+        words = "; ".join([*chosen, *validated, f"{time.monotonic() - self.begin:.0f} s"])
+        print(f"{record['stage']}: {words}", file=sys.stderr, flush=True)
+
+
 def _shown(record: dict[str, Any]) -> dict[str, float]:
     """The consensus, where there is one, and the best head."""
     figures: dict[str, float] = record.get("validation", {})

@@ -121,7 +121,7 @@ class PeerConsensus(RankingConsensus):
 
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
         self.n_rankings += 1
-        mean = mean_of([factors[name] for name in self.voting_heads()])
+        mean = mean_of([factors[self.heads[x]] for x in self.voters])
         return {CONSENSUS: self._rank(CONSENSUS, mean, self._list_length())}
 
 

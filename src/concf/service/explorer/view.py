@@ -79,7 +79,7 @@ class Explorer:
     def facts(self, limits: Limits) -> Facts:
         """The run in a few figures."""
         run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
-        fixed = list(settings.fixed_names) if self.has_consensus else []
+        fixed = list(self.run.settings.fixed_voters) if self.has_consensus else []
         return {
             "name": self.served.name,
             "users": log.n_users,

@@ -15,7 +15,13 @@ from concf.consensus.settings import ConsensusSettings  # fmt: skip
 from concf.errors import ConfigError
 from concf.model.objectives import LossSettings
 from concf.runtime.settings import named, read_toml
-from concf.training.config.settings import BalanceSettings, ConCFSettings, ModelSettings, TrainingSettings
+from concf.training.config.settings import (
+    BalanceSettings,
+    ConCFSettings,
+    ModelSettings,
+    RecipeSettings,
+    TrainingSettings,
+)
 
 REFERENCE = ConCFSettings()
 
@@ -48,33 +54,16 @@ RELEASED = ConCFSettings(
     training=TrainingSettings(patience=None),
 )
 
-VOTERS = (
-    "als-a=weighted-squares@0.02", "als-b=weighted-squares@0.04", "softmax-a=cosine-softmax@0.15",
-    "softmax-b=cosine-softmax@0.2",
-)  # fmt: skip
-STUDENTS = ("student-1=weighted-squares@0.03", "student-2=weighted-squares@0.04")  # one of them is deployed
+RECIPE = RecipeSettings()
 
 STRONG = ConCFSettings(
-    objectives=(*VOTERS, *STUDENTS),
-    losses=LossSettings(unobserved=1 / 160, squares_scale=30.0),
-    model=ModelSettings(encoder="mf", dimensions=256, sharing="none", initial_std=0.1),
+    objectives=RECIPE.objectives,
+    model=ModelSettings(encoder="mf", dimensions=256, sharing="none"),
     consensus=ConsensusSettings(
-        weight=0.005,
-        every=5,
-        warm_up=4,
-        temperature=20.0,
-        consistency_temperature=None,  # measured: it does not help heads that are as strong and as different as these
-        top_k=200,
-        fixed_voters=("rp3beta-a=rp3beta(alpha=0.5, beta=0.2)", "rp3beta-b=rp3beta(alpha=0.5, beta=-0.2)"),
-        voter_temperature=0.04,
-        rerank=True,
-        undistilled=tuple(named(voter)[0] for voter in VOTERS),
-        weight_range=None,
+        temperature=20.0, consistency_temperature=None, top_k=200, non_voting=("student",), undistilled=()
     ),
     balance=BalanceSettings(on=False),
-    training=TrainingSettings(
-        epochs=70, steps=12, order="users", learning_rate=0.003, weight_decay=0.0, patience=20, watch="all"
-    ),
+    recipe=RECIPE,
 )
 
 PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE, "strong": STRONG}
@@ -113,8 +102,10 @@ def choose_settings(
     for each in (layer, changes or {}, *map(_setting, words)):
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
     if single is not None:
-        chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": named(single)[0]}})
+        chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": named(single)[0]}, "recipe": None})
     try:
+        if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
+            chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
         return ConCFSettings.model_validate(chosen)
     except ValidationError as error:
         raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None

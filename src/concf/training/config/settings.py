@@ -93,6 +93,43 @@ class TrainingSettings(Settings):
         return self.batch if self.steps is None else min(max(-(-pairs // self.steps), 1024), 65536)
 
 
+class RecipeSettings(Settings):
+    """How the default is made: voters that are solved, a re-ranker, a student, and a refit. See docs/strong.md."""
+
+    budget: Literal["fast", "default", "thorough"] = Field(
+        "default", description="fast: nothing is learned by gradients but the student; thorough: more voters, longer"
+    )
+    refit: Literal["none", "validation", "everything"] = Field(
+        "validation",
+        description="what the final voters and student learn from beside the training part; everything: also the test "
+        "part, for production",
+    )
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The heads of the budget."""
+        return (
+            *(entry for budget, entries in RECIPE_HEADS.items() for entry in entries if self._pays(budget)),
+            STUDENT,
+        )
+
+    @property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """The voters without vectors."""
+        return ("rp3beta-a", "rp3beta-b") if self.budget == "thorough" else ("rp3beta",)
+
+    def _pays(self, budget: str) -> bool:
+        return list(RECIPE_HEADS).index(budget) <= list(RECIPE_HEADS).index(self.budget)
+
+
+RECIPE_HEADS = {
+    "fast": ("als-a=weighted-squares", "als-b=weighted-squares"),
+    "default": ("softmax-a=cosine-softmax",),
+    "thorough": ("softmax-b=cosine-softmax",),
+}
+STUDENT = "student=weighted-squares"
+
+
 class ConCFSettings(Settings):
     """Everything that a run depends on, but for the data and the seed."""
 
@@ -105,6 +142,9 @@ class ConCFSettings(Settings):
     consensus: ConsensusSettings = ConsensusSettings()
     balance: BalanceSettings = BalanceSettings()
     training: TrainingSettings = TrainingSettings()
+    recipe: RecipeSettings | None = Field(
+        None, description="of the preset strong; none: Algorithm 1, all heads learn together by gradients"
+    )
 
     @field_validator("objectives", mode="before")
     @classmethod
@@ -119,7 +159,7 @@ class ConCFSettings(Settings):
         if taken:
             raise ValueError(f"a head cannot be called {taken.pop()!r}: results have that name")
         named = {*self.consensus.non_voting, *self.consensus.undistilled, *self.consensus.clipped}
-        strange = sorted(named - {*self.heads, *OBJECTIVES, *self.consensus.fixed_names})
+        strange = sorted(named - {*self.heads, *OBJECTIVES})
         if strange:
             raise ValueError(
                 f"consensus names heads that do not exist: {', '.join(strange)}. Name others (consensus.non_voting, "
@@ -129,8 +169,11 @@ class ConCFSettings(Settings):
             raise ValueError("with sharing 'none' there is no shared embedding to balance on: set balance.on = false")
         if self.training.watch not in (*self.heads, CONSENSUS, R_CONSENSUS, EVERYTHING):
             raise ValueError(f"training.watch = {self.training.watch!r}: no head of that name, and not the consensus")
-        if self.consensus.rerank and self.consensus.consistency_temperature is not None:
-            raise ValueError("consensus.rerank weighs ranks, not consistency: set consistency_temperature = none")
+        if self.recipe is not None and self.objectives != self.recipe.objectives:
+            raise ValueError(
+                f"objectives {list(self.objectives)}: the recipe has its own. To train others, begin with the preset "
+                "reference, or set recipe = none"
+            )
         if self.several and set(self.heads) <= set(self.consensus.non_voting):
             raise ValueError("consensus.non_voting names every head: none is left to vote")
         if self.teaches and set(self.heads) <= set(self.consensus.undistilled):
@@ -141,6 +184,11 @@ class ConCFSettings(Settings):
     def heads(self) -> list[str]:
         """What the heads are called."""
         return [named(entry)[0] for entry in self.objectives]
+
+    @property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """Who votes beside the heads, without vectors."""
+        return () if self.recipe is None else self.recipe.fixed_voters
 
     @property
     def several(self) -> bool:
@@ -160,4 +208,4 @@ class ConCFSettings(Settings):
     def single(self, objective: str) -> ConCFSettings:
         """SingleCF: the same with one head."""
         training = self.training.model_copy(update={"watch": named(objective)[0]})
-        return self.model_copy(update={"objectives": (objective,), "training": training})
+        return self.model_copy(update={"objectives": (objective,), "training": training, "recipe": None})

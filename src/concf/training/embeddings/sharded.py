@@ -21,7 +21,6 @@ from concf.evaluation.ranking_blocks import Block, rank_blocks
 from concf.model.model import Model
 from concf.runtime.process_group import ProcessGroup
 from concf.training.batches import Batch
-from concf.training.config.settings import ConCFSettings
 from concf.training.embeddings.replicated import ReplicatedTables, summed
 from concf.training.embeddings.row_index import RowIndex, Rows, unique
 from concf.training.head_losses import HeadLosses
@@ -193,7 +192,7 @@ def refuse_unsplittable(group: ProcessGroup, data: Split) -> None:
         raise ConfigError(f"{group.size} processes for {users} users: expected no more processes than users")
 
 
-def refuse_unshardable(group: ProcessGroup, settings: ConCFSettings, head_losses: HeadLosses) -> None:
+def refuse_unshardable(group: ProcessGroup, head_losses: HeadLosses) -> None:
     """Refuse what needs the whole tables at every step."""
     model = head_losses.model
     if not group.sharded:
@@ -211,9 +210,4 @@ def refuse_unshardable(group: ProcessGroup, settings: ConCFSettings, head_losses
         raise ConfigError(
             f"sharded tables: {whole[0]!r} looks at all items in every step. Leave it out{fix}, take the preset "
             "reference, or do not divide"
-        )
-    if settings.several and settings.consensus.rerank:
-        raise ConfigError(
-            "sharded tables: consensus.rerank looks at the vectors of all users and items. Set it to false, or do not "
-            "divide"
         )

@@ -1,0 +1,287 @@
+"""The stages of the default: search, voters, re-ranker, student, and the same once more on the whole log.
+
+    search    the settings of the voters, on validation            stages that are over are in the checkpoint: a run
+    als       two factor models, solved                            that was killed begins again with the one that it
+    softmax   a head that learns by gradients, from the first      was in, and comes to the same end
+    rerank    how much each voter is to be believed, cross-fitted
+    student   one head that ranks as the consensus does
+    refit     voters, consensus and student on training and validation part together (or on everything)
+
+Up to `student` every figure is of users who hold out items for validation, and the settings, the weights of the
+re-ranker and the epochs are chosen; `refit` carries them over. What was measured before stays the run's validation.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.consensus.reranker import TOP, Reranker, Weights
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
+from concf.evaluation.validation import Validation, sample
+from concf.model.als import ALS, Pairs
+from concf.model.scorers import Factors
+from concf.model.walks import Walks
+from concf.runtime.process_group import ALONE
+from concf.runtime.seeds import derive_seed
+from concf.training.recipe import search
+from concf.training.recipe.softmax import fit_softmax
+from concf.training.recipe.students import solve_student, teach_student
+from concf.training.run import Best, Run
+
+SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most ...
+LISTED_USERS = 8192  # ... and whom the re-ranker is fitted on and the figures are of
+SMALL = 64  # factors of the first search
+VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
+STUDENT, WALKS = "student", "rp3beta"
+
+
+class Plan(NamedTuple):
+    """What a budget pays for.
+
+    rounds:  of the searches
+    sweeps:  of ALS once its settings are chosen, and of a refit
+    softmax: epochs of the softmax, and of a refit
+    student: sweeps of least squares, and epochs of the consensus loss
+    """
+
+    rounds: int
+    sweeps: tuple[int, int]
+    softmax: tuple[int, int]
+    student: tuple[int, int]
+
+
+PLANS = {
+    "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
+    "default": Plan(4, (3, 3), (4, 2), (3, 3)),
+    "thorough": Plan(8, (6, 4), (12, 6), (4, 6)),
+}
+
+
+class Recipe:
+    """A run of stages, and what they have come to so far.
+
+    chosen:     voter -> its settings; vectors: head -> ([users, d], [items, d]); validation: name -> figure;
+    weights:    of the re-ranker; stages: the names in order
+    """
+
+    group = ALONE
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        data, settings, seed = run.data, run.settings, run.seed
+        assert settings.recipe is not None
+        self.run, self.data, self.settings, self.seed, self.device = run, data, settings, seed, device
+        self.plan, self.budget = PLANS[settings.recipe.budget], settings.recipe.budget
+        most = min(settings.training.validated_users or LISTED_USERS, LISTED_USERS)
+        everyone = sample(data.validated, most, seed)
+        self.validation = Validation(data, run.metric, device, validated=everyone)
+        few = sample(everyone, SEARCHED_USERS, seed)
+        self.searched = Validation(data, run.metric, device, validated=few)
+        self.shape: tuple[int, int] = data.train.shape
+        self.factors = settings.model.dimensions
+        self.chosen: dict[str, dict[str, float]] = {}
+        self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
+        self.figures: dict[str, float] = {}
+        self.weights: Weights | None = None
+        self._cache: dict[str, Any] = {}
+        heads = [head for head in settings.heads if head != STUDENT]
+        self.softmaxes = [head for head in heads if head.startswith("softmax")]
+        self.stages: dict[str, Callable[[], dict[str, Any]]] = {"search": self._search, "als": self._als}
+        for head in self.softmaxes:
+            self.stages[head] = lambda head=head: self._softmax(head)  # type: ignore[misc]
+        self.stages |= {"rerank": self._rerank, "student": self._student}
+        if settings.recipe.refit != "none":
+            self.stages |= {"refit": self._refit, "refit-student": self._refit_student}
+
+    def stage(self, number: int) -> dict[str, Any]:
+        """Carry out one stage: its record for the history."""
+        name, work = list(self.stages.items())[number]
+        begin = time.perf_counter()
+        record = {"epoch": number, "stage": name} | work()
+        if number == len(self.stages) - 1:
+            self._finish()
+        return record | {"seconds": time.perf_counter() - begin}
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Hand everything over to the run."""
+        model, last = self.run.model, len(self.stages) - 1
+        for place, head in enumerate(model.names):
+            model.user[place], model.item[place] = self.vectors[head]
+            self.run.best[head] = Best(self.figures[head], last, last)
+        lists, plain, votes = self.agreed()
+        self.run.best[R_CONSENSUS] = Best(self.figures[R_CONSENSUS], last, last, lists=plain)
+        self.run.best[CONSENSUS] = Best(self.figures[CONSENSUS], last, last, lists=lists, votes=votes)
+
+    @property
+    def log(self) -> csr_array:
+        """[users, items] what a refit learns from."""
+        return self.run.log
+
+    def _seed(self, purpose: int) -> int:
+        return derive_seed(self.seed, 18, purpose)
+
+    def _search(self) -> dict[str, Any]:
+        """ALS with few factors, and RP3beta."""
+        train, few = self.data.train, self.searched
+        small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
+        points = search.search_als(small, train, few, small.start(self._seed(0)), (3, 4), self.plan.rounds)
+        self._cache["place"] = points[0].place
+        self.chosen["als"] = _als_settings(points[0])
+        walked = search.search_walks(train, few, self.device, self.plan.rounds)
+        for name, point in zip(self.settings.fixed_voters, walked, strict=False):
+            self.chosen[name] = {"alpha": search.ALPHA[point.place[0]], "beta": search.BETA[point.place[1]]}
+        return {"chosen": dict(self.chosen), "tried": len(points) + len(walked)}
+
+    def _als(self) -> dict[str, Any]:
+        """The two best of the neighbourhood with all factors."""
+        als = ALS(Pairs.observed(self.data.train, self.device), self.shape, self.factors)
+        place = tuple(
+            grid.index(self.chosen["als"][name])
+            for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
+        )
+        start = als.start(self._seed(1))
+        points = search.search_als(als, self.data.train, self.searched, start, (place[0], place[1]), 1)
+        for name, point in zip(("als-a", "als-b"), points, strict=False):
+            self.chosen[name] = _als_settings(point)
+            assert point.state is not None
+            self.vectors[name] = als.fit(point.state, **self.chosen[name], sweeps=self.plan.sweeps[0])
+        return {"chosen": {name: self.chosen[name] for name in ("als-a", "als-b")}} | self._validate("als-a", "als-b")
+
+    def _softmax(self, head: str) -> dict[str, Any]:
+        """From the vectors of the better ALS; a second one has the next best temperature."""
+        train, start = self.data.train, self.vectors["als-a"]
+        if head == self.softmaxes[0]:
+            points = search.search_temperature(train, self.searched, *start, 2, self._seed(2))
+            for name, point in zip(self.softmaxes, points, strict=False):
+                self.chosen[name] = {"temperature": search.TEMPERATURE[point.place[0]]}
+        epochs, temperature = self.plan.softmax[0], self.chosen[head]["temperature"]
+        self.vectors[head] = fit_softmax(train, *start, temperature, epochs, self._seed(3))
+        return {"chosen": {head: self.chosen[head]}} | self._validate(head)
+
+    def _validate(self, *heads: str) -> dict[str, Any]:
+        """The validation figures of heads."""
+        for head in heads:
+            lists = by_factors(
+                head, Factors(*self.vectors[head]), self.data.train, self.validation.users, self.validation.depth
+            ).lists
+            self.figures[head] = self.validation.of_its_users(lists)
+        return {"validation": {head: self.figures[head] for head in heads}}
+
+    def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
+        """Everyone who votes, for some users, with what each has not used of a log."""
+        k = min(self.settings.consensus.top_k or self.shape[1], self.shape[1])
+        heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
+        voters = [by_factors(head, Factors(*self.vectors[head]), log, users, k) for head in heads]
+        for name in self.settings.fixed_voters:
+            chosen = self.chosen[name]
+            walks = Walks(log, chosen["alpha"], self.device)
+            voters.append(by_scores(name, walks.scorer(chosen["beta"]), log, users, k))
+        return voters
+
+    def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
+        weights = voter_weights([self.figures[voter.name] for voter in voters], VOTER_TEMPERATURE)
+        return Reranker(
+            log, users, voters, weights, length=self._length(), top_k=voters[0].lists.shape[1],
+            temperature=self.settings.consensus.temperature,
+        )  # fmt: skip
+
+    def _length(self) -> int:
+        """Of a consensus list: what is recommended from it, when what a user holds out is taken out of it."""
+        longest = int((self.data.valid.indptr[1:] - self.data.valid.indptr[:-1]).max())
+        return int(min(max(self.settings.consensus.shown + 2 * longest, self.validation.depth, TOP), self.shape[1]))
+
+    def _rerank(self) -> dict[str, Any]:
+        """Fit the re-ranker on what the validated users hold out; its figures are cross-fitted."""
+        voters = self._voters(self.data.train, self.validation.users)
+        for voter in voters:
+            self.figures[voter.name] = self.validation.of_its_users(voter.lists)
+        reranker = self._reranker(self.data.train, self.validation.users, voters)
+        self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]))
+        lists, _ = reranker.rerank(self.weights, cross_fitted=True)
+        self.figures[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
+        self.figures[CONSENSUS] = self.validation.of_its_users(lists)
+        self._cache["lists"] = lists
+        names = [*self.settings.fixed_voters, R_CONSENSUS, CONSENSUS]
+        return {"validation": {name: self.figures[name] for name in names}}
+
+    def _cross_fitted(self) -> Tensor:
+        """[validated, L] the consensus by weights that each user's own items did not help to fit."""
+        if "lists" not in self._cache:
+            assert self.weights is not None
+            train, users = self.data.train, self.validation.users
+            reranker = self._reranker(train, users, self._voters(train, users))
+            self._cache["lists"] = reranker.rerank(self.weights, cross_fitted=True)[0]
+        lists: Tensor = self._cache["lists"]
+        return lists
+
+    def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor, plan: tuple[int, int]) -> None:
+        vectors = solve_student(Pairs.observed(log, self.device), users, lists, self.shape, start, plan[0])
+        self.vectors[STUDENT] = teach_student(*vectors, users, lists, plan[1], self._seed(4))
+
+    def _student(self) -> dict[str, Any]:
+        """A student of the cross-fitted lists, so that its figure is honest too."""
+        start = self.vectors["als-a"][1]
+        self._distil(self.data.train, self.validation.users, self._cross_fitted(), start, self.plan.student)
+        return self._validate(STUDENT)
+
+    def _refit(self) -> dict[str, Any]:
+        """The voters on the whole log, each from where it was."""
+        log = self.log
+        als = ALS(Pairs.observed(log, self.device), self.shape, self.factors)
+        for head in ("als-a", "als-b"):
+            if head in self.vectors:
+                self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
+        for head in self.softmaxes:
+            epochs, temperature = self.plan.softmax[1], self.chosen[head]["temperature"]
+            self.vectors[head] = fit_softmax(log, *self.vectors[head], temperature, epochs, self._seed(5))
+        return {}
+
+    def _refit_student(self) -> dict[str, Any]:
+        """The consensus of the refitted voters by the weights from before, and a student of it."""
+        lists = self.agreed()[0]
+        users = torch.arange(self.shape[0], device=self.device)
+        self._distil(self.log, users, lists, self.vectors[STUDENT][1], self.plan.student)
+        return {}
+
+    def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The consensus of everyone: its lists [users, L], those of the plain one, and the votes."""
+        if "consensus" not in self._cache:
+            assert self.weights is not None
+            users, log = torch.arange(self.shape[0], device=self.device), self.log
+            voters = self._voters(log, users)
+            reranker = self._reranker(log, users, voters)
+            lists, scores = reranker.rerank(self.weights)
+            weight = dict(zip((voter.name for voter in voters), reranker.voter_weights, strict=True))
+            listed = {voter.name: voter.lists for voter in voters}
+            nobody = torch.full_like(voters[0].lists, -1)
+            names = [*self.settings.heads, *self.settings.fixed_voters]
+            votes = {
+                "items": torch.stack([listed.get(name, nobody) for name in names]),
+                "voter_weights": torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64),
+                "reranked": scores,
+            }
+            self._cache["consensus"] = lists, reranker.lists, votes
+        found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next stages depend on."""
+        weights = None if self.weights is None else self.weights._asdict()
+        return {"chosen": self.chosen, "vectors": self.vectors, "figures": self.figures, "weights": weights}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.chosen, self.figures = state["chosen"], state["figures"]
+        self.vectors = {head: (user, item) for head, (user, item) in state["vectors"].items()}
+        self.weights = None if state["weights"] is None else Weights(**state["weights"])
+
+
+def _als_settings(point: search.Point) -> dict[str, float]:
+    return {"unobserved": search.UNOBSERVED[point.place[0]], "penalty": search.PENALTY[point.place[1]]}

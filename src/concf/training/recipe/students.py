@@ -1,0 +1,61 @@
+"""Distillation: one head that ranks as the consensus does.
+
+First by least squares: the consensus list of every user is added to the observed pairs, with targets that fall with the
+rank, and the whole is solved as any other log (`model/als.py`). Then by the consensus loss itself (Eq. 13, 14), a few
+epochs of gradients from there, which put the first places in order.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+import torch
+from torch import Tensor
+
+from concf.model.als import ALS, Pairs
+from concf.model.losses import listwise
+
+LISTED = 100  # items of a list that are regressed on
+LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
+LOWEST_TARGET = 0.3  # of the last listed item; the first has 1
+UNOBSERVED, PENALTY = 0.03, 0.003  # of the regression; a list weighs the same for every user of every log
+TAUGHT, TAIL = 50, 100  # places that the consensus loss orders, and further ones in its denominators
+SCALE = 30.0  # scores are between 0 and 1: times this they are the logits of the consensus loss
+LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
+
+
+def solve_student(
+    observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int
+) -> tuple[Tensor, Tensor]:
+    """([users, d], [items, d]) by least squares. lists: [n, L] of the users [n]; item: [items, d] the start."""
+    listed = lists[:, :LISTED].long()
+    rank = torch.arange(listed.shape[1], device=item.device).to(item)
+    target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
+    there = listed >= 0
+    user = users[:, None].expand_as(listed)[there]
+    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=item.dtype, device=item.device)
+    pairs = observed.and_more(Pairs(user, listed[there], weight, target.expand_as(listed)[there]))
+    als = ALS(pairs, shape, item.shape[1])
+    _, item = als.fit(item, UNOBSERVED, PENALTY, sweeps)
+    return als.fit_users(item, UNOBSERVED, PENALTY)
+
+
+def teach_student(
+    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, epochs: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """The vectors after some epochs of the consensus loss, by Adam. lists: [n, L] of the users [n]."""
+    vectors = [each.clone().requires_grad_() for each in (user, item)]
+    optimiser = torch.optim.Adam(vectors, lr=LEARNING_RATE, foreach=True)
+    random = torch.Generator().manual_seed(seed)
+    taught = lists[:, : TAUGHT + TAIL]
+    batches = max(1, min(BATCHES, len(users) // USERS))
+    for _ in range(epochs):
+        for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
+            listed = taught[mine].long()
+            optimiser.zero_grad(set_to_none=True)
+            wanted = torch.nn.functional.embedding(listed.clamp(min=0), vectors[1])  # [b, L, d]
+            scores = torch.bmm(wanted, vectors[0][users[mine], :, None])[..., 0].masked_fill(listed < 0, -torch.inf)
+            weight = torch.full((len(mine),), 1 / (TAUGHT * len(mine)), dtype=scores.dtype, device=scores.device)
+            listwise(SCALE * scores, min(TAUGHT, listed.shape[1]), weight).backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    return vectors[0].detach(), vectors[1].detach()
