@@ -10,8 +10,7 @@ from scipy.sparse import csr_array
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.evaluation.ranking import rank
-from concf.evaluation.ranking_blocks import rank_blocks
+from concf.evaluation.ranking import rank, rank_blocks
 from concf.model.model import drawn_rows
 from concf.model.scorers import Factors
 from concf.runtime.process_group import ProcessGroup
