@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from document_runner import PAGES, ROOT
-
-from concf.runtime.provenance import NOT_RECORDED, commit_of, commits_of
+from sources import NOT_RECORDED, commit_of, commits_of
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -18,7 +18,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.compare import compare, comparison_rows
-from concf.experiments.contenders import Trained
+from concf.experiments.measure import Trained
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.neighbours import ItemKNN
 from concf.model.baselines.popularity import Popularity

@@ -22,10 +22,9 @@ from reproduction.tables import TABLES
 from reproduction_lines import LINES, Line, line
 
 from concf.experiments.paper import published
-from concf.experiments.paper.measured import Estimate
+from concf.experiments.paper.measured import Estimate, Pair
 from concf.experiments.paper.plan import ALL, cells_of
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
-from concf.experiments.paper.table import Pair
 
 
 def table(experiment: str, name: str, lines: list[Line] = LINES) -> Table:

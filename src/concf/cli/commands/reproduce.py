@@ -44,9 +44,8 @@ def reproduce(
 
     A measured cell is a line of the results and is not measured again, so a killed run is simply started again.
     """
-    from concf.experiments.paper.measured import Measured
+    from concf.experiments.paper.measured import HEADER, Measured, compared, records, text_rows
     from concf.experiments.paper.plan import ALL, cells_of
-    from concf.experiments.paper.table import HEADER, compared, records, text_rows
     from concf.experiments.results_log import ResultsLog
     from concf.runtime.executors import ENGINES
 
