@@ -35,6 +35,16 @@ def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"--{name} {value!r}: choose from {', '.join(choices)}")
 
 
+def check_engine(engine: str | None, workers: int | None) -> None:
+    """Refuse an unknown engine, and workers without one."""
+    from concf.runtime.executors import ENGINES
+
+    if engine is not None:
+        choice("engine", engine, ENGINES)
+    elif workers is not None:
+        raise ConfigError(f"--workers needs an --engine: {' or '.join(ENGINES)}")
+
+
 def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
     """Fit the table to the terminal, else to 200 columns; digits are never cut (see `concf.runtime.text_tables`)."""
     from rich.console import Console

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from concf.errors import ConfigError
-from concf.runtime.settings import read_toml
+from concf.runtime.settings import flat, read_toml
 from concf.training.config.settings import ConCFSettings
 
 if TYPE_CHECKING:
@@ -114,17 +114,6 @@ def _settings(kind: Any, before: str = "") -> dict[str, Any]:
 
 
 SETTINGS = _settings(ConCFSettings)
-
-
-def flat(
-    settings: Mapping[str, Any], before: str = "", leaf: Callable[[Mapping[str, Any]], bool] = lambda _: False
-) -> dict[str, Any]:
-    """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}; a mapping that is a `leaf` stays whole."""
-    names: dict[str, Any] = {}
-    for name, value in settings.items():
-        deeper = isinstance(value, Mapping) and not leaf(value)
-        names |= flat(value, f"{before}{name}.", leaf) if deeper else {before + name: value}
-    return names
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from concf.cli.output import Json, choice, lengths, names, print_table
+from concf.cli.output import Json, check_engine, choice, lengths, names, print_table
 from concf.errors import ConfigError
 
 
@@ -33,17 +33,13 @@ def compare(
     from concf.data.split import Split
     from concf.experiments.compare import compare as compare_models
     from concf.experiments.compare import comparison_rows
-    from concf.runtime.executors import ENGINES
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table
 
     choice("test", test, ("t", "wilcoxon"))
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
-    if engine is not None:
-        choice("engine", engine, ENGINES)
-    elif workers is not None:
-        raise ConfigError("--workers needs an --engine: processes or ray")
+    check_engine(engine, workers)
     result = compare_models(
         Split.load(folder),
         names(models),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from concf.cli.output import Json, choice, names, print_table
+from concf.cli.output import Json, check_engine, choice, names, print_table
 from concf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ def recommend(
     from concf.inference.recommender import Recommender
     from concf.runtime.progress import working
 
-    if engine is not None or workers is not None:
-        _refuse_alone(engine, out)
+    check_engine(engine, workers)
+    if engine is not None and out is None:
+        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
     choice("unknown-items", unknown_items, ("ignore", "error"))
     model = Recommender.load(folder, data)
     chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
@@ -83,16 +84,6 @@ def recommend(
             rows = write_lists(folder, out, chosen, k, engine=engine, workers=workers, **options)
     report = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
     typer.echo(json.dumps(report) if as_json else f"{rows} rows for {n_users} users by {report['by']}: {out}")
-
-
-def _refuse_alone(engine: str | None, out: Path | None) -> None:
-    from concf.runtime.executors import ENGINES
-
-    if engine is None:
-        raise ConfigError(f"--workers needs an --engine: {' or '.join(ENGINES)}")
-    choice("engine", engine, ENGINES)
-    if out is None:
-        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
 
 
 def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:

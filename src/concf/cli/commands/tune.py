@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concf.cli.output import Json, choice, print_table
-from concf.errors import ConfigError
+from concf.cli.output import Json, check_engine, print_table
 
 if TYPE_CHECKING:
     from concf.experiments.tune import Trial, Tuning
@@ -49,13 +48,9 @@ def tune(
     """
     from concf.data.split import Split
     from concf.experiments.tune import tune as search
-    from concf.runtime.executors import ENGINES
     from concf.training.run import n_validated
 
-    if engine is not None:
-        choice("engine", engine, ENGINES)
-    elif workers is not None:
-        raise ConfigError("--workers needs an --engine: processes or ray")
+    check_engine(engine, workers)
     try:
         data = Split.load(folder)
         result = search(

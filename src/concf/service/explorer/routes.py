@@ -47,13 +47,13 @@ def data(service: Service) -> APIRouter:
         limit: ResultCount = RESULTS,
         random: Annotated[bool, Query(description="random users instead")] = False,
     ) -> list[Found]:
-        explorer = Explorer.of(service.model)
-        return explorer.found_users(explorer.users.draw(limit) if random else explorer.users.find(q, limit))
+        search = Explorer.of(service.model).users
+        return search.results(search.draw(limit) if random else search.find(q, limit))
 
     @routes.get("/items", summary="Search for items by id and title")
     def items(q: SearchText = "", limit: ResultCount = RESULTS) -> list[Found]:
-        explorer = Explorer.of(service.model)
-        return explorer.found_items(explorer.items.find(q, limit))
+        search = Explorer.of(service.model).items
+        return search.results(search.find(q, limit))
 
     @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every head")
     def explore(

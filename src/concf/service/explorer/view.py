@@ -19,7 +19,7 @@ from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER
-from concf.service.explorer.schemas import Facts, Found, ItemList, ListedItem, UsedItem, View
+from concf.service.explorer.schemas import Facts, ItemList, ListedItem, UsedItem, View
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served
@@ -46,35 +46,15 @@ class Explorer:
 
     @cached_property
     def users(self) -> Search:
-        """Users by id."""
-        return Search(self.recommender.user_ids, self.items_used)
+        """Users by id, with how many items each has used."""
+        return Search(self.recommender.user_ids, np.diff(self.recommender.viewed.indptr))
 
     @cached_property
     def items(self) -> Search:
-        """Items by id and title."""
+        """Items by id and title, with how many users each has."""
         titles = [self.served.titles.get(item) for item in self.recommender.item_ids.values.tolist()]
-        return Search(self.recommender.item_ids, self.popularity, titles)
-
-    @cached_property
-    def items_used(self) -> NDArray[np.int64]:
-        """[users] how many items each has used."""
-        return np.asarray(np.diff(self.recommender.viewed.indptr), np.int64)
-
-    @cached_property
-    def popularity(self) -> NDArray[np.int64]:
-        """[items] how many users each has."""
-        return np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items).astype(np.int64)
-
-    def found_users(self, indices: Indices) -> list[Found]:
-        """The users at some indices, as results of a search."""
-        ids, counts = self.recommender.user_ids.values[indices].tolist(), self.items_used[indices].tolist()
-        return [{"id": user, "title": None, "uses": count} for user, count in zip(ids, counts, strict=True)]
-
-    def found_items(self, indices: Indices) -> list[Found]:
-        """The items at some indices, as results of a search."""
-        ids, counts = self.recommender.item_ids.values[indices].tolist(), self.popularity[indices].tolist()
-        titles = map(self.served.titles.get, ids)
-        return [{"id": i, "title": title, "uses": n} for i, title, n in zip(ids, titles, counts, strict=True)]
+        uses = np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items)
+        return Search(self.recommender.item_ids, uses, titles)
 
     def facts(self, limits: Limits) -> Facts:
         """The run in a few figures."""
