@@ -45,8 +45,8 @@ def test_blocks_of_items_rank_as_all_of_them(k: int, block: int) -> None:
     assert vectors.bias is not None
     parts = [(begin, vectors.item[begin : begin + block], vectors.bias[begin : begin + block])
              for begin in range(0, 30, block)]  # fmt: skip
-    found = rank_blocks(vectors.user, parts, k, seen)
-    assert found.tolist() == rank(vectors, np.arange(25), k, seen=seen).tolist()
+    lists = rank_blocks(vectors.user, parts, k, seen)
+    assert lists.tolist() == rank(vectors, np.arange(25), k, seen=seen).tolist()
 
 
 @pytest.mark.parametrize("samples", [None, 9, 12, 30])

@@ -108,9 +108,9 @@ def test_training_does_not_depend_on_the_test_part(variant: str) -> None:
     for name, other in others().items():
         assert (other.train != data().train).nnz == (other.valid != data().valid).nnz == 0
         assert other.hash != data().hash, name
-        asked = dataclasses.replace(other)
-        assert_same(run, train(asked, run.settings, seed=3))
-        assert not {"test", "evaluated"} & vars(asked).keys()  # properties that would be kept had they been asked for
+        fresh = dataclasses.replace(other)
+        assert_same(run, train(fresh, run.settings, seed=3))
+        assert not {"test", "evaluated"} & vars(fresh).keys()  # properties that would be kept had they been asked for
 
 
 def test_the_history_of_another_validation_part_is_another() -> None:
