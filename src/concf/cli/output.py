@@ -49,14 +49,14 @@ def print_table(header: list[str], rows: list[list[str]], title: str | None = No
     """Fit the table to the terminal, else to 200 columns; digits are never cut (see `concf.runtime.text_tables`)."""
     from rich.console import Console
 
-    from concf.runtime.text_tables import drawn, lay_out
+    from concf.runtime.text_tables import fitted
 
     console = Console()
     width = console.width if console.is_terminal else WIDE
-    layout = lay_out(header, rows, width)
-    Console(width=max(width, layout.width)).print(drawn(header, rows, title, layout))
-    if layout.dropped:
-        typer.echo(f"No room for {', '.join(layout.dropped)}: widen the window, or use --json.")
+    table, dropped = fitted(header, rows, title, width)
+    Console(width=max(width, table.width or 0)).print(table)
+    if dropped:
+        typer.echo(f"No room for {', '.join(dropped)}: widen the window, or use --json.")
 
 
 def print_text(text: str) -> None:

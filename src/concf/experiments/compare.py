@@ -70,14 +70,11 @@ class Comparison:
         """
         if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (self._row(entrant, metric) for entrant in self.entrants)
-        corrected = holm([TESTS[test](first, other) for other in others]) if others else []
-        return [None, *corrected]
-
-    def _row(self, entrant: Entrant, metric: str) -> NDArray[np.float64]:
-        if len(self.seeds) == 1:
-            return entrant.per_user[metric]
-        return np.array([test[metric] for test in entrant.tests])
+        first, *others = (
+            each.per_user[metric] if len(self.seeds) == 1 else np.array([test[metric] for test in each.tests])
+            for each in self.entrants
+        )
+        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
 
     def as_dict(self, test: str = "t") -> dict[str, Any]:
         """Everything that the tables show, and the figures of every split."""

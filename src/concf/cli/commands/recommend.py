@@ -176,13 +176,10 @@ class JsonLinesWriter:
 
 def _columns_of(path: Path) -> list[str]:
     """The names of a file's columns; none if it cannot be read as its suffix says."""
-    import pyarrow.parquet as pq
+    import polars as pl
 
+    scan = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv, ".jsonl": pl.scan_ndjson}[path.suffix]
     try:
-        if path.suffix == ".parquet":
-            return list(pq.read_schema(path).names)
-        with path.open(encoding="utf-8") as file:
-            first = file.readline(10_000)
-        return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]), [])
-    except (ValueError, TypeError, csv.Error):  # of Arrow, JSON and UTF-8
+        return scan(path).collect_schema().names()
+    except pl.exceptions.PolarsError:
         return []
