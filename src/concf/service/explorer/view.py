@@ -109,18 +109,13 @@ class Explorer:
 
     def of_history(self, history: NDArray[np.int64], k: int) -> View:
         """The view of someone who has used the items at these indices; the consensus is by rank alone."""
-        lists = {name: self._fold_in(name, history, k) for name in self.ranker.heads}
+        used = np.unique(history)
+        lists = {name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads}
         agreed, votes, note = None, {}, None
         if self.has_consensus:
-            agreed, note = self._fold_in(CONSENSUS, history, k), NEW_USER
-            votes = self._folded_votes(history, _all_items(*lists.values(), agreed), k)
+            agreed, note = self.ranker.of_histories([used], k, CONSENSUS, [used])[0], NEW_USER
+            votes = self._folded_votes(used, _all_items(*lists.values(), agreed), k)
         return self._view(None, note, list(dict.fromkeys(history.tolist())), lists, R_CONSENSUS, agreed, votes)
-
-    def _fold_in(self, by: str, history: NDArray[np.int64], k: int) -> Short:
-        item_ids = self.recommender.item_ids.values
-        ids, scores = self.recommender.recommend(history=item_ids[history].tolist(), k=k, by=by, frame="arrays")
-        there = scores > -np.inf
-        return np.searchsorted(item_ids, ids[there]), scores[there]
 
     def _view(
         self, user: Id | None, note: str | None, history: list[int], lists: dict[str, Short], by: str,
@@ -182,9 +177,8 @@ class Explorer:
                     vote["rank"] = int(ranks[vote["head"]][item]) + 1
         return votes
 
-    def _folded_votes(self, history: NDArray[np.int64], items: list[int], k: int) -> dict[int, list[Vote]]:
+    def _folded_votes(self, used: Indices, items: list[int], k: int) -> dict[int, list[Vote]]:
         """The votes by R alone, of each voter for its first K, or k if that is more (see `Ranker.of_histories`)."""
-        used = np.unique(history)
         row = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), (1, self.ranker.n_items))
         voting, votes = max(self.settings.top_k or self.ranker.n_items, k), {item: list[Vote]() for item in items}
         for weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):
