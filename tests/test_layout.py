@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from concf.runtime.progress import BAR, words
+from concf.runtime.progress import BAR, shortened_line
 from concf.runtime.text_tables import GAP, fitted, shortened
 from concf.training.config.presets import STRONG
 
@@ -119,10 +119,10 @@ def test_what_fits_is_no_wider_than_the_window(values: list[float], name: str, w
 
 def test_of_a_note_the_last_part_gives_way_first_and_no_digit_is_cut() -> None:
     note = "R@50 consensus .4321, weighted-squares@0.03#student .4300"
-    assert words("training", note, 100) == f"training  {note}"
-    assert words("training", note, 40) == "training  R@50 consensus .4321"
-    assert words("training", note, 20) == "training"
-    assert words("reading a-very-long-name-of-a-log.parquet", "", 20) == "reading a…og.parquet"
+    assert shortened_line("training", note, 100) == f"training  {note}"
+    assert shortened_line("training", note, 40) == "training  R@50 consensus .4321"
+    assert shortened_line("training", note, 20) == "training"
+    assert shortened_line("reading a-very-long-name-of-a-log.parquet", "", 20) == "reading a…og.parquet"
 
 
 EVALUATED = f"""

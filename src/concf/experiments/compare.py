@@ -19,7 +19,7 @@ from concf.experiments.measure import Fit, Measurements, contenders
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
-from concf.runtime.text_tables import short, words
+from concf.runtime.text_tables import settings_line, short
 
 
 @dataclass
@@ -192,7 +192,7 @@ def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str],
     for model in comparison.as_dict(test)["models"]:
         figures = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
         p = model["p_against_first"][comparison.tuned_on]
-        settings = words(model["settings"], model["at_grid_edge"])
+        settings = settings_line(model["settings"], model["at_grid_edge"])
         rows.append([
             model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}", settings,
         ])  # fmt: skip

@@ -49,7 +49,7 @@ def gather(
 
 def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any]:
     settings, heads = run.settings, list(run.model.names)
-    taught = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
+    first = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
     return {key: value for key, value in run.summary().items() if key != "recommenders"} | {
         "name": name,
         "at_most": settings.training.epochs,
@@ -58,7 +58,7 @@ def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any
         "heads": heads,
         "fixed_voters": list(settings.consensus.fixed_voters) if settings.several else [],
         "non_voting": [each for each in settings.consensus.non_voting if each in heads],
-        "first_consensus_epoch": next(taught, None),
+        "first_consensus_epoch": next(first, None),
     }
 
 

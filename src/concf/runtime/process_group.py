@@ -31,7 +31,7 @@ TIMEOUT = 600.0  # seconds that a process waits for the others
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `size`, the `place`-th on its machine, which waits for the others no longer than `timeout`.
+    """Process `rank` of `size`, `local_rank` on its machine, which waits for the others no longer than `timeout`.
 
     launcher: the process that started it, if another did to end it with the others
     shards: whether the embedding tables are divided among the processes too, where there are several
@@ -41,7 +41,7 @@ class ProcessGroup:
 
     rank: int = 0
     size: int = 1
-    place: int = 0
+    local_rank: int = 0
     timeout: float = TIMEOUT
     launcher: int | None = None
     shards: bool = False
@@ -179,8 +179,8 @@ def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGr
         return
     from torch.distributed.rendezvous import rendezvous
 
-    rank, size, place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    group = ProcessGroup(rank, size, place, timeout, os.getppid(), shards)
+    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    group = ProcessGroup(rank, size, local_rank, timeout, os.getppid(), shards)
     with group._talking():
         store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], group)
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))

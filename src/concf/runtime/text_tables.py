@@ -21,7 +21,7 @@ def short(metric: str) -> str:
     return f"{SHORT.get(name, name)}@{n}"
 
 
-def words(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
+def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
     """Settings on one line; those at the edge of their grid are marked with *."""
     parts = [
         f"{name} {value:g}{'*' if name in edges else ''}" if isinstance(value, int | float) else f"{name} {value}"

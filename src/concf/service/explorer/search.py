@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from concf.data.ids import Ids
-from concf.service.explorer.schemas import Found
+from concf.service.explorer.schemas import SearchResult
 
 WORD = r"[^\W_]+"
 LONGEST = 200  # characters of a search
@@ -50,7 +50,7 @@ class Search:
         """[<= limit] random indices."""
         return np.random.default_rng().choice(len(self.table), min(limit, len(self.table)), replace=False)
 
-    def results(self, indices: NDArray[np.int64]) -> list[Found]:
+    def results(self, indices: NDArray[np.int64]) -> list[SearchResult]:
         """Those at the indices, with their titles and popularity."""
         columns = (self.ids[indices].tolist(), map(self.titles.__getitem__, indices), self.popularity[indices].tolist())
         return [{"id": name, "title": title, "uses": uses} for name, title, uses in zip(*columns, strict=True)]
