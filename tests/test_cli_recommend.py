@@ -175,7 +175,7 @@ def test_items_exclude_and_strangers(concf: CLI, run: Path, tmp_path: Path) -> N
         (["--users", "{}/shares.parquet"], "3.5 is no user of the log"),
         (["--items", "777", "--unknown-items", "error"], "items: no item is called 777 in the log"),
         (["--exclude", "many", "--unknown-items", "error"], "exclude: no item is called 'many' in the log"),
-        (["--unknown-items", "raise"], "--unknown-items 'raise': choose from ignore, error"),
+        (["--unknown-items", "raise"], "'raise' is not one of"),
         (["--by", "oracle"], "nothing is called 'oracle' in this run; choose from bpr, cml, multinomial"),
         (["-k", "16"], "k = 16: the consensus keeps 15 places"),
         (["-k", "0"], ""),

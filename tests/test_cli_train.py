@@ -177,7 +177,7 @@ def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, run: Path, tm
 
 
 def test_evaluate_refuses_what_it_cannot_do(concf: CLI, run: Path) -> None:
-    assert "choose from test, valid" in concf("evaluate", run, "--on", "train")[2]
+    assert "'train' is not one of" in concf("evaluate", run, "--on", "train")[2]
     assert "unknown metric 'luck'" in concf("evaluate", run, "--metrics", "luck")[2]
     assert "expected lengths of lists such as 20,50" in concf("evaluate", run, "--at", "many")[2]
     code, _, err = concf("evaluate", run, "--at", "25")

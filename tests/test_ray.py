@@ -224,7 +224,7 @@ def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--engine", "ray"], "say where with --out"),
-    (["--engine", "spark", "--out", "recs"], "choose from processes, ray"),
+    (["--engine", "spark", "--out", "recs"], "'spark' is not one of"),
     (["--workers", "2", "--out", "recs"], "--workers needs an --engine"),
     (["--engine", "ray", "--out", "recs.parquet"], "an engine writes a folder"),
 ])  # fmt: skip

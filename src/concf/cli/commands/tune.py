@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from concf.cli.output import Json, check_engine, print_table
+from concf.cli.output import Engine, Json, check_workers, print_table
 
 if TYPE_CHECKING:
     from concf.experiments.tune import Trial, Tuning
@@ -31,7 +31,7 @@ def tune(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="No trial begins after this time.", show_default="no limit", rich_help_panel=RUNNING)] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Trials of a round, which are drawn together from the rounds before.", rich_help_panel=RUNNING)] = 1,
-    engine: Annotated[str | None, typer.Option(help="With --at-once: several workers, by processes or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process", rich_help_panel=RUNNING)] = None,
+    engine: Annotated[Engine | None, typer.Option(help="With --at-once: several workers, by processes or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process", rich_help_panel=RUNNING)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core", rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -50,7 +50,7 @@ def tune(
     from concf.experiments.tune import tune as search
     from concf.training.run import n_validated
 
-    check_engine(engine, workers)
+    check_workers(engine, workers)
     try:
         data = Split.load(folder)
         result = search(
