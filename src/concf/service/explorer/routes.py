@@ -91,13 +91,16 @@ def pages() -> APIRouter:
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/")
-    @routes.get("/explorer/{file}")
-    async def asset(request: Request, file: str = "index.html") -> Response:
-        return _file(file, request)
+    async def index(request: Request) -> Response:
+        return _file("index.html", request)
 
     @routes.get("/docs")
     async def docs(request: Request) -> Response:
         return _file("docs.html", request)
+
+    @routes.get("/explorer/{file}")
+    async def asset(file: str, request: Request) -> Response:
+        return _file(file, request)
 
     return routes
 
