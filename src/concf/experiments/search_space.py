@@ -26,6 +26,7 @@ DEFAULT_SPACE: dict[str, dict[str, Any]] = {
     "model.dimensions": {"choices": [32, 64, 128]},
     "model.dropout": {"low": 0.0, "high": 0.5},
 }
+SETTINGS = tuple(flat(ConCFSettings().model_dump()))  # by their full names
 METRIC_SETTINGS = ("training.metric", "training.watch")  # trials are compared by them
 EXAMPLE = "{ low = 0.001, high = 0.03, log = true } or { choices = [32, 64] }"
 
@@ -71,17 +72,20 @@ def _distribution(name: str, entry: Any) -> BaseDistribution:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return _make(SETTINGS[name], **entry)
+            return _make(name, **entry)
     except (ValueError, TypeError, UserWarning) as error:
         raise ConfigError(f"space: {name}: {error}; expected {EXAMPLE}") from None
 
 
-def _make(setting: Any, **entry: Any) -> BaseDistribution:
-    """Optuna's distribution for a setting of that type: of integers where the type has them."""
+def _make(name: str, /, **entry: Any) -> BaseDistribution:
+    """Optuna's distribution for a setting: of integers where its type has them."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if "choices" in entry:
         return CategoricalDistribution(**entry)
+    setting: Any = ConCFSettings
+    for part in name.split("."):
+        setting = setting.model_fields[part].annotation
     types = {setting, *get_args(setting)}
     if not types & {int, float}:
         raise ValueError("it is not a number, so list its choices")
@@ -102,18 +106,6 @@ def contains(distribution: BaseDistribution, value: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _settings(kind: Any, before: str = "") -> dict[str, Any]:
-    """Full name -> type, of every setting."""
-    types: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
-        group = hasattr(field.annotation, "model_fields")
-        types |= _settings(field.annotation, f"{before}{name}.") if group else {before + name: field.annotation}
-    return types
-
-
-SETTINGS = _settings(ConCFSettings)
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from concf.cli.commands.serve import LIBRARIES
 from concf.cli.output import Json, print_table, print_text
 
 SIGNIFICANT = 0.05  # a difference with a higher p may be chance
@@ -103,7 +104,7 @@ def _print_example(example: dict[str, Any]) -> None:
 
 
 def _print_next(report: dict[str, Any]) -> None:
-    serves = all(find_spec(library) for library in ("fastapi", "uvicorn", "httptools", "prometheus_client"))
+    serves = all(find_spec(library) for library in LIBRARIES)
     install = "" if serves else " (first: pip install 'concf[serve]')"
     commands = {
         f"concf serve {report['run']}": f"explore it in a browser{install}",

@@ -13,6 +13,7 @@ from concf.errors import ConfigError, MissingExtraError
 
 CATALOGUE, LIMITS, CONNECTIONS = "Titles of items", "Limits of a request", "Connections"
 TOKEN = "CONCF_TOKEN"
+LIBRARIES = ("fastapi", "uvicorn", "httptools", "prometheus_client")  # of the extra `serve`
 
 
 def serve(
@@ -43,7 +44,7 @@ def serve(
 
     SIGHUP or `POST /reload` loads the run again without losing a request; SIGTERM finishes the requests in progress and ends.
     """
-    for library in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+    for library in LIBRARIES:
         if find_spec(library) is None:
             raise MissingExtraError(library, "serve", "concf serve")
     from concf.inference.titles import Catalogue
