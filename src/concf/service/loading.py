@@ -16,7 +16,7 @@ import typer
 from concf.consensus.settings import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConcfError, DataError
-from concf.inference.lookup import place_of
+from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.service.limits import Limits
@@ -81,8 +81,7 @@ def _spelt(ids: Ids, text: str) -> int | str:
 def _index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: str) -> int:
     index = place_of(ids, wanted)
     if index < 0:
-        kind = "integers" if ids.are_integers else "text"
-        message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind})"
+        message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind_in_words(ids)})"
         raise Problem(404, "unknown_user" if role == "user" else "unknown_item", message, where)
     return index
 

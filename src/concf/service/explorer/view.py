@@ -14,6 +14,7 @@ from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.inference.lookup import kind_in_words
 from concf.inference.ranker import Short
 from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
@@ -65,8 +66,8 @@ class Explorer:
             "users": log.n_users,
             "items": log.n_items,
             "interactions": len(log),
-            "user_ids": "integers" if log.user_ids.are_integers else "text",
-            "item_ids": "integers" if log.item_ids.are_integers else "text",
+            "user_ids": kind_in_words(log.user_ids),
+            "item_ids": kind_in_words(log.item_ids),
             "titles": bool(self.served.titles),
             "heads": heads,
             "objectives": {name: run.objective(name) or name for name in heads},
