@@ -49,14 +49,11 @@ def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict
 def read_space(space: Mapping[str, Any] | str | Path) -> Space:
     """A space from a TOML file, or from a mapping with full or nested names; errors name the setting."""
     entries = space if isinstance(space, Mapping) else read_toml(Path(space))
-    read = {name: _distribution(name, entry) for name, entry in flat(entries, leaf=_is_entry).items()}
+    by_name = flat(entries, leaf=lambda each: bool({"low", "high", "choices"} & set(each)))
+    read = {name: _distribution(name, entry) for name, entry in by_name.items()}
     if not read:
         raise ConfigError(f"the space is empty: name settings, each as {EXAMPLE}")
     return read
-
-
-def _is_entry(value: Mapping[str, Any]) -> bool:
-    return bool({"low", "high", "choices"} & set(value))
 
 
 def _distribution(name: str, entry: Any) -> BaseDistribution:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -102,9 +102,6 @@ def _counts(result: Tuning) -> str:
 
 
 def _words(trial: Trial, names: dict[str, str]) -> str:
-    drawn = ", ".join(f"{names[name]} {_figure(value)}" for name, value in trial.changes.items())
+    values = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in trial.changes.items()}
+    drawn = ", ".join(f"{names[name]} {value}" for name, value in values.items())
     return drawn if trial.number else f"the preset: {drawn}"
-
-
-def _figure(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
