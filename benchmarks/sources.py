@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from measuring import RESULTS
 
-from concf.runtime.provenance import CHANGED, commits_of
+from concf.runtime.provenance import DIGITS
 from concf.runtime.text_tables import markdown
 
+NOT_RECORDED = "commit not recorded"
+CHANGED = "A + at a commit: measured with uncommitted changes. The code may have changed since a commit."
 TITLE = "Where the lines come from"
 MARKED = re.compile(
     r"(<!-- commits of ([\w -]+): written by benchmarks/render\.py -->\n).*?(<!-- end of commits -->)", re.S
@@ -26,9 +29,23 @@ def lines(name: str, results: Path = RESULTS) -> list[Line]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
+def commit_of(line: Mapping[str, Any]) -> str:
+    """The commit of a measurement, with a + if there were uncommitted changes."""
+    commit = str((line.get("provenance") or {}).get("commit") or "")
+    return commit.rstrip("+")[:DIGITS] + "+" * commit.endswith("+") or NOT_RECORDED
+
+
+def commits_of(lines: Iterable[Mapping[str, Any]]) -> str:
+    """The commits of measurements, with their numbers: "`54d8bab5f2ac` (3), commit not recorded (1)"."""
+    counts = Counter(map(commit_of, lines))
+    return ", ".join(
+        f"{commit if commit == NOT_RECORDED else f'`{commit}`'} ({count:,})" for commit, count in counts.items()
+    )
+
+
 def commits_table(shown: Mapping[str, Sequence[Line]]) -> str:
     """Name of a file -> its lines that a page shows. In Markdown: the commits of each, and how many lines of each."""
-    rows = [[f"`benchmarks/results/{name}.jsonl`", commits_of(found)] for name, found in shown.items() if found]
+    rows = [[f"`benchmarks/results/{name}.jsonl`", commits_of(each)] for name, each in shown.items() if each]
     return f"{markdown(['lines of', 'commits (lines)'], rows)}\n{CHANGED}\n"
 
 
@@ -36,8 +53,8 @@ def fill_in(page: Path) -> None:
     """The tables of a page whose other words are written by hand, between marks that name the files of results."""
     text = page.read_text(encoding="utf-8")
 
-    def filled(found: re.Match[str]) -> str:
-        begin, names, end = found.groups()
+    def filled(match: re.Match[str]) -> str:
+        begin, names, end = match.groups()
         return f"{begin}\n{commits_table({name: lines(name) for name in names.split()})}\n{end}"
 
     page.write_text(MARKED.sub(filled, text), encoding="utf-8")

@@ -55,8 +55,16 @@ def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int
     )
     os.close(theirs)
     shown = until_closed(ours)
-    said, _ = process.communicate()
-    return shown, said, process.returncode
+    out, _ = process.communicate()
+    return shown, out, process.returncode
+
+
+@pytest.fixture
+def in_double() -> Iterator[None]:
+    """Models are made with 64 bits, so that they can be compared with sums that are written out."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture(autouse=True)

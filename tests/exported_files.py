@@ -38,8 +38,8 @@ def by_hand(users: NDArray[np.float32], items: NDArray[np.float32], k: int) -> L
 def from_usearch(out: Path, k: int, effort: int | None = None) -> Lists:
     index = Index.restore(out / "items.usearch")
     index.expansion_search = effort or index.expansion_search
-    found = index.search(users_beside(out), k, exact=effort is None)
-    return 1 - found.distances, found.keys.astype(np.int64)
+    matches = index.search(users_beside(out), k, exact=effort is None)
+    return 1 - matches.distances, matches.keys.astype(np.int64)
 
 
 def from_faiss(out: Path, k: int) -> Lists:

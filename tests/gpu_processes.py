@@ -88,7 +88,7 @@ def main() -> None:
     if shared:
         groups._backend = lambda: "gloo"
     with groups.joined(60) as group:
-        train_all(replace(group, place=0) if shared else group, folder)
+        train_all(replace(group, local_rank=0) if shared else group, folder)
 
 
 def figures(record: Any) -> list[float]:

@@ -45,9 +45,9 @@ def recalls(variant: str, data: str = "citeulike") -> dict[str, float]:
 
 def five(dataset: tuple[str, str], scheme: str, shift: float = 0.0) -> dict[str, float]:
     """The paper's own R@50, moved by a shift."""
-    found = {head: recalls(scheme, dataset[0])[head] + shift for head in HEADS}
-    best = max(found.values())
-    return found | {R_CONSENSUS: best - 0.004, CONSENSUS: best + 0.012}
+    heads = {head: recalls(scheme, dataset[0])[head] + shift for head in HEADS}
+    best = max(heads.values())
+    return heads | {R_CONSENSUS: best - 0.004, CONSENSUS: best + 0.012}
 
 
 def renamed(rows: dict[str, float], shift: float) -> dict[str, float]:
@@ -144,7 +144,7 @@ LINES = everything()
 
 def changed(variant: str, add: float, row: str | None = None) -> list[Line]:
     """The lines with a variant's test figures moved."""
-    found = []
+    lines = []
     for each in LINES:
         if each["cell"]["variant"] == variant:
             rows = {
@@ -152,5 +152,5 @@ def changed(variant: str, add: float, row: str | None = None) -> list[Line]:
                 for name, old in each["rows"].items()
             }
             each = each | {"rows": rows}
-        found.append(each)
-    return found
+        lines.append(each)
+    return lines

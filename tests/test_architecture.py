@@ -37,8 +37,8 @@ def imports(path: Path, known: set[str]) -> Iterator[str]:
 
 
 def graph(root: Path) -> dict[str, set[str]]:
-    found = modules(root)
-    return {name: set(imports(path, set(found))) - {name} for name, path in found.items()}
+    names = modules(root)
+    return {name: set(imports(path, set(names))) - {name} for name, path in names.items()}
 
 
 def upward(edges: dict[str, set[str]]) -> list[str]:

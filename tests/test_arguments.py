@@ -103,8 +103,8 @@ def test_a_seed_that_is_none_is_refused_everywhere(model: library.ConCF, tmp_pat
 def test_integers_of_numpy_are_taken(model: library.ConCF) -> None:
     assert model.recommend(3, np.int64(4)).equals(model.recommend(3, 4))  # type: ignore[arg-type]
     assert model.similar_items(1, np.uint8(4)).equals(model.similar_items(1, 4))  # type: ignore[arg-type]
-    found = model.run.evaluate(at=np.array([5, 9]))
-    assert set(found["bpr"].means()) == {"recall@5", "ndcg@5", "recall@9", "ndcg@9"}
+    evaluations = model.run.evaluate(at=np.array([5, 9]))
+    assert set(evaluations["bpr"].means()) == {"recall@5", "ndcg@5", "recall@9", "ndcg@9"}
     assert library.ConCF(seed=np.int32(4)).seed == 4  # type: ignore[arg-type]
 
 
@@ -121,9 +121,9 @@ def test_nobody_is_a_note_and_no_silence(model: library.ConCF, folder: Path, tmp
             assert model.similar_users(nobody).shape == (0, 4)
     with pytest.warns(ConcfWarning, match="no users were asked for"):
         recommender.recommend(history={})
-    with pytest.warns(ConcfWarning, match="no users were asked for") as said:
+    with pytest.warns(ConcfWarning, match="no users were asked for") as notes:
         write_lists(folder, tmp_path / "recs", [], engine="processes", workers=1)
-    assert len(said) == 1
+    assert len(notes) == 1
 
 
 def test_nobody_is_a_note_on_the_command_line(concf: Any, folder: Path, tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 from document_runner import PAGES, ROOT
-
-from concf.runtime.provenance import NOT_RECORDED, commit_of, commits_of
+from sources import NOT_RECORDED, commit_of, commits_of
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -94,12 +93,12 @@ class Settled:
 
 def without_preset(script: ast.Module) -> list[str]:
     """The calls that train, or make settings, with whatever the default is."""
-    settled, found = Settled(script), []
+    settled, calls = Settled(script), []
     for node in ast.walk(script):
         if not isinstance(node, ast.Call):
             words = [each.value for each in getattr(node, "elts", []) if isinstance(each, ast.Constant)]
             if "train" in words[words.index("concf") :] if "concf" in words else False:
-                found += [] if "--preset" in words else [ast.unparse(node)]
+                calls += [] if "--preset" in words else [ast.unparse(node)]
             continue
         named = {each.arg: each.value for each in node.keywords}
         match called(node):
@@ -111,8 +110,8 @@ def without_preset(script: ast.Module) -> list[str]:
                 right = "preset" in named or (second is not None and second in settled)
             case _:
                 right = True
-        found += [] if right else [ast.unparse(node)]
-    return found
+        calls += [] if right else [ast.unparse(node)]
+    return calls
 
 
 @each_script
@@ -173,9 +172,9 @@ def test_every_benchmark_has_help(script: Path) -> None:
 
 def test_benchmarks_that_pages_name_exist_with_their_options() -> None:
     commands = [
-        (page.name, *found)
+        (page.name, *command)
         for page in [*PAGES, ROOT / "Makefile"]
-        for found in re.findall(r"benchmarks/(\w+\.py)([^`\n)]*)", page.read_text(encoding="utf-8"))
+        for command in re.findall(r"benchmarks/(\w+\.py)([^`\n)]*)", page.read_text(encoding="utf-8"))
     ]
     assert len(commands) > 20
     for page, name, words in commands:
@@ -234,8 +233,8 @@ def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
     for name in files:
         row = next(line for line in text.splitlines() if line.startswith(f"| `benchmarks/results/{name}.jsonl`"))
         newest = name in benchmark("render").NEWEST or name == "strong-steps"
-        found = sources.lines(name)[-1:] if newest and page != "scale.md" else sources.lines(name)
-        assert row == f"| `benchmarks/results/{name}.jsonl` | {commits_of(found)} |"
+        lines = sources.lines(name)[-1:] if newest and page != "scale.md" else sources.lines(name)
+        assert row == f"| `benchmarks/results/{name}.jsonl` | {commits_of(lines)} |"
 
 
 def test_every_file_of_results_is_on_a_page() -> None:

@@ -45,9 +45,9 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    code, said, err = concf("train", data, "--preset", "reference", "--out", out, *SETS, "--seed", 3, "--json")
+    code, printed, err = concf("train", data, "--preset", "reference", "--out", out, *SETS, "--seed", 3, "--json")
     assert code == 0
-    report = json.loads(said)
+    report = json.loads(printed)
     lines = err.splitlines()  # one a ranking, where no terminal shows a bar
     assert [line.partition(":")[0] for line in lines] == [f"epoch {n} of at most 10" for n in (0, 2, 4, 6, 8, 9)]
     validation = history(out)[-1]["validation"]
@@ -65,14 +65,14 @@ def test_train_then_evaluate(concf: CLI, data: Path, tmp_path: Path) -> None:
         best = max(figures.values())
         assert (row["validation"], row["epoch"]) == (best, max(e for e, figure in figures.items() if figure == best))
 
-    code, said, err = concf("evaluate", out, "--at", "5,10", "--metrics", "recall,ndcg,coverage", "--json")
+    code, printed, err = concf("evaluate", out, "--at", "5,10", "--metrics", "recall,ndcg,coverage", "--json")
     assert (code, err) == (0, "")
-    tested, loaded = json.loads(said), library.load_run(out, Split.load(data))
+    tested, loaded = json.loads(printed), library.load_run(out, Split.load(data))
     assert (tested["on"], tested["split_hash"]) == ("test", Split.load(data).hash)
     for row, trained in zip(tested["recommenders"], report["recommenders"], strict=True):
         model = loaded.recommender(row["name"])
-        found = library.evaluate(model, Split.load(data), at=(5, 10), metrics=("recall", "ndcg", "coverage"))
-        assert row == trained | {"means": found.means()}
+        evaluation = library.evaluate(model, Split.load(data), at=(5, 10), metrics=("recall", "ndcg", "coverage"))
+        assert row == trained | {"means": evaluation.means()}
 
 
 def test_on_validation_each_is_as_good_as_when_it_was_kept(concf: CLI, run: Path) -> None:
@@ -165,19 +165,19 @@ def test_data_that_is_missing_is_asked_for(concf: CLI, data: Path, run: Path, tm
     assert concf("train", data)[0] == 2
     moved = tmp_path / "moved"
     Split.load(data).save(moved)
-    said = json.loads((run / RUN).read_text())
+    description = json.loads((run / RUN).read_text())
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     for name, content in contents(run).items():
         (elsewhere / name).write_bytes(content)
-    (elsewhere / RUN).write_text(json.dumps(said | {"data_folder": str(tmp_path / "gone")}))
+    (elsewhere / RUN).write_text(json.dumps(description | {"data_folder": str(tmp_path / "gone")}))
     code, _, err = concf("evaluate", elsewhere)
     assert (code, f"was in {tmp_path / 'gone'}, where it is no longer. Say where it is now" in err) == (2, True)
     assert concf("evaluate", elsewhere, "--data", moved)[1] == concf("evaluate", run)[1]
 
 
 def test_evaluate_refuses_what_it_cannot_do(concf: CLI, run: Path) -> None:
-    assert "choose from test, valid" in concf("evaluate", run, "--on", "train")[2]
+    assert "'train' is not one of" in concf("evaluate", run, "--on", "train")[2]
     assert "unknown metric 'luck'" in concf("evaluate", run, "--metrics", "luck")[2]
     assert "expected lengths of lists such as 20,50" in concf("evaluate", run, "--at", "many")[2]
     code, _, err = concf("evaluate", run, "--at", "25")
@@ -197,9 +197,9 @@ def test_ctrl_c_says_how_to_go_on(concf: CLI, data: Path, tmp_path: Path, monkey
 def scalars(folder: Path) -> dict[str, dict[int, float]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder))
-    found.Reload()
-    return {name: {each.step: each.value for each in found.Scalars(name)} for name in found.Tags()["scalars"]}
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {name: {each.step: each.value for each in events.Scalars(name)} for name in events.Tags()["scalars"]}
 
 
 def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_path: Path) -> None:
@@ -249,8 +249,8 @@ def test_the_example_in_python(data: Path) -> None:
     assert library.evaluate(run.recommender("consensus"), split, at=5).means()["recall@5"] > 0
     alone = run.keep(run.best_head())
     assert alone.names == [run.best_head()]
-    found = library.evaluate(alone.factors()[run.best_head()], split, at=5).means()
-    assert found == library.evaluate(run.recommender(run.best_head()), split, at=5).means()
+    means = library.evaluate(alone.factors()[run.best_head()], split, at=5).means()
+    assert means == library.evaluate(run.recommender(run.best_head()), split, at=5).means()
     assert library.PRESETS["reference"] == library.ConCFSettings()
     with pytest.raises(ConfigError, match="device 'abacus'"):
         library.train(split, device="abacus")

@@ -83,16 +83,16 @@ def test_hit_pairs_are_the_held_out_items_in_the_first_places(drawn, held_out, n
         for item in row[:n]
         if (user, item) in held_out
     }
-    found = hit_pairs(lists, users, matrix(held_out), n)
-    assert found.dtype == np.int64
-    assert found.tolist() == packed(expected).tolist()
+    pairs = hit_pairs(lists, users, matrix(held_out), n)
+    assert pairs.dtype == np.int64
+    assert pairs.tolist() == packed(expected).tolist()
 
 
 def test_pairs_do_not_overflow() -> None:
     """70,000 users of 50,000 items are more pairs than 32 bits can number."""
     held_out = csr_array((np.ones(1), ([69_999], [49_999])), shape=(70_000, 50_000))
-    found = hit_pairs(np.array([[49_999]], np.int32), np.array([69_999], np.int32), held_out)
-    assert found.tolist() == [70_000 * 50_000 - 1]
+    pairs = hit_pairs(np.array([[49_999]], np.int32), np.array([69_999], np.int32), held_out)
+    assert pairs.tolist() == [70_000 * 50_000 - 1]
 
 
 def test_an_empty_place_is_no_hit() -> None:
@@ -107,8 +107,8 @@ def test_hits_of_an_evaluation_are_what_its_recall_counts() -> None:
     evaluation = evaluate(lambda users: scores[users], split, at=(5, 50))  # 50: more than there are items
     total = np.diff(split.test.indptr)[evaluation.users]
     for n in (5, 50):
-        found = hits_of(evaluation, split, n)
-        counted = np.bincount(found // split.test.shape[1], minlength=split.test.shape[0])[evaluation.users]
+        hits = hits_of(evaluation, split, n)
+        counted = np.bincount(hits // split.test.shape[1], minlength=split.test.shape[0])[evaluation.users]
         np.testing.assert_allclose(counted / total, evaluation.per_user[f"recall@{n}"])
     with pytest.raises(ConfigError, match="first 51 items need longer lists than 50; evaluate at 51"):
         hits_of(evaluation, split, 51)
@@ -201,10 +201,10 @@ def test_without_any_hit_every_figure_is_a_number_of_json() -> None:
 @given(st.lists(st.integers(0, 8), max_size=230))
 def test_quantiles_are_the_inverse_of_the_cdf(drawn) -> None:
     values = [value / 8 for value in drawn]
-    found = quantiles(np.array(values))
-    assert len(found) == 101
-    assert found == sorted(found)
-    for k, quantile in enumerate(found if values else []):
+    values_at = quantiles(np.array(values))
+    assert len(values_at) == 101
+    assert values_at == sorted(values_at)
+    for k, quantile in enumerate(values_at if values else []):
         reached = [value for value in values if 100 * sum(other <= value for other in values) >= k * len(values)]
         assert quantile == min(reached)
 
@@ -243,10 +243,10 @@ def rankings(draw):
     return times, test, valid - test, users
 
 
-def assert_alike(found, expected) -> None:
+def assert_alike(actual, expected) -> None:
     for kind in ("correct", "incorrect"):
-        assert [each is None for each in found[kind]] == [each is None for each in expected[kind]]
-        assert found[kind] == pytest.approx(expected[kind])
+        assert [each is None for each in actual[kind]] == [each is None for each in expected[kind]]
+        assert actual[kind] == pytest.approx(expected[kind])
 
 
 @pytest.mark.parametrize("cells", [1, 40, module.CELLS], ids=["one user a block", "a few", "all at once"])
@@ -261,40 +261,40 @@ def test_consistency_is_the_mean_over_cells(cells: int, drawn, shape, temperatur
     tensors = [torch.tensor(time, dtype=torch.int32) for time in times]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CELLS", cells)
-        found = consistency_by_rank(
+        by_rank = consistency_by_rank(
             tensors[-1], tensors, matrix(test), matrix(valid), np.array(users, np.int64),
             depth=depth, bins=bins, temperature=temperature,
         )  # fmt: skip
-    assert_alike(found, literal_consistency(times[-1], times, test, valid, users, depth, bins, temperature))
-    json.dumps(found, allow_nan=False)
+    assert_alike(by_rank, literal_consistency(times[-1], times, test, valid, users, depth, bins, temperature))
+    json.dumps(by_rank, allow_nan=False)
 
 
 @given(rankings(), st.permutations(range(ITEMS)))
 def test_relabelling_items_changes_no_consistency(drawn, label) -> None:
     times, test, valid, users = drawn
     everyone = np.array(users, np.int64)
-    found = []
+    by_rank = []
     for renamed in (list(range(ITEMS)), list(label)):
         tensors = [torch.tensor([[*renamed, -1][i] for row in time for i in row]).view(USERS, -1) for time in times]
         parts = [matrix({(user, renamed[item]) for user, item in pairs}) for pairs in (test, valid)]
-        found.append(consistency_by_rank(tensors[-1], tensors, *parts, everyone, depth=10, bins=5))
-    assert_alike(*found)
+        by_rank.append(consistency_by_rank(tensors[-1], tensors, *parts, everyone, depth=10, bins=5))
+    assert_alike(*by_rank)
 
 
 def test_a_ranking_that_never_changes_is_wholly_consistent() -> None:
     """And the bins are of equal size: of 100 depth, items 0..9 stand in the first, 10..19 in the second."""
     ranking = torch.arange(100, dtype=torch.int32).expand(3, -1)
     test, valid = matrix({(1, 12)}, 3, 100), matrix({(user, item) for user in range(3) for item in range(10)}, 3, 100)
-    found = consistency_by_rank(ranking, [ranking] * 20, test, valid, np.array([0, 1]))
-    assert found == {"correct": [None, 1.0, *[None] * 8], "incorrect": [None, *[1.0] * 9]}
+    by_rank = consistency_by_rank(ranking, [ranking] * 20, test, valid, np.array([0, 1]))
+    assert by_rank == {"correct": [None, 1.0, *[None] * 8], "incorrect": [None, *[1.0] * 9]}
 
 
 def test_one_user_and_a_bin_of_unequal_ranks() -> None:
     """Two depth swap: standard deviation 1/2 each; the third is steady. A rank counts by its cells."""
     before, now = torch.tensor([[1, 0, 2]]), torch.tensor([[0, 1, 2]])
     test, valid = matrix({(0, 0), (0, 2)}, 1, 3), matrix(set(), 1, 3)
-    found = consistency_by_rank(now, [before, now], test, valid, np.array([0]), depth=3, bins=1, temperature=2.0)
-    assert found == {"correct": [pytest.approx((exp(-0.25) + 1) / 2)], "incorrect": [pytest.approx(exp(-0.25))]}
+    by_rank = consistency_by_rank(now, [before, now], test, valid, np.array([0]), depth=3, bins=1, temperature=2.0)
+    assert by_rank == {"correct": [pytest.approx((exp(-0.25) + 1) / 2)], "incorrect": [pytest.approx(exp(-0.25))]}
     nobody = consistency_by_rank(now, [before, now], test, valid, np.empty(0, np.int64), depth=3, bins=3)
     assert nobody == {"correct": [None] * 3, "incorrect": [None] * 3}
 

@@ -41,7 +41,7 @@ def literal_evaluation(scores, split: Split, on: str, n: int):
     train, valid, test = (split.part(name).toarray() > 0 for name in ("train", "valid", "test"))
     held_out, seen = {"valid": (valid, train), "test": (test, train | valid)}[on]
     fame = train.sum(0)
-    found = {name: [] for name in PER_USER}
+    figures = {name: [] for name in PER_USER}
     exposure = [0] * len(fame)
     for user, row in enumerate(scores.tolist()):
         if not held_out[user].any():
@@ -51,19 +51,19 @@ def literal_evaluation(scores, split: Split, on: str, n: int):
         hits = [bool(held_out[user, item]) for item in best]
         total = int(held_out[user].sum())
         gains = [hit / log2(place + 2) for place, hit in enumerate(hits)]
-        found["recall"].append(sum(hits) / total)
-        found["precision"].append(sum(hits) / n)
-        found["ndcg"].append(sum(gains) / sum(1 / log2(place + 2) for place in range(min(total, n))))
-        found["hit"].append(float(any(hits)))
-        found["mrr"].append(1 / (hits.index(True) + 1) if any(hits) else 0.0)
-        found["map"].append(sum(hit * sum(hits[: k + 1]) / (k + 1) for k, hit in enumerate(hits)) / total)
-        found["novelty"].append(sum(-log2(max(fame[item], 1) / len(scores)) for item in best) / len(best))
-        found["popularity"].append(sum(fame[item] for item in best) / len(best))
+        figures["recall"].append(sum(hits) / total)
+        figures["precision"].append(sum(hits) / n)
+        figures["ndcg"].append(sum(gains) / sum(1 / log2(place + 2) for place in range(min(total, n))))
+        figures["hit"].append(float(any(hits)))
+        figures["mrr"].append(1 / (hits.index(True) + 1) if any(hits) else 0.0)
+        figures["map"].append(sum(hit * sum(hits[: k + 1]) / (k + 1) for k, hit in enumerate(hits)) / total)
+        figures["novelty"].append(sum(-log2(max(fame[item], 1) / len(scores)) for item in best) / len(best))
+        figures["popularity"].append(sum(fame[item] for item in best) / len(best))
         for item in best:
             exposure[item] += 1
     spread = sum(abs(one - another) for one in exposure for another in exposure)
     wide = {"coverage": np.mean(np.array(exposure) > 0), "gini": spread / (2 * len(exposure) * sum(exposure))}
-    return found, wide
+    return figures, wide
 
 
 def renumber_items(split: Split, new) -> Split:
@@ -135,15 +135,15 @@ def test_a_cut_beyond_the_catalogue_gives_every_user_full_recall(split):
 @pytest.mark.parametrize("groups", [1, 3, 4, 7])
 def test_activity_groups_fall_in_activity_are_of_equal_size_and_average_to_the_whole(split, groups):
     result = evaluate(lambda users: draw_scores(split)[users], split, at=CUTS, metrics=PER_USER)
-    found = result.by_activity(groups)
-    sizes = [group["users"] for group in found]
-    assert len(found) == groups
+    by_group = result.by_activity(groups)
+    sizes = [group["users"] for group in by_group]
+    assert len(by_group) == groups
     assert sum(sizes) == len(result.users)
     assert max(sizes) - min(sizes) <= 1
-    activities = [group["activity"] for group in found]
+    activities = [group["activity"] for group in by_group]
     assert activities == sorted(activities, reverse=True)
     for name, values in result.per_user.items():
-        whole = sum(group[name] * group["users"] for group in found) / sum(sizes)
+        whole = sum(group[name] * group["users"] for group in by_group) / sum(sizes)
         assert whole == pytest.approx(values.mean())
 
 

@@ -29,18 +29,18 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_log_becomes_lists_reasons_and_a_newcomers_list(run: Run) -> None:
-    said = run("recommend_from_csv.py")
-    ranks = [found[1] for line in said if (found := re.search(r"┆ (\d+) +│$", line))]
+    lines = run("recommend_from_csv.py")
+    ranks = [match[1] for line in lines if (match := re.search(r"┆ (\d+) +│$", line))]
     assert ranks == ["1", "2", "3"] * 3  # two users and the newcomer
-    assert any("'squared-error': " in line for line in said)
+    assert any("'squared-error': " in line for line in lines)
 
 
 def test_the_objective_of_ones_own_learns_alone_and_together(run: Run) -> None:
-    said = [line.split() for line in run("own_objective.py")]
-    names = [(line[0], line[4]) for line in said]
+    lines = [line.split() for line in run("own_objective.py")]
+    names = [(line[0], line[4]) for line in lines]
     heads = ["bpr", "multinomial", "smooth-hinge", "R-consensus", "consensus"]
     assert names == [("alone:", "smooth-hinge"), *(("together:", head) for head in heads)]
-    assert all(float(line[5]) > 0.2 for line in said)  # a list of 20 of 200 items by chance: 0.1
+    assert all(float(line[5]) > 0.2 for line in lines)  # a list of 20 of 200 items by chance: 0.1
 
 
 def test_numpy_gives_the_list_of_the_library(run: Run) -> None:

@@ -183,13 +183,13 @@ def test_consistency_is_that_of_the_newest_rankings_of_each_head(lines: dict[str
         for place in range(5)
     ]  # fmt: skip
     assert len(rankings) == 2
-    found = lines["consistency"]["consistency"]
-    assert found["one"] == heads[0]
+    measured = lines["consistency"]["consistency"]
+    assert measured["one"] == heads[0]
     for kind in ("correct", "incorrect"):
         for place in range(10):
             known = [head[kind][place] for head in heads if head[kind][place] is not None]
             expected = pytest.approx(sum(known) / len(known)) if known else None
-            assert found["all"][kind][place] == expected
+            assert measured["all"][kind][place] == expected
 
 
 def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> None:
@@ -214,11 +214,11 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
 def test_lines_are_those_of_a_run_by_hand(lines: dict[str, dict[str, Any]], data: Split) -> None:
     run = train(data, choose_settings("reference", words=[*VARIANTS["ConCF-S"], *SMALL]), parts=ABLATIONS["ConCF-S"])
     for name, row in lines["ConCF-S"]["rows"].items():
-        found = evaluate(run.recommender(name), data)
+        evaluation = evaluate(run.recommender(name), data)
         assert row == {
-            "validation": run.best[name].validation, "epoch": run.best[name].epoch, "test": found.means(),
+            "validation": run.best[name].validation, "epoch": run.best[name].epoch, "test": evaluation.means(),
             "groups": [
-                {name: group[name] for name in ("users", "activity", "recall@50")} for group in found.by_activity()
+                {name: group[name] for name in ("users", "activity", "recall@50")} for group in evaluation.by_activity()
             ],
         }  # fmt: skip
 
@@ -241,8 +241,8 @@ def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(
         alone, together = (train(data, each, teacher=lists) for each in (chosen.single("multinomial"), chosen))
         students = ((alone, "multinomial"), (together, together.best_head()), (together, "consensus"))
         for student, (run, which) in zip(STUDENTS, students, strict=True):
-            found = evaluate(run.recommender(which), data)
-            assert rows[f"{name} > {student}"]["test"] == found.means()
+            evaluation = evaluate(run.recommender(which), data)
+            assert rows[f"{name} > {student}"]["test"] == evaluation.means()
             assert rows[f"{name} > {student}"]["validation"] == run.best[which].validation
 
 
@@ -270,8 +270,8 @@ def test_model_sizes_differ_in_size_alone(data: Split) -> None:
     line = measure(cell("model sizes"), data, changes=changes)
     for size in SIZES:
         chosen = choose_settings("reference", words=[f"model.dimensions={size}", *changes], single="bpr")
-        found = evaluate(train(data, chosen).recommender("bpr"), data).means()
-        assert line["rows"][f"bpr d={size}"]["test"] == found
+        means = evaluate(train(data, chosen).recommender("bpr"), data).means()
+        assert line["rows"][f"bpr d={size}"]["test"] == means
     assert line["best_head"] == max(line["rows"], key=lambda name: line["rows"][name]["validation"])
 
 

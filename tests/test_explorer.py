@@ -22,7 +22,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
 from concf.service.app import create_app
-from concf.service.explorer.schemas import Facts, Found, View
+from concf.service.explorer.schemas import Facts, SearchResult, View
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
 from concf.training.config.presets import choose_settings
@@ -304,7 +304,7 @@ def test_searches(numbered: Api, named: Api) -> None:
     def items(words: str, limit: int = 20) -> list[Any]:
         status, answer = numbered(f"/items?q={quote(words)}&limit={limit}")
         assert status == 200
-        assert TypeAdapter(list[Found]).validate_python(answer) == answer
+        assert TypeAdapter(list[SearchResult]).validate_python(answer) == answer
         return [each["id"] for each in answer]
 
     assert set(items("CAFE")) == {497, 494}
@@ -318,7 +318,7 @@ def test_searches(numbered: Api, named: Api) -> None:
     used = [each["uses"] for each in numbered("/items")[1]]
     assert used == sorted(used, reverse=True)
     _, answer = named(f"/users?q={quote('zoe, 1')}&limit=100")
-    assert TypeAdapter(list[Found]).validate_python(answer) == answer
+    assert TypeAdapter(list[SearchResult]).validate_python(answer) == answer
     assert {each["id"] for each in answer} == {user for user in users_of(named) if user.startswith("Zoë, 1")}
     drawn = [each["id"] for each in named("/users?random=true&limit=7")[1]]
     assert len(set(drawn)) == 7 <= len(users_of(named))

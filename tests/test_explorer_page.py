@@ -31,7 +31,9 @@ ROWS = st.tuples(WORDS.filter(bool), st.none() | WORDS, st.integers(0, 3))  # id
 def test_a_search_finds_what_a_loop_finds(rows: list[tuple[str, str | None, int]], query: str, limit: int) -> None:
     rows = sorted(rows, key=lambda row: row[0])
     weight = np.array([row[2] for row in rows])
-    found = Search(Ids(np.array([row[0] for row in rows], object)), weight, [row[1] for row in rows]).find(query, limit)
+    indices = Search(Ids(np.array([row[0] for row in rows], object)), weight, [row[1] for row in rows]).find(
+        query, limit
+    )
     text = simple(query.strip().replace("\n", " "))
     words = re.findall(r"[^\W_]+", text)
     ids = [simple(row[0]).replace("\n", " ") for row in rows]
@@ -47,7 +49,7 @@ def test_a_search_finds_what_a_loop_finds(rows: list[tuple[str, str | None, int]
         [place for place in range(len(rows)) if not order(place)[0] or text in ids[place]] if text else range(len(rows))
     )
     expected = sorted(may, key=order if text else lambda place: -weight[place])[:limit]
-    assert found.tolist() == expected
+    assert indices.tolist() == expected
 
 
 def test_a_search_among_a_hundred_thousand_is_quick() -> None:
@@ -71,8 +73,8 @@ FILES = {each.name: each.read_text(encoding="utf-8") for each in (files("concf.s
 def test_the_page_loads_only_its_own_files() -> None:
     for name, text in FILES.items():
         loads = re.findall(r"""(?:src|href)="([^"#]+)"|from "\./([^"]+)"|\burl\(([^)]+)\)""", text)
-        for found in (first or second or third for first, second, third in loads):
-            assert found in ("docs", "./", "openapi.json") or found.removeprefix("explorer/") in FILES, (name, found)
+        for path in (first or second or third for first, second, third in loads):
+            assert path in ("docs", "./", "openapi.json") or path.removeprefix("explorer/") in FILES, (name, path)
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text), name
         if name.endswith(".html"):  # the policy of the service forbids what is written into the page
             assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\ssrc=)", text), name

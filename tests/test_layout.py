@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from concf.runtime.progress import BAR, words
-from concf.runtime.text_tables import GAP, drawn, lay_out, shortened
+from concf.runtime.progress import BAR, shortened_line
+from concf.runtime.text_tables import GAP, fitted, shortened
 from concf.training.config.presets import STRONG
 
 HEADER = ["", "R@20", "N@20", "R@50", "N@50", "validation R@50", "epoch", ""]
@@ -30,32 +30,39 @@ ROWS = [
 
 
 def shown(header: list[str], rows: list[list[str]], width: int, title: str | None = None) -> str:
-    layout = lay_out(header, rows, width)
-    console = Console(width=max(width, layout.width), file=None, record=True, quiet=False, force_terminal=False)
+    table, _ = fitted(header, rows, title, width)
+    console = Console(width=max(width, table.width), file=None, record=True, quiet=False, force_terminal=False)
     with console.capture() as captured:
-        console.print(drawn(header, rows, title, layout))
+        console.print(table)
     return captured.get()
+
+
+def columns(header: list[str], rows: list[list[str]], width: int) -> list[int]:
+    """Which columns are shown, by their texts."""
+    table, dropped = fitted(header, rows, None, width)
+    kept = [k for k, name in enumerate(header) if name not in dropped]
+    assert [str(column.header) for column in table.columns] == [header[k] for k in kept]
+    return kept
 
 
 @pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40, 20])
 def test_every_figure_of_a_table_is_whole_or_its_column_is_named(width: int) -> None:
-    layout, text = lay_out(HEADER, ROWS, width), shown(HEADER, ROWS, width)
-    lines = text.splitlines()
-    for place in layout.columns[1:]:
+    table, _ = fitted(HEADER, ROWS, None, width)
+    lines = shown(HEADER, ROWS, width).splitlines()
+    for place in columns(HEADER, ROWS, width)[1:]:
         for row in ROWS:
             assert any(row[place] in line for line in lines), (width, row[place])
-    assert {HEADER[place] for place in range(len(HEADER)) if place not in layout.columns} == set(layout.dropped)
-    assert max(map(len, lines)) <= max(width, layout.width)
-    assert len(set(layout.names)) == len(HEADS)
+    assert max(map(len, lines)) <= max(width, table.width)
+    assert len({str(name) for name in table.columns[0].cells}) == len(HEADS)
     if width >= 60:
-        assert layout.width <= width
+        assert table.width <= width
 
 
 def test_at_80_columns_evaluate_loses_no_column_and_at_60_the_least_important() -> None:
-    assert lay_out(HEADER, ROWS, 80).dropped == []
-    assert lay_out(HEADER, ROWS, 60).dropped == ["validation R@50", "epoch"]
-    assert lay_out(HEADER, ROWS, 200).framed
-    assert not lay_out(HEADER, ROWS, 80).framed
+    assert fitted(HEADER, ROWS, None, 80)[1] == []
+    assert fitted(HEADER, ROWS, None, 60)[1] == ["validation R@50", "epoch"]
+    assert fitted(HEADER, ROWS, None, 200)[0].show_edge
+    assert not fitted(HEADER, ROWS, None, 80)[0].show_edge
 
 
 def test_figures_with_spreads_are_one_piece_and_words_wrap() -> None:
@@ -66,13 +73,13 @@ def test_figures_with_spreads_are_one_piece_and_words_wrap() -> None:
     ]
     for width in (200, 100, 80, 60):
         text = shown(header, rows, width)
-        places = lay_out(header, rows, width).columns
+        places = columns(header, rows, width)
         assert text.count("0.1134 ± 0.0011") == sum(place in (1, 2, 3) for place in places)
-    assert "settings" in lay_out(header, rows, 80).dropped
+    assert "settings" in fitted(header, rows, None, 80)[1]
     what = "articles that people have put into their libraries, long ago and far away"
     catalogue = [["citeulike", what, "yes"]]
     text = shown(["name", "what", "here"], catalogue, 60)
-    assert lay_out(["name", "what", "here"], catalogue, 60).dropped == []
+    assert fitted(["name", "what", "here"], catalogue, None, 60)[1] == []
     assert {*what.split(), "yes"} <= set(text.split())
 
 
@@ -104,18 +111,18 @@ def test_numbers_within_names_are_not_torn_apart() -> None:
 def test_what_fits_is_no_wider_than_the_window(values: list[float], name: str, width: int) -> None:
     header = ["model", *(f"R@{n}" for n in range(len(values)))]
     row = [name, *(f"{value:.4f}" for value in values)]
-    layout = lay_out(header, [row], width)
-    kept = [row[place] for place in layout.columns]
-    assert all(len(cell) <= room for cell, room in zip(kept[1:], layout.widths[1:], strict=True))
-    assert layout.width <= max(width, min(len(name), 16) + (6 + GAP) * (len(kept) - 1))
+    table, _ = fitted(header, [row], None, width)
+    cells = [row[place] for place in columns(header, [row], width)]
+    assert all(len(cell) <= column.max_width for cell, column in zip(cells[1:], table.columns[1:], strict=True))
+    assert table.width <= max(width, min(len(name), 16) + (6 + GAP) * (len(cells) - 1))
 
 
 def test_of_a_note_the_last_part_gives_way_first_and_no_digit_is_cut() -> None:
     note = "R@50 consensus .4321, weighted-squares@0.03#student .4300"
-    assert words("training", note, 100) == f"training  {note}"
-    assert words("training", note, 40) == "training  R@50 consensus .4321"
-    assert words("training", note, 20) == "training"
-    assert words("reading a-very-long-name-of-a-log.parquet", "", 20) == "reading a…og.parquet"
+    assert shortened_line("training", note, 100) == f"training  {note}"
+    assert shortened_line("training", note, 40) == "training  R@50 consensus .4321"
+    assert shortened_line("training", note, 20) == "training"
+    assert shortened_line("reading a-very-long-name-of-a-log.parquet", "", 20) == "reading a…og.parquet"
 
 
 EVALUATED = f"""

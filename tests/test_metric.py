@@ -99,8 +99,8 @@ def test_a_random_order_comes_to_what_the_note_says() -> None:
         )
     with pytest.warns(ConcfWarning) as notes:
         refuse_blind("recall@20", data)
-    said = int(str(notes[0].message).partition("comes to ")[2].partition("%")[0]) / 100
-    assert said == pytest.approx(np.mean(chance), abs=0.01)
+    share = int(str(notes[0].message).partition("comes to ")[2].partition("%")[0]) / 100
+    assert share == pytest.approx(np.mean(chance), abs=0.01)
 
 
 QUICK: dict[str, dict[str, Any]] = {
@@ -115,9 +115,9 @@ def test_a_catalogue_of_40_items_ships_heads_that_have_learned(preset: str) -> N
     run, untrained = train(data, chosen, seed=1), Trainer(data, chosen, seed=1).model.factors()
     assert run.metric == run.summary()["metric"] == "ndcg@5"
     for name in run.rows():
-        found = evaluate(run.recommender(name), data, at=5).means()
+        means = evaluate(run.recommender(name), data, at=5).means()
         assert run.best[name].epoch > 0, name
-        assert found["ndcg@5"] > 1.5 * max(evaluate(each, data, at=5).means()["ndcg@5"] for each in untrained.values())
+        assert means["ndcg@5"] > 1.5 * max(evaluate(each, data, at=5).means()["ndcg@5"] for each in untrained.values())
     with pytest.raises(ConfigError, match="cannot tell one epoch from another"):
         train(data, choose_settings(chosen, {"training": {"metric": "recall@50"}}))
 

@@ -85,8 +85,8 @@ def test_accuracy_agrees_with_trec_eval(name):
     reranked = json.loads((Path(__file__).parent / "trec_eval.json").read_text(encoding="utf-8"))
     for case in reranked:
         row = case["list"] + [-1] * (case["width"] - len(case["list"]))
-        found = accuracy(name, np.array([row], np.int32), [set(case["held_out"])])
-        assert found == pytest.approx([case[name]], abs=1e-6), case
+        figures = accuracy(name, np.array([row], np.int32), [set(case["held_out"])])
+        assert figures == pytest.approx([case[name]], abs=1e-6), case
 
 
 def test_every_accuracy_metric_has_a_literal_formula():

@@ -65,11 +65,11 @@ def test_what_is_needed_follows_extras_and_the_markers_of_the_target():
 
 
 def test_a_hole_is_a_library_that_is_needed_and_has_no_wheel_or_only_another_version():
-    found = wheels.Found(
+    answer = wheels.Found(
         {"here": "1.0", "older": "1.0"},
         needed={"here": SpecifierSet(">=1"), "older": SpecifierSet(">=2"), "nowhere": SpecifierSet()},
     )
-    assert found.holes() == ["nowhere", "older"]
+    assert answer.holes() == ["nowhere", "older"]
 
 
 def test_the_table_says_holes_and_what_is_not_needed(monkeypatch):
@@ -88,10 +88,10 @@ def test_the_table_says_holes_and_what_is_not_needed(monkeypatch):
 
 
 def test_pip_is_asked_again_without_what_it_did_not_find(monkeypatch):
-    asked = []
+    questions = []
 
     def pip(command, **_):
-        asked.append(command[-2:])
+        questions.append(command[-2:])
         if "lost==1" in command:
             return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution found for lost==1\n")
         report = Path(command[command.index("--report") + 1])
@@ -100,7 +100,7 @@ def test_pip_is_asked_again_without_what_it_did_not_find(monkeypatch):
 
     monkeypatch.setattr(wheels.subprocess, "run", pip)
     assert wheels._pip(LINUX, ["lost==1", "kept==1"]) == [{"name": "Kept", "version": "1"}]
-    assert [words[0] for words in asked] == ["lost==1", "--platform=manylinux1_aarch64"]
+    assert [words[0] for words in questions] == ["lost==1", "--platform=manylinux1_aarch64"]
 
 
 def test_the_oldest_libraries_are_the_lower_bounds():
@@ -122,8 +122,8 @@ def would_do(target: str, folder: Path, *stamps: str) -> str:
     return subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True, env=clean).stdout
 
 
-def installed(said: str) -> list[set[str]]:
-    return [set(extras.split(",")) for extras in re.findall(r"-e '\.\[(.*)\]'", said)]
+def installed(plan: str) -> list[set[str]]:
+    return [set(extras.split(",")) for extras in re.findall(r"-e '\.\[(.*)\]'", plan)]
 
 
 def test_each_target_installs_its_own_set(tmp_path):

@@ -75,9 +75,9 @@ def figures(record: Any) -> list[float]:
 
 def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
     expected = once(case, out=folder.parent / "alone" / case)
-    found = json.loads((folder / f"{name}.json").read_text())
-    assert len(found) == len(expected.history)
-    for mine, theirs in zip(found, expected.history, strict=True):
+    records = json.loads((folder / f"{name}.json").read_text())
+    assert len(records) == len(expected.history)
+    for mine, theirs in zip(records, expected.history, strict=True):
         assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), name
     wanted = tensors(expected)
     for rank in range(processes):
@@ -103,16 +103,16 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
         assert_goes_on_alone(here / "stopped here", folder)
         assert_same_checkpoint(here / "stopped alone too", folder / "alone" / RESUMED, RESUMED)
         for rank in range(processes):
-            said = (here / f"refused.{rank}").read_text()
-            assert f"process 1 of {processes} has another seed than process 0" in said
+            message = (here / f"refused.{rank}").read_text()
+            assert f"process 1 of {processes} has another seed than process 0" in message
     assert_same_checkpoint(folder / "3" / "divided stopped", folder / "alone" / RESUMED, RESUMED)
     assert_goes_on_alone(folder / "2" / "divided stopped", folder)
     assert spoken.count("best head") == 2  # two commands, and of each one process speaks
     by_command = load_run(folder / "2" / "by command")
     assert by_command.finished
     assert len(by_command.evaluate(at=[3])[by_command.best_head()].lists) == len(by_command.data.evaluated)
-    said, other = ((folder / "2" / f"full.{rank}").read_text() for rank in (0, 1))
-    assert "checkpoint.safetensors: could not be written" in said
+    message, other = ((folder / "2" / f"full.{rank}").read_text() for rank in (0, 1))
+    assert "checkpoint.safetensors: could not be written" in message
     assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
     assert [path.name for path in (folder / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
 
@@ -135,9 +135,9 @@ def validations(state: dict[str, Any]) -> dict[str, Any]:
 def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
     """The one that sharded tables were written to piece by piece: the optimiser's state too."""
     once(name, out=expected)
-    (state, found), (wanted_state, wanted) = checkpoint(folder), checkpoint(expected)
-    assert found.keys() == wanted.keys()
-    for part, tensor in found.items():
+    (state, parts), (wanted_state, wanted) = checkpoint(folder), checkpoint(expected)
+    assert parts.keys() == wanted.keys()
+    for part, tensor in parts.items():
         assert tensor.shape == wanted[part].shape
         assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, part)
     assert figures(validations(state)) == pytest.approx(figures(validations(wanted_state)), rel=1e-9)
@@ -192,8 +192,8 @@ class Job:
     def __init__(self, out: Path, *words: object) -> None:
         self.out, self.said = out, out.with_suffix(".said")
         command = [sys.executable, "-m", "concf", "train", *words, "--out", out, "--device", "cpu", "--processes", "2"]
-        with self.said.open("a") as said:
-            self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=said, stderr=said)
+        with self.said.open("a") as log:
+            self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=log, stderr=log)
 
     def until_epoch(self, epochs: int) -> None:
         _until(lambda: (self.out / HISTORY).exists() and len((self.out / HISTORY).read_text().splitlines()) >= epochs)
@@ -248,7 +248,7 @@ def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
 
 def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path) -> None:
     small = small_data(tmp_path / "small")
-    code, _, said = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
+    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
     assert code == 2
-    assert said.count("unknown setting") == said.count("\n") == 1
+    assert err.count("unknown setting") == err.count("\n") == 1
     assert not (tmp_path / "run").exists()

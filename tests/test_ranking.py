@@ -197,15 +197,15 @@ def test_masking_does_not_change_what_the_model_holds(model, seen):
 
 @pytest.mark.parametrize("memory", [1, 4 * 23 * 2, 4 * 23 * 5 + 3])
 def test_a_scorer_is_only_asked_for_blocks_within_the_budget(memory):
-    asked = []
+    blocks = []
 
     def record(users):
-        asked.append(len(users))
+        blocks.append(len(users))
         return np.zeros((len(users), 23), np.float32)
 
     rank(record, np.arange(40), 4, memory=memory)
-    assert max(asked) <= max(1, memory // (4 * 23))
-    assert sum(asked) <= 40 + 1  # one user more shows how many items there are
+    assert max(blocks) <= max(1, memory // (4 * 23))
+    assert sum(blocks) <= 40 + 1  # one user more shows how many items there are
 
 
 def test_given_lists_keep_their_order_and_lose_seen_items_and_empty_places():
@@ -221,8 +221,8 @@ def test_given_lists_keep_their_order_and_lose_seen_items_and_empty_places():
 def test_given_lists_are_filtered_like_a_python_list(items, known, k):
     seen = csr_array(np.isin(np.arange(40), list(known))[None].astype(np.float32))
     left = [item for item in items if item not in known][:k]
-    found = rank(ListFunction(lambda users, k: [items]), np.arange(1), k, seen=seen)
-    assert found.tolist() == [left + [NOTHING] * (k - len(left))]
+    lists = rank(ListFunction(lambda users, k: [items]), np.arange(1), k, seen=seen)
+    assert lists.tolist() == [left + [NOTHING] * (k - len(left))]
 
 
 def test_a_given_list_that_names_an_item_twice_is_refused_and_its_user_named():
@@ -269,12 +269,12 @@ def test_shapes_that_do_not_fit_are_refused():
 
 
 def test_a_list_function_is_asked_for_enough_to_lose_what_was_seen():
-    asked = []
+    lengths = []
 
     def best_first(users, k):
-        asked.append(k)
+        lengths.append(k)
         return np.tile(np.arange(k), (len(users), 1))
 
     seen = csr_array(np.array([[1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]))
     assert rank(ListFunction(best_first), np.arange(2), 3, seen=seen).tolist() == [[2, 3, 4], [0, 1, 3]]
-    assert asked == [5]
+    assert lengths == [5]

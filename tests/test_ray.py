@@ -129,19 +129,19 @@ def test_parts_hold_everyone_once_in_whole_blocks(users: int, block: int, k: int
 ])  # fmt: skip
 def test_parts_hold_the_lists_of_the_plain_path(run: Path, tmp_path: Path, here: None, options: dict[str, Any]) -> None:
     rows = write_lists(run, tmp_path / "recs", k=5, engine="ray", parts=SEVENS, **options)
-    found, expected = pl.read_parquet(tmp_path / "recs"), plain(run, **options)
-    assert found.drop("score").equals(expected.drop("score"))
-    assert found["score"].to_list() == pytest.approx(expected["score"].to_list(), rel=1e-6)
-    assert found.schema == expected.schema
+    lists, expected = pl.read_parquet(tmp_path / "recs"), plain(run, **options)
+    assert lists.drop("score").equals(expected.drop("score"))
+    assert lists["score"].to_list() == pytest.approx(expected["score"].to_list(), rel=1e-6)
+    assert lists.schema == expected.schema
     assert rows == len(expected)
     assert names_in(tmp_path / "recs") == [part.name for part in SEVENS]
 
 
 def test_some_users_and_strangers_in_the_order_asked_for(run: Path, tmp_path: Path, here: None) -> None:
-    asked = [9, 10**9, 3, 9, 0]
+    users = [9, 10**9, 3, 9, 0]
     parts = [Part(0, 2), Part(2, 4), Part(4, 5)]
-    write_lists(run, tmp_path / "recs", asked, 5, engine="ray", parts=parts, unknown="popular")
-    assert pl.read_parquet(tmp_path / "recs").equals(plain(run, asked, unknown="popular"))
+    write_lists(run, tmp_path / "recs", users, 5, engine="ray", parts=parts, unknown="popular")
+    assert pl.read_parquet(tmp_path / "recs").equals(plain(run, users, unknown="popular"))
 
 
 @pytest.mark.usefixtures("commands")
@@ -163,9 +163,9 @@ def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     assert killed
     assert killed[0] != os.getpid()
     assert FATAL in [part.begin for part in SEVENS[1:-1]]
-    found = pl.read_parquet(tmp_path / "recs")
-    assert found.equals(plain(run))
-    assert rows == len(found) == len(found.unique(["user_id", "item_id"]))
+    lists = pl.read_parquet(tmp_path / "recs")
+    assert lists.equals(plain(run))
+    assert rows == len(lists) == len(lists.unique(["user_id", "item_id"]))
     assert names_in(tmp_path / "recs") == [part.name for part in SEVENS]
     assert names_in(tmp_path) == ["recs", "victim"]
 
@@ -218,13 +218,13 @@ def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: An
 def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
     data, models = Split.load(small_data(tmp_path / "data")), {"popular": Candidate(Popularity)}
     alone = compare(data, models, seeds=2).entrants[0]
-    found = compare(data, models, seeds=2, engine="ray", workers=1).entrants[0]
-    assert (found.settings, found.validation, found.tests) == (alone.settings, alone.validation, alone.tests)
+    entrant = compare(data, models, seeds=2, engine="ray", workers=1).entrants[0]
+    assert (entrant.settings, entrant.validation, entrant.tests) == (alone.settings, alone.validation, alone.tests)
 
 
 @pytest.mark.parametrize(("words", "message"), [
     (["--engine", "ray"], "say where with --out"),
-    (["--engine", "spark", "--out", "recs"], "choose from processes, ray"),
+    (["--engine", "spark", "--out", "recs"], "'spark' is not one of"),
     (["--workers", "2", "--out", "recs"], "--workers needs an --engine"),
     (["--engine", "ray", "--out", "recs.parquet"], "an engine writes a folder"),
 ])  # fmt: skip

@@ -58,9 +58,9 @@ TOLD: dict[str, Any] = {
 }  # fmt: skip
 
 
-def as_words(told: dict[str, Any]) -> list[str]:
+def as_words(options: dict[str, Any]) -> list[str]:
     words = []
-    for name, value in told.items():
+    for name, value in options.items():
         words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return words
 
@@ -107,16 +107,18 @@ def test_commands_and_fit_read_and_divide_alike(concf: CLI, tmp_path: Path) -> N
 def test_training_divides_by_every_protocol(concf: CLI, tmp_path: Path, protocol: str) -> None:
     frame = LOG.with_columns(timestamp=pl.int_range(pl.len()))
     frame.write_csv(tmp_path / "log.csv")
-    told: dict[str, Any] = {"protocol": protocol}
+    options: dict[str, Any] = {"protocol": protocol}
     if protocol == "given":
         for name in ("valid", "test"):
-            frame.filter(pl.col("timestamp") % 6 == len(told)).write_csv(tmp_path / f"{name}.csv")
-            told[name] = str(tmp_path / f"{name}.csv")
+            frame.filter(pl.col("timestamp") % 6 == len(options)).write_csv(tmp_path / f"{name}.csv")
+            options[name] = str(tmp_path / f"{name}.csv")
         frame.filter(pl.col("timestamp") % 6 > 2).write_csv(tmp_path / "log.csv")
-    code, out, err = concf("train", tmp_path / "log.csv", *as_words(told), *TINY, "--out", tmp_path / "run", "--json")
+    code, out, err = concf(
+        "train", tmp_path / "log.csv", *as_words(options), *TINY, "--out", tmp_path / "run", "--json"
+    )
     assert code == 0, err
     own = {} if protocol in ("released", "paper", "given") else {"min_item": 5}  # these say it themselves
-    expected = prepare(str(tmp_path / "log.csv"), **own, **told)
+    expected = prepare(str(tmp_path / "log.csv"), **own, **options)
     assert json.loads(out)["split_hash"] == expected.hash
 
 
@@ -126,12 +128,12 @@ def test_training_takes_one_line_a_user(concf: CLI, tmp_path: Path, form: str) -
     first = [len(each) if form == "counted-lines" else user for user, each in enumerate(lists)]
     lines = [" ".join(map(str, [head, *each])) for head, each in zip(first, lists, strict=True)]
     (tmp_path / "users.dat").write_text("\n".join(lines) + "\n")
-    found = []
+    hashes = []
     for k, words in enumerate(([], ["--format", form])):  # told by looking, and by the option
         code, out, err = concf("train", tmp_path / "users.dat", *words, *TINY, "--out", tmp_path / f"{k}", "--json")
         assert code == 0, err
-        found.append(json.loads(out)["split_hash"])
-    assert found == [split_of(LOG, 0).hash] * 2
+        hashes.append(json.loads(out)["split_hash"])
+    assert hashes == [split_of(LOG, 0).hash] * 2
     (tmp_path / "even.dat").write_text("1 2 3\n4 5 6\n")
     code, _, err = concf("train", tmp_path / "even.dat", "--out", tmp_path / "run")
     assert (code, "Set --format table or --format user-lines" in err) == (2, True)
@@ -170,10 +172,10 @@ def test_advice_is_of_arguments_in_python_and_of_options_on_the_command_line(con
 
 def test_an_ignored_rating_is_noted(concf: CLI, tmp_path: Path) -> None:
     frame = LOG.with_columns(stars=pl.int_range(pl.len()) % 5 + 1)
-    said = r"column 'stars' is ignored: every row counts as positive.*Set min_rating=4 .*, or rating='none' to keep all"
-    with pytest.warns(ConcfWarning, match=said):
+    note = r"column 'stars' is ignored: every row counts as positive.*Set min_rating=4 .*, or rating='none' to keep all"
+    with pytest.warns(ConcfWarning, match=note):
         read(frame)
-    with pytest.warns(ConcfWarning, match=said):
+    with pytest.warns(ConcfWarning, match=note):
         tiny().fit(frame)
     assert len(read(frame, Reading(min_rating=4))) < len(read(frame, Reading(rating="none")))  # and no note: see below
     frame.write_csv(tmp_path / "log.csv")
@@ -189,16 +191,16 @@ def test_how_much_a_filter_left_out_is_noted(concf: CLI, tmp_path: Path) -> None
     frame = pl.concat([LOG, rare], how="vertical_relaxed")
     before, after = (read(each).statistics() for each in (frame, LOG))
     shares = [f"{1 - after[name] / before[name]:.0%}".replace("%", " %") for name in ("items", "users", "interactions")]
-    said = "left out {} of the items, {} of the users, {} of the interactions. To keep more, lower min_item=".format(
+    note = "left out {} of the items, {} of the users, {} of the interactions. To keep more, lower min_item=".format(
         *shares
     )
-    with pytest.warns(ConcfWarning, match=re.escape(said)):
+    with pytest.warns(ConcfWarning, match=re.escape(note)):
         tiny().fit(frame)
     with pytest.warns(ConcfWarning, match=re.escape("left out")):
         prepare(frame, min_item=5, protocol="random")
     frame.write_csv(tmp_path / "log.csv")
     code, _, err = concf("train", tmp_path / "log.csv", *TINY, "--out", tmp_path / "run")
-    assert (code, said.replace("min_item=", "--min-item") in err) == (0, True)
+    assert (code, note.replace("min_item=", "--min-item") in err) == (0, True)
     code, _, err = concf("train", tmp_path / "log.csv", "--min-item", 1, *TINY, "--out", tmp_path / "all")
     assert (code, "left out" in err) == (0, False)
 
@@ -234,11 +236,11 @@ def test_a_told_form_of_times_is_taken_at_its_word() -> None:
 def test_text_ids_that_may_stand_for_none_are_noted(tmp_path: Path) -> None:
     users = ["NaN", "null", "None", "nan", "nan", "a", "Nancy", "nullify"]
     frame = pl.DataFrame({"user_id": users, "item_id": list(range(8))})
-    said = r"the user id is 'NaN' in 1 row, 'None' in 1 row, 'nan' in 2 rows, 'null' in 1 row. It is read as an id"
-    with pytest.warns(ConcfWarning, match=said):
+    note = r"the user id is 'NaN' in 1 row, 'None' in 1 row, 'nan' in 2 rows, 'null' in 1 row. It is read as an id"
+    with pytest.warns(ConcfWarning, match=note):
         assert read(frame).n_users == 7
     frame.write_csv(tmp_path / "log.csv")
-    with pytest.warns(ConcfWarning, match=said):
+    with pytest.warns(ConcfWarning, match=note):
         read(tmp_path / "log.csv")
 
 

@@ -260,13 +260,13 @@ def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost
     readable = len(ResultsLog(book).cells)
     assert readable == (3 if lost == 1 else 2)  # without its line feed a line is whole
     run(CELLS[:3], book, prepared)
-    found = {}
+    cells = {}
     for line in book.read_text().splitlines():
         try:
-            found[json.dumps(json.loads(line)["cell"])] = measured_again(json.loads(line))
+            cells[json.dumps(json.loads(line)["cell"])] = measured_again(json.loads(line))
         except ValueError:
             assert line.encode() == content[:-lost].splitlines()[-1]
-    assert found == whole
+    assert cells == whole
 
 
 def test_one_process_leaves_the_threads_as_they_are(prepared: Path, tmp_path: Path) -> None:

@@ -22,19 +22,18 @@ from reproduction.tables import TABLES
 from reproduction_lines import LINES, Line, line
 
 from concf.experiments.paper import published
-from concf.experiments.paper.measured import Estimate
+from concf.experiments.paper.measured import Estimate, Pair
 from concf.experiments.paper.plan import ALL, cells_of
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
-from concf.experiments.paper.table import Pair
 
 
 def table(experiment: str, name: str, lines: list[Line] = LINES) -> Table:
     return next(each for each in TABLES[experiment](Lines(lines)) if each.name == name)
 
 
-def cell(found: Table, column: str, *labels: str) -> str:
-    row = next(row for row in found.rows if row[: len(labels)] == list(labels))
-    return row[found.header.index(column)]
+def cell(shown: Table, column: str, *labels: str) -> str:
+    row = next(row for row in shown.rows if row[: len(labels)] == list(labels))
+    return row[shown.header.index(column)]
 
 
 @pytest.mark.parametrize("data", published.STATISTICS)
@@ -66,20 +65,20 @@ def test_printed_figures_agree_between_tables():
 
 
 def test_known_figures_give_known_cells():
-    found = table("main", "main-citeulike-released-reference-50")
-    assert cell(found, "R@50 paper", "SingleCF", "CF-A") == "0.2513"
-    assert cell(found, "R@50 ours", "SingleCF", "CF-A") == "0.2525 ± 0.0024"  # the shifts: mean 0.0012
-    assert cell(found, "R@50 difference", "SingleCF", "CF-A") == "+0.0012"
-    assert cell(found, "splits", "SingleCF", "CF-A") == "5"
-    assert cell(found, "R@50 paper", "ConCF", R_CONSENSUS) == "not given"
+    shown = table("main", "main-citeulike-released-reference-50")
+    assert cell(shown, "R@50 paper", "SingleCF", "CF-A") == "0.2513"
+    assert cell(shown, "R@50 ours", "SingleCF", "CF-A") == "0.2525 ± 0.0024"  # the shifts: mean 0.0012
+    assert cell(shown, "R@50 difference", "SingleCF", "CF-A") == "+0.0012"
+    assert cell(shown, "splits", "SingleCF", "CF-A") == "5"
+    assert cell(shown, "R@50 paper", "ConCF", R_CONSENSUS) == "not given"
     best, head = 0.3179 + 0.0012, 0.3721 + 1.1 * 0.0012
-    assert cell(found, "R@50 ours", "ConCF", "Gain.Best").startswith(f"{100 * (head / best - 1):.2f} % ± ")
-    assert cell(found, "R@50 paper", "ConCF", "Gain.Con.") == "22.55 %"
+    assert cell(shown, "R@50 ours", "ConCF", "Gain.Best").startswith(f"{100 * (head / best - 1):.2f} % ± ")
+    assert cell(shown, "R@50 paper", "ConCF", "Gain.Con.") == "22.55 %"
 
 
 def test_foursquare_is_another_data_set():
-    found = table("main", "main-foursquare-released-reference-50")
-    assert {row[found.header.index("R@50 difference")] for row in found.rows} == {"other data", "–"}
+    shown = table("main", "main-foursquare-released-reference-50")
+    assert {row[shown.header.index("R@50 difference")] for row in shown.rows} == {"other data", "–"}
 
 
 def test_what_is_missing_says_so_and_what_is_partly_there_says_how_much():
@@ -93,9 +92,9 @@ def test_what_is_missing_says_so_and_what_is_partly_there_says_how_much():
 
 
 def test_a_groups_gain_is_the_ratio_of_its_means():
-    found = table("groups", "groups")
+    shown = table("groups", "groups")
     ratio = 1.6 / 1.2 * (0.3721 + 1.1 * 0.0012) / (0.3179 + 0.0012)
-    assert cell(found, "gain", "CiteULike, released", "G-4").startswith(f"{100 * (ratio - 1):.2f} %")
+    assert cell(shown, "gain", "CiteULike, released", "G-4").startswith(f"{100 * (ratio - 1):.2f} %")
 
 
 def test_the_best_single_is_that_of_the_mean_validation():
@@ -110,26 +109,26 @@ def test_a_line_measured_again_counts_once_and_trials_do_not_count():
 
 
 def test_differences_are_sorted_by_their_effect():
-    found = table("differences", "differences")
-    switched = [row[0] for row in found.rows[2:]]
+    shown = table("differences", "differences")
+    switched = [row[0] for row in shown.rows[2:]]
     assert switched[0] == "paper: lambdas"
     assert switched[-2:] == ["paper: voters", "released: window_[x]"]
-    assert cell(found, "consensus", "paper: lambdas") == "+0.0100 ± 0.0000"
+    assert cell(shown, "consensus", "paper: lambdas") == "+0.0100 ± 0.0000"
 
 
 def test_differences_show_every_head():
     lines = [each for each in LINES if each["cell"]["seed"] == 0]
-    found = table("differences", "differences", lines)
-    assert cell(found, "CF-E", "reference itself: R@50") == cell(found, "CF-E", "the paper's ConCF: R@50") == "0.3721"
-    assert cell(found, "CF-E", "paper: epochs") == "+0.0050"
-    assert cell(found, "CF-E", "paper: lambdas") == "0.0000"
-    assert "0.3721 with `reference`, 0.3721 with `paper: lambdas`; the paper has 0.3721" in found.note
+    shown = table("differences", "differences", lines)
+    assert cell(shown, "CF-E", "reference itself: R@50") == cell(shown, "CF-E", "the paper's ConCF: R@50") == "0.3721"
+    assert cell(shown, "CF-E", "paper: epochs") == "+0.0050"
+    assert cell(shown, "CF-E", "paper: lambdas") == "0.0000"
+    assert "0.3721 with `reference`, 0.3721 with `paper: lambdas`; the paper has 0.3721" in shown.note
 
 
 def test_csv_reads_back_and_latex_is_whole():
-    found = Table("t", "50 % of a_b", ["a|b", "c,d"], [["x & y", 'say "1"'], ["[z]", "0.1 ± 0.2"]], "A note #1.")
-    assert list(csv.reader(io.StringIO(found.csv()))) == [found.header, *found.rows]
-    text = found.latex()
+    shown = Table("t", "50 % of a_b", ["a|b", "c,d"], [["x & y", 'say "1"'], ["[z]", "0.1 ± 0.2"]], "A note #1.")
+    assert list(csv.reader(io.StringIO(shown.csv()))) == [shown.header, *shown.rows]
+    text = shown.latex()
     assert r"\caption{50 \% of a\_b. A note \#1.}" in text
     assert r"x \& y" in text
     assert r"0.1 $\pm$ 0.2" in text
@@ -221,10 +220,10 @@ def test_splits_are_told_for_each_column_where_they_differ():
 
 def test_runs_that_end_at_the_cap_are_counted():
     lines = [line("SingleCF", {"bpr": 0.3}, seed=k, epochs=(200, 141)[k]) for k in range(2)]
-    found = table("schemes", "epochs", lines)
-    assert cell(found, "at the cap", "CiteULike, released", "SingleCF") == "1 of 2"
-    assert cell(found, "CF-A", "CiteULike, released", "SingleCF") == "50"
-    assert "end 1 of 2 runs of SingleCF" in found.note
+    shown = table("schemes", "epochs", lines)
+    assert cell(shown, "at the cap", "CiteULike, released", "SingleCF") == "1 of 2"
+    assert cell(shown, "CF-A", "CiteULike, released", "SingleCF") == "50"
+    assert "end 1 of 2 runs of SingleCF" in shown.note
 
 
 def test_homogeneous_has_concf_with_as_many_voters():

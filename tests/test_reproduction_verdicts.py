@@ -36,9 +36,9 @@ def verdicts(lines: list[Line]) -> dict[str, str]:
 
 
 def test_the_papers_own_figures_make_its_claims_hold():
-    found = verdicts(LINES)
+    all_verdicts = verdicts(LINES)
     # the student heads T1 > SingleCF and T2 > ConCF consensus are above their teachers there, too
-    assert {name: word for name, word in found.items() if word != HOLDS} == {"kd-teacher": IN_PART}
+    assert {name: word for name, word in all_verdicts.items() if word != HOLDS} == {"kd-teacher": IN_PART}
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_verdicts_turn_with_other_fields(claim: str, variant: str, fields: dict[
 
 def test_sparse_users_must_gain_the_most():
     flat = [line("SingleCF", {"bpr": 0.2}), line("ConCF", {"bpr": 0.3, CONSENSUS: 0.4}, gains=(2.0, 1.0, 1.0, 1.0))]
-    found = verdicts(flat)
-    assert found["sparse-users"] == FAILS
-    assert found["all-groups"] == IN_PART
-    assert found["gain-best"] == IN_PART  # a gain, but one split is no test
-    assert found["sharing"] == UNKNOWN
+    all_verdicts = verdicts(flat)
+    assert all_verdicts["sparse-users"] == FAILS
+    assert all_verdicts["all-groups"] == IN_PART
+    assert all_verdicts["gain-best"] == IN_PART  # a gain, but one split is no test
+    assert all_verdicts["sharing"] == UNKNOWN
 
 
 def test_only_on_average_is_in_part():
@@ -200,9 +200,9 @@ def test_sparse_users_are_decided_by_split():
                 line("ConCF", {"bpr": 0.2, CONSENSUS: 0.4}, seed=seed, gains=gains)]  # fmt: skip
 
     often = [split(0, 1.1, 1.1, 1.1, 1.5), split(1, 1.1, 1.1, 1.1, 1.4), split(2, 1.2, 1.1, 1.1, 1.1)]
-    found = verdict_of("sparse-users", [each for both in often for each in both])
-    assert found.word == IN_PART
-    assert "first on 2 of 3 splits, p 0." in found.figures
+    verdict = verdict_of("sparse-users", [each for both in often for each in both])
+    assert verdict.word == IN_PART
+    assert "first on 2 of 3 splits, p 0." in verdict.figures
     always = [split(0, 1.1, 1.1, 1.1, 1.5), split(1, 1.1, 1.1, 1.1, 1.4), split(2, 1.2, 1.1, 1.1, 1.6)]
     assert verdict_of("sparse-users", [each for both in always for each in both]).word == HOLDS
 
@@ -229,9 +229,9 @@ def test_a_student_above_its_teacher_is_partly_or_surely_against_the_claim():
 
 def test_steps_are_counted():
     bins = {"correct": [0.9, 0.8, 0.7, 0.6, 0.5, 0.55, 0.4, 0.3, 0.2, 0.1], "incorrect": [0.05] * 10}
-    found = verdict_of("consistency-top", [line("consistency", {}, consistency={"one": bins})])
-    assert "CF-A correct falls in 8 of 9 steps, from 0.90 to 0.10" in found.figures
-    assert found.word == FAILS  # partly, and not at all
+    verdict = verdict_of("consistency-top", [line("consistency", {}, consistency={"one": bins})])
+    assert "CF-A correct falls in 8 of 9 steps, from 0.90 to 0.10" in verdict.figures
+    assert verdict.word == FAILS  # partly, and not at all
 
 
 def test_where_the_r_consensus_is_below_is_named():
@@ -239,9 +239,9 @@ def test_where_the_r_consensus_is_below_is_named():
     for dataset in DATASETS:
         rows = {"bpr": 0.3, R_CONSENSUS: 0.2 if dataset[0] == "foursquare" else 0.4, CONSENSUS: 0.4}
         lines += [line("ConCF", rows, dataset, seed) for seed in range(2)]
-    found = verdict_of("r-below-best", lines)
-    assert found.word == HOLDS
-    assert found.figures.startswith(
+    verdict = verdict_of("r-below-best", lines)
+    assert verdict.word == HOLDS
+    assert verdict.figures.startswith(
         "in 1 of 4 cases: Foursquare (subset), released: ConCF best head 0.3000 against ConCF R-consensus 0.2000"
     )
 

@@ -64,9 +64,9 @@ def test_a_flipped_bit_in_any_byte_around_the_checksum_is_found(run: Path) -> No
     """The length of the header, the name of the checksum, the checksum, and what stands beside it."""
     path = run / CHECKPOINT
     whole = path.read_bytes()
-    found = PLACE.search(whole)
-    assert found is not None
-    for place in (*range(8), *range(found.start() - 20, found.end() + 20)):
+    checksum = PLACE.search(whole)
+    assert checksum is not None
+    for place in (*range(8), *range(checksum.start() - 20, checksum.end() + 20)):
         for bit in (0, 3, 5):
             flip(path, place, bit)
             with pytest.raises(DataError, match=DAMAGED):
@@ -76,15 +76,15 @@ def test_a_flipped_bit_in_any_byte_around_the_checksum_is_found(run: Path) -> No
 
 def test_the_message_says_which_file_and_both_checksums(run: Path, concf: CLI) -> None:
     path = run / CHECKPOINT
-    found = PLACE.search(path.read_bytes())
-    assert found is not None
+    checksum = PLACE.search(path.read_bytes())
+    assert checksum is not None
     flip(path, path.stat().st_size - 5)
     expected = f"{path}: cut short or damaged: its SHA-256 is "
     for words in (["evaluate", run], ["recommend", run], ["train", "--resume", "--out", run], ["report", run]):
         code, out, err = concf(*words)
         assert (code, out) == (2, ""), words
         assert expected in err
-        assert f"and was {found[1][:16].decode()} when it was written. Restore a copy, or remove it" in err
+        assert f"and was {checksum[1][:16].decode()} when it was written. Restore a copy, or remove it" in err
 
 
 def test_every_way_to_write_a_run_seals_it(data: Path, tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_every_checkpoint_on_the_way_has_its_own_checksum(data: Path, tmp_path: 
     def look(record: dict[str, Any]) -> None:
         path = tmp_path / "run" / CHECKPOINT
         refuse_changed(path)
-        found = PLACE.search(path.read_bytes())
-        assert found is not None
-        seen.add(found[1])
+        checksum = PLACE.search(path.read_bytes())
+        assert checksum is not None
+        seen.add(checksum[1])
 
     chosen = choose_settings("reference", words=[*SMALL, "training.epochs=4"])
     train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=look)

@@ -56,9 +56,9 @@ def triples(items: list[dict[str, Any]]) -> Listed:
     return [(each["item"], each["rank"], each["score"]) for each in items]
 
 
-def assert_same(found: Listed, wanted: Listed) -> None:
-    assert [each[:2] for each in found] == [each[:2] for each in wanted]
-    assert [each[2] for each in found] == pytest.approx([each[2] for each in wanted], rel=0, abs=1e-6)
+def assert_same(listed: Listed, wanted: Listed) -> None:
+    assert [each[:2] for each in listed] == [each[:2] for each in wanted]
+    assert [each[2] for each in listed] == pytest.approx([each[2] for each in wanted], rel=0, abs=1e-6)
 
 
 def test_the_short_way_of_the_library_is_the_long_one(model: Recommender) -> None:
@@ -67,8 +67,8 @@ def test_the_short_way_of_the_library_is_the_long_one(model: Recommender) -> Non
             for place, user in list(enumerate(everyone(model)))[:: 1 if k == 10 else 13]:
                 for viewed in (False, True):
                     ((items, scores),) = model.short(np.array([place]), [k], by, filter_viewed=not viewed)
-                    found = zip(model.item_ids.values[items].tolist(), range(1, k + 1), scores.tolist(), strict=False)
-                    assert_same(list(found), expected(model, user, k, by, filter_viewed=not viewed))
+                    rows = zip(model.item_ids.values[items].tolist(), range(1, k + 1), scores.tolist(), strict=False)
+                    assert_same(list(rows), expected(model, user, k, by, filter_viewed=not viewed))
 
 
 def test_more_places_than_items_are_left_empty(model: Recommender) -> None:
@@ -84,9 +84,9 @@ def test_thehighest_are_those_of_a_sort(data: st.DataObject) -> None:
     k = data.draw(st.integers(1, n + 3))
     scores: NDArray[np.float32] = np.array(values, np.float32)
     wanted = sorted(set(range(n)) - set(hidden), key=lambda place: (-values[place], place))[:k]
-    items, found = highest(scores, k, np.array(hidden, np.int64))
+    items, best = highest(scores, k, np.array(hidden, np.int64))
     assert items.tolist() == wanted
-    assert found.tolist() == [values[place] for place in wanted]
+    assert best.tolist() == [values[place] for place in wanted]
 
 
 def test_a_non_voting_head_and_a_run_without_votes_score_as_the_library_says(model: Recommender) -> None:
@@ -121,8 +121,8 @@ def test_every_user_gets_what_the_library_recommends(client: Client, model: Reco
         for k in KS:
             for user in everyone(model)[:: 1 if k == 10 and by in ("consensus", "bpr") else 9]:
                 answer = client.get(f"/recommend/{segment(user)}?k={k}&by={by}{way}")
-                found = TypeAdapter(UserList).validate_json(answer.content, strict=True)
-                assert (found["user"], found["by"], found["note"]) == (user, by, None)
+                body = TypeAdapter(UserList).validate_json(answer.content, strict=True)
+                assert (body["user"], body["by"], body["note"]) == (user, by, None)
                 assert_same(triples(answer.json()["items"]), expected(model, user, k, by))
 
 
@@ -177,13 +177,13 @@ def test_a_batch_gets_what_the_library_recommends(client: Client, model: Recomme
     for by in ("consensus", "R-consensus", "bpr"):
         for options in ({}, {"items": few}, {"exclude": few}, {"viewed": True}):
             answer = client.post("/recommend", {"users": users, "k": 5, "by": by} | options)
-            found = TypeAdapter(Lists).validate_json(answer.content, strict=True)
+            body = TypeAdapter(Lists).validate_json(answer.content, strict=True)
             given = {name: value for name, value in options.items() if name != "viewed"}
-            for user, mine in zip(users, found["lists"], strict=True):
+            for user, mine in zip(users, body["lists"], strict=True):
                 wanted = expected(model, user, 5, by, filter_viewed="viewed" not in options, **given)
                 assert mine["user"] == user
                 assert_same(triples(mine["items"]), wanted)
-            assert (found["note"] is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
+            assert (body["note"] is None) == (by == "bpr" or not {"items", "viewed"} & options.keys())
 
 
 def test_lists_by_user_are_in_the_users_own_ids(client: Client, model: Recommender) -> None:
@@ -249,9 +249,9 @@ def test_similar_items_are_the_librarys(client: Client, model: Recommender) -> N
     for item in model.item_ids.values.tolist():
         for head in (None, "cml"):
             answer = client.get(f"/similar/{segment(item)}", params={"k": 4} | ({"head": head} if head else {}))
-            found = TypeAdapter(SimilarItems).validate_json(answer.content, strict=True)
+            body = TypeAdapter(SimilarItems).validate_json(answer.content, strict=True)
             ids, scores = model.similar_items(item, 4, head=head, frame="arrays")
-            assert (found["item"], found["head"]) == (item, head or model.run.best_head())
+            assert (body["item"], body["head"]) == (item, head or model.run.best_head())
             assert_same(
                 triples(answer.json()["items"]), list(zip(ids.tolist(), range(1, 5), scores.tolist(), strict=True))
             )

@@ -10,8 +10,7 @@ from scipy.sparse import csr_array
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.evaluation.ranking import rank
-from concf.evaluation.ranking_blocks import rank_blocks
+from concf.evaluation.ranking import rank, rank_blocks
 from concf.model.model import drawn_rows
 from concf.model.scorers import Factors
 from concf.runtime.process_group import ProcessGroup
@@ -46,8 +45,8 @@ def test_blocks_of_items_rank_as_all_of_them(k: int, block: int) -> None:
     assert vectors.bias is not None
     parts = [(begin, vectors.item[begin : begin + block], vectors.bias[begin : begin + block])
              for begin in range(0, 30, block)]  # fmt: skip
-    found = rank_blocks(vectors.user, parts, k, seen)
-    assert found.tolist() == rank(vectors, np.arange(25), k, seen=seen).tolist()
+    lists = rank_blocks(vectors.user, parts, k, seen)
+    assert lists.tolist() == rank(vectors, np.arange(25), k, seen=seen).tolist()
 
 
 @pytest.mark.parametrize("samples", [None, 9, 12, 30])

@@ -168,8 +168,8 @@ def test_four_times_the_users_halve_the_interval_and_a_higher_level_widens_it():
 def test_the_interval_agrees_with_the_normal_one_where_there_are_many_users(level):
     values = np.random.default_rng(2).random(400)
     half = stats.norm.ppf((1 + level) / 2) * values.std() / 20
-    found = bootstrap_interval(values, level=level, draws=4000)
-    assert found == pytest.approx((values.mean() - half, values.mean() + half), abs=0.15 * half)
+    interval = bootstrap_interval(values, level=level, draws=4000)
+    assert interval == pytest.approx((values.mean() - half, values.mean() + half), abs=0.15 * half)
 
 
 def test_the_interval_does_not_depend_on_how_many_draws_are_held_at_a_time(monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_ablations import PEERS, SEED, generator, small, tiny
 from small_run import SMALL, assert_same_end, small_data
-from test_variants import PEERS, SEED, generator, small, tiny
 from torch import Tensor
 
 from concf.consensus.ranking_consensus import RankingConsensus
@@ -30,13 +29,6 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 train = partial(train_anywhere, device="cpu")
 
 STUDENTS = [name for name in FIVE if name != "multinomial-users"]
-
-
-@pytest.fixture
-def in_double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:

@@ -16,7 +16,7 @@ from concf.data.protocols import TEST, TRAIN, VALID
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.experiments.measure import Figures, Measurements
+from concf.experiments.measure import Fit, Measurements
 from concf.experiments.results_log import ResultsLog
 from concf.inference.recommender import Recommender
 from concf.model.baselines.neighbours import ItemKNN
@@ -108,9 +108,9 @@ def test_training_does_not_depend_on_the_test_part(variant: str) -> None:
     for name, other in others().items():
         assert (other.train != data().train).nnz == (other.valid != data().valid).nnz == 0
         assert other.hash != data().hash, name
-        asked = dataclasses.replace(other)
-        assert_same(run, train(asked, run.settings, seed=3))
-        assert not {"test", "evaluated"} & vars(asked).keys()  # properties that would be kept had they been asked for
+        fresh = dataclasses.replace(other)
+        assert_same(run, train(fresh, run.settings, seed=3))
+        assert not {"test", "evaluated"} & vars(fresh).keys()  # properties that would be kept had they been asked for
 
 
 def test_the_history_of_another_validation_part_is_another() -> None:
@@ -126,13 +126,13 @@ def test_the_history_of_another_validation_part_is_another() -> None:
 
 
 def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
-    figures = Figures("recall@5", (5,), ("recall",), keep_users=False)
-    model, found = ItemKNN(neighbours=7), []
+    fit = Fit({}, "recall@5", (5,), ("recall",), keep_users=False)
+    model, means = ItemKNN(neighbours=7), []
     for split in (data(), *others().values()):
-        asked = dataclasses.replace(split)
-        found.append(figures.measure(model.fit(asked.train), asked, "valid")["mean"])
-        assert "test" not in vars(asked)
-    assert found[1:] == found[:1] * 4
+        fresh = dataclasses.replace(split)
+        means.append(fit.measure(model.fit(fresh.train), fresh, "valid")["mean"])
+        assert "test" not in vars(fresh)
+    assert means[1:] == means[:1] * 4
     literal = []
     scores, train_part, valid = model.fit(data().train).scores(torch.arange(40)), data().train.toarray(), data().valid
     for u in data().validated.tolist():
@@ -140,17 +140,17 @@ def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
         best = sorted(free, key=lambda i: (-float(scores[u][i]), i))[:5]
         held_out = set(valid[[u]].indices.tolist())
         literal.append(len(held_out & set(best)) / len(held_out))
-    assert found[0]["recall@5"] == pytest.approx(np.mean(literal))
+    assert means[0]["recall@5"] == pytest.approx(np.mean(literal))
 
 
 def test_a_log_of_figures_that_were_masked_by_the_test_part_is_measured_again(tmp_path) -> None:
     """Older versions validated with test items left out: figures of both kinds cannot be compared."""
-    figures, model = Figures("recall@5", (5,), ("recall",), keep_users=False), ItemKNN(neighbours=7)
+    seed, model = data().recipe.seed, ItemKNN(neighbours=7)
+    fit = Fit({seed: data()}, "recall@5", (5,), ("recall",), keep_users=False)
     log = ResultsLog(tmp_path / "log.jsonl")
     old = {"model": "itemknn", "settings": model.model_dump(), "split": data().hash, "on": "valid"}
     log.add(old, {"mean": {"recall@5": 0.9}, "fit_seconds": 1.0})
-    measurements = Measurements(figures, [data()], log, None, None)
-    wanted = ("itemknn", model, data().recipe.seed, "valid")
+    measurements, wanted = Measurements(fit, log), ("itemknn", model, seed, "valid")
     assert measurements.find(*wanted) is None
     measurements.measure([wanted])
     assert measurements.find(*wanted) is not None
@@ -160,10 +160,10 @@ def test_a_log_of_figures_that_were_masked_by_the_test_part_is_measured_again(tm
 def test_test_figures_leave_out_what_was_validated_by_and_validation_figures_nothing_more(on: str) -> None:
     run = trained("reference")
     for name in run.rows():
-        found = evaluate(run.recommender(name), data(), on=on, at=20)
+        evaluation = evaluate(run.recommender(name), data(), on=on, at=20)
         seen = (data().train.toarray() > 0) | ((data().valid.toarray() > 0) if on == "test" else False)
         listed = np.zeros_like(seen)
-        for user, row in zip(found.users, found.lists, strict=True):
+        for user, row in zip(evaluation.users, evaluation.lists, strict=True):
             listed[user, row[row >= 0]] = True
         assert not (listed & seen).any()
 

@@ -69,9 +69,9 @@ def cli(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> CLI:
     return concf
 
 
-def outcomes(found: Tuning) -> list[dict[str, Any]]:
+def outcomes(search: Tuning) -> list[dict[str, Any]]:
     """The trials, but for how long they took."""
-    return [dataclasses.asdict(dataclasses.replace(each, seconds=0.0)) for each in found.trials]
+    return [dataclasses.asdict(dataclasses.replace(each, seconds=0.0)) for each in search.trials]
 
 
 def journal(folder: Path) -> list[optuna.trial.FrozenTrial]:
@@ -85,13 +85,13 @@ def test_finds_what_is_planted_and_trains_nothing_twice(
     trained = []
     monkeypatch.setattr(trials, "train", lambda *args, **more: (trained.append(args), train(*args, **more))[1])
     space = {RATE: {"choices": [1e-9, 0.03]}}
-    found = tune(data, tmp_path / "search", words=[*QUICK, f"{RATE}=1e-9"], space=space, trials=8)
-    assert found.best.changes == {RATE: 0.03}
-    assert found.settings.training.learning_rate == 0.03
-    assert found.best.validation is not None
-    assert found.best.validation > (found.trials[0].validation or 0) + 0.05
-    assert len(found.trials) == 8
-    assert len(trained) == len(found.ranked()) == sum(not each.repeats for each in found.trials) == 2
+    search = tune(data, tmp_path / "search", words=[*QUICK, f"{RATE}=1e-9"], space=space, trials=8)
+    assert search.best.changes == {RATE: 0.03}
+    assert search.settings.training.learning_rate == 0.03
+    assert search.best.validation is not None
+    assert search.best.validation > (search.trials[0].validation or 0) + 0.05
+    assert len(search.trials) == 8
+    assert len(trained) == len(search.ranked()) == sum(not each.repeats for each in search.trials) == 2
 
 
 def test_the_first_trial_is_the_preset_so_that_the_best_is_no_worse(data: Split, whole: Tuning) -> None:
@@ -105,22 +105,22 @@ def test_the_first_trial_is_the_preset_so_that_the_best_is_no_worse(data: Split,
 def test_the_first_trial_is_the_preset_where_the_space_leaves_it_out_too(data: Split, tmp_path: Path) -> None:
     space = {RATE: {"low": 0.02, "high": 0.03}, "consensus.consistency_temperature": {"choices": ["none", 10.0]}}
     words = [*QUICK, "consensus.consistency_temperature=none"]
-    found = tune(data, tmp_path / "search", words=words, space=space, trials=2)
-    assert found.trials[0].changes == {
+    search = tune(data, tmp_path / "search", words=words, space=space, trials=2)
+    assert search.trials[0].changes == {
         "consensus.consistency_temperature": "none"
     }  # the learning rate 0.01 cannot be drawn
-    assert found.trials[1].changes.keys() == space.keys()
+    assert search.trials[1].changes.keys() == space.keys()
     run = train(data, choose_settings("reference", words=words))
-    assert found.trials[0].validation == run.best["consensus"].validation
+    assert search.trials[0].validation == run.best["consensus"].validation
 
 
 def test_the_target_may_be_a_head(data: Split, tmp_path: Path) -> None:
     run = train(data, choose_settings("reference", words=QUICK))
-    found = tune(data, tmp_path / "search", words=QUICK, space=RATES, trials=1, target="bpr")
-    assert (found.target, found.best.validation) == ("bpr", run.best["bpr"].validation)
+    search = tune(data, tmp_path / "search", words=QUICK, space=RATES, trials=1, target="bpr")
+    assert (search.target, search.best.validation) == ("bpr", run.best["bpr"].validation)
     alone = [*QUICK, "objectives=bpr", "training.watch=bpr"]
-    found = tune(data, tmp_path / "alone", words=alone, space=RATES, trials=1)
-    assert found.target == "bpr"
+    search = tune(data, tmp_path / "alone", words=alone, space=RATES, trials=1)
+    assert search.target == "bpr"
 
 
 def test_a_bad_trial_is_stopped_early(data: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,15 +129,15 @@ def test_a_bad_trial_is_stopped_early(data: Split, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(Trainer, "epoch", lambda trainer, number: (epochs.append(number), epoch(trainer, number))[1])
     monkeypatch.setattr("concf.experiments.study.FINISHED_BEFORE_PRUNING", 1)
     words = [*QUICK, "training.epochs=12", f"{RATE}=0.03"]
-    found = tune(data, tmp_path / "search", words=words, space={RATE: {"choices": [0.03, 1e-9]}}, trials=6)
-    bad = next(each for each in found.trials if each.changes == {RATE: 1e-9})
-    assert (found.trials[0].state, bad.state) == ("finished", "stopped")
-    first_consensus_epoch = found.settings.consensus.first_consensus_epoch
+    search = tune(data, tmp_path / "search", words=words, space={RATE: {"choices": [0.03, 1e-9]}}, trials=6)
+    bad = next(each for each in search.trials if each.changes == {RATE: 1e-9})
+    assert (search.trials[0].state, bad.state) == ("finished", "stopped")
+    first_consensus_epoch = search.settings.consensus.first_consensus_epoch
     assert (
         bad.epochs == first_consensus_epoch + 1 + first_consensus_epoch % 2 == 5
     )  # the first ranking with consensus targets, p = 2
-    assert len(epochs) == found.trials[0].epochs + bad.epochs
-    assert found.best == found.trials[0]
+    assert len(epochs) == search.trials[0].epochs + bad.epochs
+    assert search.best == search.trials[0]
 
 
 def test_none_is_stopped_before_enough_are_finished(whole: Tuning) -> None:
@@ -187,9 +187,9 @@ def test_a_killed_search_goes_on_to_the_same_end(folder: Path, data: Split, whol
     assert process.returncode == -signal.SIGKILL
     assert [each.state.name for each in journal(out)] == ["COMPLETE", "COMPLETE"]  # the third was under way
     assert (out / BEST).exists()
-    found = tune(data, out, words=QUICK, space=RATES, trials=5)
-    assert outcomes(found) == outcomes(whole)
-    assert len({json.dumps(each.changes) for each in found.trials}) == 5
+    search = tune(data, out, words=QUICK, space=RATES, trials=5)
+    assert outcomes(search) == outcomes(whole)
+    assert len({json.dumps(each.changes) for each in search.trials}) == 5
     assert [each.state.name for each in journal(out)] == ["COMPLETE"] * 5
 
 
@@ -221,20 +221,20 @@ def test_a_search_that_ended_at_any_moment_of_a_trial_goes_on(
                 file.write(b'{"op_code":9,"worker')  # a line cut short
             (out / f"{STUDY}.lock").touch()
             (out / LOCK).touch()
-        found = tune(data, out, words=QUICK, space=RATES, trials=number)
-        assert outcomes(found) == outcomes(whole)[:number]
+        search = tune(data, out, words=QUICK, space=RATES, trials=number)
+        assert outcomes(search) == outcomes(whole)[:number]
 
 
 def test_settings_that_refuse_and_losses_that_are_not_finite_end_their_trial_alone(data: Split, tmp_path: Path) -> None:
     space = {RATE: {"choices": [0.01, 1e30]}, "consensus.top_k": {"choices": [8, 20]}}
-    found = tune(data, tmp_path / "search", words=QUICK, space=space, trials=12)
+    search = tune(data, tmp_path / "search", words=QUICK, space=space, trials=12)
     by_state: dict[str, list[Trial]] = {}
-    for each in found.trials:
+    for each in search.trials:
         by_state.setdefault(each.state, []).append(each)
     assert by_state.keys() == {"finished", "refused", "failed"}
     assert all("only kept = 12" in each.reason and each.epochs == 0 for each in by_state["refused"])
     assert all("try a lower training.learning_rate" in each.reason for each in by_state["failed"])
-    assert found.best == found.trials[0]
+    assert search.best == search.trials[0]
     with pytest.raises(DataError, match=r"no trial came to a figure: .* try a lower training\.learning_rate"):
         tune(
             data,
@@ -251,8 +251,8 @@ def test_the_test_part_is_not_touched(data: Split, whole: Tuning, tmp_path: Path
     item[rows] = np.random.default_rng(0).permutation(item[rows])
     shuffled = dataclasses.replace(data, interactions=dataclasses.replace(data.interactions, item=item))
     assert shuffled.hash != data.hash
-    found = tune(shuffled, tmp_path / "search", words=QUICK, space=RATES, trials=3)
-    assert outcomes(found) == outcomes(whole)[:3]
+    search = tune(shuffled, tmp_path / "search", words=QUICK, space=RATES, trials=3)
+    assert outcomes(search) == outcomes(whole)[:3]
 
 
 def test_best_settings_are_read_by_train(concf: CLI, folder: Path, whole: Tuning, tmp_path: Path, data: Split) -> None:

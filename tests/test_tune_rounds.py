@@ -51,8 +51,8 @@ def search(data: Split, out: Path, trials: int = TRIALS, size: int = SIZE, **mor
     return tune(data, out, words=QUICK, space=more.pop("space", RATES), trials=trials, at_once=size, **more)
 
 
-def outcomes(found: Tuning) -> list[dict[str, Any]]:
-    return [dataclasses.asdict(dataclasses.replace(each, seconds=0.0)) for each in found.trials]
+def outcomes(tuning: Tuning) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(dataclasses.replace(each, seconds=0.0)) for each in tuning.trials]
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def whole(data: Split, pretend: None, tmp_path: Path) -> Tuning:
 
 def test_workers_come_to_the_same_end(data: Split, tmp_path: Path) -> None:
     here = search(data, tmp_path / "here", 4)
-    found = search(data, tmp_path / "search", 4, engine="processes", workers=1, device="cpu")
-    assert outcomes(found) == outcomes(here)
+    tuning = search(data, tmp_path / "search", 4, engine="processes", workers=1, device="cpu")
+    assert outcomes(tuning) == outcomes(here)
 
 
 def test_the_order_in_which_trials_are_done_does_not_show(
@@ -117,10 +117,10 @@ def test_a_round_that_was_cut_short_goes_on_to_the_same_end(
 
 @pytest.mark.usefixtures("pretend")
 def test_what_is_drawn_twice_is_trained_once(data: Split, tmp_path: Path) -> None:
-    found = search(data, tmp_path / "search", 9, size=4, space={RATE: {"choices": [0.01, 0.03]}})
-    assert len(TRAINED) == len(found.ranked()) == sum(not each.repeats for each in found.trials) == 2
-    assert {json.dumps(each.changes): each.validation for each in found.ranked()} == {
-        json.dumps(each.changes): each.validation for each in found.trials
+    tuning = search(data, tmp_path / "search", 9, size=4, space={RATE: {"choices": [0.01, 0.03]}})
+    assert len(TRAINED) == len(tuning.ranked()) == sum(not each.repeats for each in tuning.trials) == 2
+    assert {json.dumps(each.changes): each.validation for each in tuning.ranked()} == {
+        json.dumps(each.changes): each.validation for each in tuning.trials
     }
 
 
@@ -131,8 +131,8 @@ def test_a_bad_trial_is_stopped_by_those_of_earlier_rounds(
     monkeypatch.setattr("concf.experiments.study.FINISHED_BEFORE_PRUNING", 1)
     space = {RATE: {"choices": [0.03, 1e-9]}, "consensus.temperature": {"low": 1.0, "high": 9.0}}
     words = [*QUICK, "training.epochs=12", f"{RATE}=0.03"]
-    found = tune(data, tmp_path / "search", words=words, space=space, trials=5, at_once=4)
-    bad = [each for each in found.trials if each.changes[RATE] == 1e-9]
+    tuning = tune(data, tmp_path / "search", words=words, space=space, trials=5, at_once=4)
+    bad = [each for each in tuning.trials if each.changes[RATE] == 1e-9]
     assert bad
     assert {each.state for each in bad} == {"stopped"}
 

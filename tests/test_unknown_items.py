@@ -63,8 +63,8 @@ def test_a_history_is_worth_its_known_items(data: st.DataObject) -> None:
         for name in (None, "exclude", "items"):
             lists: dict[str, Any] = {} if name is None else {name: given_ones[3]}
             clean: dict[str, Any] = {} if name is None else {name: few[3]}
-            found = model.recommend(history=one, k=6, by=by, **lists)
-            assert found.equals(quietly(model.recommend, history=other, k=6, by=by, **clean))
+            frame = model.recommend(history=one, k=6, by=by, **lists)
+            assert frame.equals(quietly(model.recommend, history=other, k=6, by=by, **clean))
 
 
 @given(st.data())
@@ -75,19 +75,19 @@ def test_lists_of_items_are_worth_their_known_items(data: st.DataObject) -> None
     both = {user: mixed(data, each) for user, each in few.items()}
     name, by = data.draw(st.sampled_from(["items", "exclude"])), data.draw(st.sampled_from(["consensus", "bpr"]))
     for one, other in ((both, few), (both[users[0]], few[users[0]])):
-        found = model.recommend(users, 6, by=by, **{name: one})
-        assert found.equals(quietly(model.recommend, users, 6, by=by, **{name: other}))
+        frame = model.recommend(users, 6, by=by, **{name: one})
+        assert frame.equals(quietly(model.recommend, users, 6, by=by, **{name: other}))
         streamed = pl.concat([pl.from_arrow(table) for table in model.stream(users, 6, by=by, **{name: one})])  # type: ignore[misc]
-        assert streamed.equals(found)
+        assert streamed.equals(frame)
 
 
 @pytest.mark.parametrize("ids", IDS)
 def test_what_is_ignored_is_told_once_with_its_number_and_some_names(ids: str) -> None:
     model = model_of(ids)
     a, b, c, *_ = model.item_ids.values.tolist()
-    with pytest.warns(ConcfWarning) as said:
+    with pytest.warns(ConcfWarning) as notes:
         model.recommend(history={"n": [a, "no 1"], "m": ["no 2", "no 1", b], "o": [c]}, items=[a, b, "no 3"], k=3)
-    assert [str(each.message) for each in said] == [
+    assert [str(each.message) for each in notes] == [
         "history: 3 of 6 items are not in the log, or a filter left them out; they are ignored: 'no 1', 'no 2'",
         "items: 1 of 3 items are not in the log, or a filter left them out; they are ignored: 'no 3'",
     ]
@@ -97,10 +97,10 @@ def test_what_is_ignored_is_told_once_with_its_number_and_some_names(ids: str) -
         model.recommend(history={"n": ["no 1"], "m": [a], "o": ["no 2"]})
     quietly(model.recommend, history={"n": [a], "o": []}, items=[a, b], exclude=[c])
     user = model.user_ids.values.tolist()[0]  # who has a log without a known history
-    with pytest.warns(ConcfWarning) as said:
-        found = model.recommend(user, history=["no 1"], k=3)
-    assert len(said) == 1
-    assert found.equals(model.recommend(user, history=[], k=3))
+    with pytest.warns(ConcfWarning) as notes:
+        frame = model.recommend(user, history=["no 1"], k=3)
+    assert len(notes) == 1
+    assert frame.equals(model.recommend(user, history=[], k=3))
 
 
 @pytest.mark.parametrize("ids", IDS)
@@ -126,8 +126,8 @@ def test_similar_items_of_several_and_of_one(ids: str) -> None:
     model = model_of(ids)
     a, b, *_ = model.item_ids.values.tolist()
     with pytest.warns(ConcfWarning, match=r"items: 2 of 4 items .*: 'x', 777777$"):
-        found = model.similar_items([a, "x", 777777, b], 4)
-    assert found.equals(quietly(model.similar_items, [a, b], 4))
+        frame = model.similar_items([a, "x", 777777, b], 4)
+    assert frame.equals(quietly(model.similar_items, [a, b], 4))
     listed, scores = model.similar_items([a, "x", b], 4, frame="arrays")
     wanted, figures = model.similar_items([a, b], 4, frame="arrays")
     assert (listed.dtype, scores.dtype) == (wanted.dtype, figures.dtype)
@@ -147,15 +147,15 @@ def test_the_command_line_ignores_and_tells(concf: CLI, tmp_path: Path) -> None:
         (["--exclude", "1,many"], "exclude: 1 of 2 items", {"exclude": [1]}),
     ):
         for out in (["--json"], ["--out", tmp_path / "recs.parquet"]):
-            code, said, err = concf("recommend", folder, "--users", "3,8", "-k", 5, *words, *out)
+            code, out_text, err = concf("recommend", folder, "--users", "3,8", "-k", 5, *words, *out)
             assert code == 0
             assert err.startswith(f"note: {note} are not in the log, or a filter left them out; they are ignored: ")
             assert err.count("\n") == 1
-            rows = pl.read_json(said.encode()) if out == ["--json"] else pl.read_parquet(tmp_path / "recs.parquet")
+            rows = pl.read_json(out_text.encode()) if out == ["--json"] else pl.read_parquet(tmp_path / "recs.parquet")
             wanted = model.recommend([3, 8], 5, **options)  # type: ignore[arg-type]
             assert rows["item_id"].to_list() == wanted["item_id"].to_list()
-        code, said, err = concf("recommend", folder, "--users", "3,8", *words, "--unknown-items", "error")
-        assert (code, said, "no item is called" in err) == (2, "", True)
+        code, out_text, err = concf("recommend", folder, "--users", "3,8", *words, "--unknown-items", "error")
+        assert (code, out_text, "no item is called" in err) == (2, "", True)
 
 
 def test_several_workers_ignore_and_tell_once(concf: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,11 +191,11 @@ def test_a_history_with_unknown_items_is_answered(client: Client) -> None:
     a, b, c, *_ = client.service.model.recommender.item_ids.values.tolist()
     for by in ("consensus", "bpr"):
         wanted = posted(client, history=[a, b], by=by, exclude=[c])
-        found = posted(client, history=[*STRANGE_IDS, a, "x", b], by=by, exclude=["y", c])
+        body = posted(client, history=[*STRANGE_IDS, a, "x", b], by=by, exclude=["y", c])
         assert wanted.unknown_items == wanted.lists[0].unknown_items == []
-        assert (found.unknown_items, found.lists[0].unknown_items) == (["y"], STRANGE_IDS)
-        assert found.lists[0].items == wanted.lists[0].items
-        assert f"{len(STRANGE_IDS) + 1} unknown items were ignored" in str(found.note)
+        assert (body.unknown_items, body.lists[0].unknown_items) == (["y"], STRANGE_IDS)
+        assert body.lists[0].items == wanted.lists[0].items
+        assert f"{len(STRANGE_IDS) + 1} unknown items were ignored" in str(body.note)
         assert "ignored" not in str(wanted.note)
 
 
@@ -204,11 +204,11 @@ def test_one_bad_history_fails_no_other(client: Client) -> None:
     a, b, *_ = model.item_ids.values.tolist()
     user = str(model.user_ids.values.tolist()[0])
     good = posted(client, histories={"n": [a], "o": [], "p": [b], user: []}, k=4)
-    found = posted(client, histories={"n": [a, "x"], "o": ["x", "y"], "p": [b], user: ["z"]}, k=4)
-    assert [each.items for each in found.lists] == [each.items for each in good.lists]
-    assert [each.unknown_items for each in found.lists] == [["x"], ["x", "y"], [], ["z"]]
-    assert (found.unknown_items, "4 unknown items" in str(found.note)) == ([], True)
-    for each in (found, good):
+    body = posted(client, histories={"n": [a, "x"], "o": ["x", "y"], "p": [b], user: ["z"]}, k=4)
+    assert [each.items for each in body.lists] == [each.items for each in good.lists]
+    assert [each.unknown_items for each in body.lists] == [["x"], ["x", "y"], [], ["z"]]
+    assert (body.unknown_items, "4 unknown items" in str(body.note)) == ([], True)
+    for each in (body, good):
         assert "1 of 4 histories have no known item: the list of the average user" in str(each.note)
 
 
@@ -216,15 +216,15 @@ def test_lists_for_everyone_and_by_user_are_reported_apart(client: Client) -> No
     model = client.service.model.recommender
     (one, two), items = model.user_ids.values.tolist()[:2], model.item_ids.values.tolist()
     wanted = posted(client, users=[one, two], by="bpr", items=items[:9], exclude={str(one): items[:4]})
-    found = posted(
+    body = posted(
         client, users=[one, two], by="bpr", items=["x", *items[:9]], exclude={str(one): [*items[:4], "y", 5_000]}
     )
-    assert [each.items for each in found.lists] == [each.items for each in wanted.lists]
-    assert (found.unknown_items, [each.unknown_items for each in found.lists]) == (["x"], [["y", 5_000], []])
+    assert [each.items for each in body.lists] == [each.items for each in wanted.lists]
+    assert (body.unknown_items, [each.unknown_items for each in body.lists]) == (["x"], [["y", 5_000], []])
     assert posted(client, users=[one], items=["x"]).lists[0].items == []  # only what is not there may be shown
 
 
 def test_so_many_are_named_and_no_more(client: Client) -> None:
-    found = posted(client, history=[f"no {number}" for number in range(100)] * 2)
-    assert found.lists[0].unknown_items == [f"no {number}" for number in range(REPORTED)]
-    assert "100 unknown items were ignored" in str(found.note)
+    body = posted(client, history=[f"no {number}" for number in range(100)] * 2)
+    assert body.lists[0].unknown_items == [f"no {number}" for number in range(REPORTED)]
+    assert "100 unknown items were ignored" in str(body.note)

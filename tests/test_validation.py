@@ -63,13 +63,13 @@ def test_heads_and_consensus_are_validated_as_evaluate_does(metric: str, consens
     trainer = Trainer(data, settings(metric, **consensus), seed=1)
     trainer.epoch(0)
     lists = trainer.consensus.update()
-    found, factors = trainer.consensus.validate(lists), trainer.model.factors()
-    assert list(found) == [*trainer.names, "consensus", "R-consensus"]
+    figures, factors = trainer.consensus.validate(lists), trainer.model.factors()
+    assert list(figures) == [*trainer.names, "consensus", "R-consensus"]
     for name in trainer.names:
-        assert found[name] == pytest.approx(figure(factors[name], data, metric), abs=1e-12)
-    for name, value in found.items():
+        assert figures[name] == pytest.approx(figure(factors[name], data, metric), abs=1e-12)
+    for name, value in figures.items():
         assert value == pytest.approx(figure(listed(lists[name]), data, metric), abs=1e-12)
-    assert max(found.values()) > 0
+    assert max(figures.values()) > 0
 
 
 def test_the_best_of_a_run_are_validated_as_evaluate_does() -> None:
@@ -95,16 +95,16 @@ def test_a_sample_of_users_is_validated_as_if_there_were_no_others(single: str |
     assert users.tolist() != Trainer(data, sampled(7), 4).consensus.validation.users.tolist()
     assert trainer.epoch(0)["loss"] == whole.epoch(0)["loss"]
     lists = trainer.consensus.update()
-    found, factors, rows = (
+    validated, factors, rows = (
         trainer.consensus.validate(lists),
         whole.model.factors(),
         np.searchsorted(data.validated, users),
     )
     for name in whole.names:
         figures = evaluate(factors[name], data, on="valid", at=5, metrics="recall").per_user["recall@5"]
-        assert found[name] == pytest.approx(figures[rows].mean(), abs=1e-12)
+        assert validated[name] == pytest.approx(figures[rows].mean(), abs=1e-12)
         assert len(lists[name]) == (7 if single else data.train.shape[0])
-    assert max(found.values()) > 0
+    assert max(validated.values()) > 0
 
 
 def test_a_sample_of_everyone_is_everyone() -> None:
@@ -158,14 +158,14 @@ def test_everyone_is_ranked_as_anyone(k: int, bias: bool) -> None:
     user, item = torch.randint(-2, 3, (users, 3)).float(), torch.randint(-2, 3, (items, 3)).float()
     factors = Factors(user, item, torch.randint(2, (items,)).float() if bias else None)
     matrix = csr_array(seen.float().numpy())
-    found = rank_everyone(factors, k, Seen(matrix, CPU))
-    assert found.dtype == torch.int32
-    assert found.tolist() == rank(factors, np.arange(users), k, seen=matrix).tolist()
-    assert found[3].tolist() == [NOTHING] * k
+    ranked = rank_everyone(factors, k, Seen(matrix, CPU))
+    assert ranked.dtype == torch.int32
+    assert ranked.tolist() == rank(factors, np.arange(users), k, seen=matrix).tolist()
+    assert ranked[3].tolist() == [NOTHING] * k
     table = factors.scores(torch.arange(users))
     for u in range(users):
         unseen = sorted((i for i in range(items) if not seen[u, i]), key=lambda i: (-table[u, i].item(), i))
-        assert found[u].tolist() == (unseen + [NOTHING] * k)[:k]
+        assert ranked[u].tolist() == (unseen + [NOTHING] * k)[:k]
 
 
 def test_what_was_seen_lies_where_it_was_seen() -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import mean
 from textwrap import fill
 
+from sources import CHANGED, commit_of
+
 from concf.experiments.paper.measured import Line, inside
 from concf.experiments.paper.published import BEST, CONSENSUS
 from concf.runtime.files import new_file
-from concf.runtime.provenance import CHANGED, commit_of
 from concf.runtime.text_tables import markdown
 from reproduction.claims import CLAIMS
 from reproduction.drawing import Drawing

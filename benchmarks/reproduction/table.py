@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from concf.experiments.paper.table import Pair
+from concf.experiments.paper.measured import Pair
 from concf.runtime.text_tables import markdown
 from reproduction.lines import FEWER
 

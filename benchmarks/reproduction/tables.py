@@ -8,8 +8,11 @@ from statistics import mean, median
 
 from concf.experiments.paper import published
 from concf.experiments.paper.measured import (
+    NOT_MEASURED,
+    NOTHING,
     Dataset,
     Estimate,
+    Pair,
     Series,
     Write,
     estimate,
@@ -19,7 +22,6 @@ from concf.experiments.paper.measured import (
     whole,
 )
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
-from concf.experiments.paper.table import NOT_MEASURED, NOTHING, Pair
 from reproduction.lines import (
     BEST_TESTED,
     CITEULIKE,

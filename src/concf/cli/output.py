@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from concf.training.run import Run
 
 WIDE = 200  # columns if the output is not a terminal
+Engine = Literal["processes", "ray"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -29,24 +30,24 @@ def lengths(text: str) -> list[int]:
     return values
 
 
-def choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse any other value."""
-    if value not in choices:
-        raise ConfigError(f"--{name} {value!r}: choose from {', '.join(choices)}")
+def check_workers(engine: str | None, workers: int | None) -> None:
+    """Refuse workers without an engine."""
+    if workers is not None and engine is None:
+        raise ConfigError("--workers needs an --engine: processes or ray")
 
 
 def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
     """Fit the table to the terminal, else to 200 columns; digits are never cut (see `concf.runtime.text_tables`)."""
     from rich.console import Console
 
-    from concf.runtime.text_tables import drawn, lay_out
+    from concf.runtime.text_tables import fitted
 
     console = Console()
     width = console.width if console.is_terminal else WIDE
-    layout = lay_out(header, rows, width)
-    Console(width=max(width, layout.width)).print(drawn(header, rows, title, layout))
-    if layout.dropped:
-        typer.echo(f"No room for {', '.join(layout.dropped)}: widen the window, or use --json.")
+    table, dropped = fitted(header, rows, title, width)
+    Console(width=max(width, table.width or 0)).print(table)
+    if dropped:
+        typer.echo(f"No room for {', '.join(dropped)}: widen the window, or use --json.")
 
 
 def print_text(text: str) -> None:

@@ -17,13 +17,16 @@ Counts = NDArray[np.float64]  # [e]
 PerUser = NDArray[np.float64]  # [e]
 
 
+def flat_cells(rows: csr_array) -> NDArray[np.int64]:
+    """[n] where the cells of a matrix [r, items] are in the same matrix flattened."""
+    return np.asarray(np.repeat(np.arange(rows.shape[0]) * rows.shape[1], np.diff(rows.indptr)) + rows.indices)
+
+
 def hits(lists: NDArray[np.int32], relevant: csr_array) -> Hits:
     """[e, N] whether the item at each place is held out. relevant: [e, items], rows in the order of the lists."""
-    n_items = relevant.shape[1]
     relevant.sort_indices()
-    row = np.repeat(np.arange(relevant.shape[0]), np.diff(relevant.indptr))
-    known = row * n_items + relevant.indices
-    keys = np.arange(len(lists))[:, None] * n_items + lists
+    known = flat_cells(relevant)
+    keys = np.arange(len(lists))[:, None] * relevant.shape[1] + lists
     at = np.searchsorted(known, keys).clip(max=max(len(known) - 1, 0))
     hits: Hits = (known[at] == keys) & (lists >= 0) if len(known) else np.zeros(lists.shape, bool)
     return hits

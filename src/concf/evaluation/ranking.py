@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from math import isqrt
@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.errors import ConfigError, DataError
+from concf.evaluation.metrics import flat_cells
 from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer, floats
 from concf.runtime.arguments import check_count
 from concf.runtime.progress import working
@@ -25,6 +26,8 @@ CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the ca
 GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
 LISTED_USERS = 4096  # whose lists are asked for at a time
+
+Block = tuple[int, Tensor, Tensor]  # the first item of it, vectors [n, d], bias [n]
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -156,6 +159,29 @@ def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(Non
     return lists
 
 
+def rank_blocks(user: Tensor, blocks: Iterable[Block], k: int, seen: csr_array) -> Tensor:
+    """[users, k] int32: as `rank`, of items that come block by block, so that nobody holds all their vectors at once.
+
+    user: [users, d]; blocks: ascending; seen: [users, items] what is left out
+    Where a score is NaN, so is what the user's list begins with, and the list means nothing.
+    """
+    values = user.new_full((len(user), k), -torch.inf)
+    items = torch.full((len(user), k), NOTHING, device=user.device)
+    memory = CPU_MEMORY if user.device.type == "cpu" else GPU_MEMORY
+    for first, item, bias in blocks:
+        used = seen[:, first : first + len(item)]
+        size = max(1, memory // (item.element_size() * len(item)))
+        for begin in range(0, len(user), size):
+            rows = slice(begin, begin + size)
+            scores = torch.addmm(bias, user[rows], item.T)
+            scores.view(-1).index_fill_(0, torch.from_numpy(flat_cells(used[rows])).to(user.device), -torch.inf)
+            best, columns = top_k(scores, min(k, len(item)))
+            both, which = torch.cat([values[rows], best], 1), torch.cat([items[rows], columns + first], 1)
+            values[rows], at = top_k(both, k)  # of equals the earlier block's, which is the lower item
+            items[rows] = which.gather(1, at)
+    return items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32)
+
+
 class Seen:
     """What each user has seen, on a device: `matrix` [users, items] with the positions of its cells beside it."""
 
@@ -170,8 +196,7 @@ class Seen:
     @cached_property
     def cells(self) -> Tensor:
         """[n] positions of the cells in the flattened matrix; made at the first use."""
-        row = np.repeat(np.arange(self.matrix.shape[0]), np.diff(self.matrix.indptr))
-        return torch.from_numpy(row * self.matrix.shape[1] + self.matrix.indices).to(self.device)
+        return torch.from_numpy(flat_cells(self.matrix)).to(self.device)
 
     def flat(self, begin: int, end: int) -> Tensor:
         """The cells of the users begin .. end-1 in their own [end - begin, items] table, flattened."""
@@ -207,9 +232,7 @@ def _map(work: Callable[[int], int], begins: range, threads: int) -> Iterator[in
 
 def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:
     if seen is not None:
-        rows = seen[users]
-        flat = np.repeat(np.arange(len(users)) * scores.shape[1], np.diff(rows.indptr)) + rows.indices
-        scores.view(-1).index_fill_(0, torch.as_tensor(flat, device=scores.device), -torch.inf)
+        scores.view(-1).index_fill_(0, torch.as_tensor(flat_cells(seen[users]), device=scores.device), -torch.inf)
     values, items = top_k(scores, k)
     bad = values.isnan().any(1)
     if bad.any():

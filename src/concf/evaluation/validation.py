@@ -7,11 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.data.split import Split
-from concf.evaluation.metrics import ACCURACY
+from concf.evaluation.metrics import ACCURACY, flat_cells
 from concf.evaluation.validation_metric import parsed
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
@@ -40,7 +39,7 @@ class Validation:
         users = self.validated[(self.validated >= mine.start) & (self.validated < mine.stop)]
         self.users = torch.from_numpy(users - mine.start).to(device)
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)
-        self.valid = _keys(data.valid[users], device)
+        self.valid = torch.from_numpy(np.sort(flat_cells(data.valid[users]))).to(device)
         self.depth = min(self.n, self.n_items)
 
     def __call__(self, lists: Tensor) -> float:
@@ -97,12 +96,6 @@ def shared_items(
         both += torch.stack([in_consensus.gather(1, each).sum() for each in items[1:]])
     group.all_reduce([both, there])
     return dict(zip(lists, (both.double() / there.clamp(min=1)).tolist(), strict=True))
-
-
-def _keys(part: csr_array, device: torch.device) -> Tensor:
-    """Row x items + item of every pair, ascending."""
-    row = np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
-    return torch.from_numpy(np.sort(row * part.shape[1] + part.indices)).to(device, torch.int64)
 
 
 def _among(items: Tensor, known: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
-from concf.experiments.contenders import contenders
-from concf.experiments.measure import Figures, Measurements
+from concf.experiments.measure import Fit, Measurements, contenders
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
-from concf.runtime.text_tables import short, words
+from concf.runtime.text_tables import settings_line, short
 
 
 @dataclass
@@ -71,14 +70,11 @@ class Comparison:
         """
         if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (self._row(entrant, metric) for entrant in self.entrants)
-        corrected = holm([TESTS[test](first, other) for other in others]) if others else []
-        return [None, *corrected]
-
-    def _row(self, entrant: Entrant, metric: str) -> NDArray[np.float64]:
-        if len(self.seeds) == 1:
-            return entrant.per_user[metric]
-        return np.array([test[metric] for test in entrant.tests])
+        first, *others = (
+            each.per_user[metric] if len(self.seeds) == 1 else np.array([test[metric] for test in each.tests])
+            for each in self.entrants
+        )
+        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
 
     def as_dict(self, test: str = "t") -> dict[str, Any]:
         """Everything that the tables show, and the figures of every split."""
@@ -130,7 +126,7 @@ def compare(
             after the other. workers: how many; None: one for each core
     """
     seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
-    candidates = models if isinstance(models, Mapping) else contenders(list(models))
+    candidates = models if isinstance(models, Mapping) else contenders(models)
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
@@ -140,11 +136,11 @@ def compare(
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
-    figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
-    measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
-    entrants = _entrants(candidates, measurements, tune_on)
+    by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
+    fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
+    entrants = _entrants(candidates, Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers))
     return Comparison(
-        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(measurements.splits),
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
         [len(split.evaluated) for split in splits],
     )  # fmt: skip
@@ -162,9 +158,9 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str) -> list[Entrant]:
+def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -> list[Entrant]:
     """Measure all grids on validation, then the chosen settings on test; without a grid both come of one fit."""
-    seeds = list(measurements.splits)
+    seeds, tune_on = list(measurements.fit.splits), measurements.fit.tune_on
     grids = {name: list(model.settings()) for name, model in candidates.items()}
     single = [(name, grid[0], seed, "test") for name, grid in grids.items() if len(grid) == 1 for seed in seeds]
     valid = [(name, settings, seeds[0], "valid") for name, grid in grids.items() for settings in grid]
@@ -196,7 +192,7 @@ def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str],
     for model in comparison.as_dict(test)["models"]:
         figures = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
         p = model["p_against_first"][comparison.tuned_on]
-        settings = words(model["settings"], model["at_grid_edge"])
+        settings = settings_line(model["settings"], model["at_grid_edge"])
         rows.append([
             model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}", settings,
         ])  # fmt: skip

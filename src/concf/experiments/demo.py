@@ -14,9 +14,8 @@ import torch
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
-from concf.data.split import Split
 from concf.errors import MissingExtraError
-from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.evaluate import Evaluation
 from concf.evaluation.significance import paired_t
 from concf.experiments.compare import Comparison, Entrant, compare
 from concf.inference.lookup import Id
@@ -70,9 +69,10 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
         home = RunFolder(fresh / RUN)
         home.keep(data)
         with _one_thread():
-            baselines = _baselines(data)
+            models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
+            baselines = compare(data, models, seeds=1, at=AT, tune_on=METRIC)
             learned = train(data, settings, device="cpu", out=home.path)
-            ours = {name: evaluate(learned.recommender(name), data, at=AT) for name in learned.rows()}
+            ours = learned.evaluate(at=AT)
             gathered = gather(learned, home.description(), name=out.resolve().name)
         has_report = _write_report(gathered, fresh / REPORT)
         best = learned.best_head()
@@ -86,7 +86,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
             "curves": gathered["curves"]["validation"],
             "example": _example(Recommender(learned), gathered["examples"]),
-            "without": [] if "ials" in {each.name for each in baselines.entrants} else ["ials"],
+            "without": [name for name in SMALL_GRIDS if name not in models],
             "out": str(out),
             "run": str(out / RUN),
             "report": str(out / REPORT) if has_report else None,
@@ -116,11 +116,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _baselines(data: Split) -> Comparison:
-    models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
-    return compare(data, models, seeds=1, at=AT, tune_on=METRIC)
 
 
 def _rows_of_baselines(baselines: Comparison) -> list[dict[str, Any]]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from concf.errors import ConfigError
-from concf.runtime.settings import read_toml
+from concf.runtime.settings import flat, read_toml
 from concf.training.config.settings import ConCFSettings
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ DEFAULT_SPACE: dict[str, dict[str, Any]] = {
     "model.dimensions": {"choices": [32, 64, 128]},
     "model.dropout": {"low": 0.0, "high": 0.5},
 }
+SETTINGS = tuple(flat(ConCFSettings().model_dump()))  # by their full names
 METRIC_SETTINGS = ("training.metric", "training.watch")  # trials are compared by them
 EXAMPLE = "{ low = 0.001, high = 0.03, log = true } or { choices = [32, 64] }"
 
@@ -46,14 +47,11 @@ def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict
 def read_space(space: Mapping[str, Any] | str | Path) -> Space:
     """A space from a TOML file, or from a mapping with full or nested names; errors name the setting."""
     entries = space if isinstance(space, Mapping) else read_toml(Path(space))
-    read = {name: _distribution(name, entry) for name, entry in flat(entries, leaf=_is_entry).items()}
+    by_name = flat(entries, leaf=lambda each: bool({"low", "high", "choices"} & set(each)))
+    read = {name: _distribution(name, entry) for name, entry in by_name.items()}
     if not read:
         raise ConfigError(f"the space is empty: name settings, each as {EXAMPLE}")
     return read
-
-
-def _is_entry(value: Mapping[str, Any]) -> bool:
-    return bool({"low", "high", "choices"} & set(value))
 
 
 def _distribution(name: str, entry: Any) -> BaseDistribution:
@@ -69,17 +67,20 @@ def _distribution(name: str, entry: Any) -> BaseDistribution:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return _make(SETTINGS[name], **entry)
+            return _make(name, **entry)
     except (ValueError, TypeError, UserWarning) as error:
         raise ConfigError(f"space: {name}: {error}; expected {EXAMPLE}") from None
 
 
-def _make(setting: Any, **entry: Any) -> BaseDistribution:
-    """Optuna's distribution for a setting of that type: of integers where the type has them."""
+def _make(name: str, /, **entry: Any) -> BaseDistribution:
+    """Optuna's distribution for a setting: of integers where its type has them."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if "choices" in entry:
         return CategoricalDistribution(**entry)
+    setting: Any = ConCFSettings
+    for part in name.split("."):
+        setting = setting.model_fields[part].annotation
     types = {setting, *get_args(setting)}
     if not types & {int, float}:
         raise ValueError("it is not a number, so list its choices")
@@ -100,29 +101,6 @@ def contains(distribution: BaseDistribution, value: Any) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _settings(kind: Any, before: str = "") -> dict[str, Any]:
-    """Full name -> type, of every setting."""
-    types: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
-        group = hasattr(field.annotation, "model_fields")
-        types |= _settings(field.annotation, f"{before}{name}.") if group else {before + name: field.annotation}
-    return types
-
-
-SETTINGS = _settings(ConCFSettings)
-
-
-def flat(
-    settings: Mapping[str, Any], before: str = "", leaf: Callable[[Mapping[str, Any]], bool] = lambda _: False
-) -> dict[str, Any]:
-    """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}; a mapping that is a `leaf` stays whole."""
-    names: dict[str, Any] = {}
-    for name, value in settings.items():
-        deeper = isinstance(value, Mapping) and not leaf(value)
-        names |= flat(value, f"{before}{name}.", leaf) if deeper else {before + name: value}
-    return names
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

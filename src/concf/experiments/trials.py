@@ -18,10 +18,11 @@ import torch
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.experiments.search_space import contains, flat, nested
+from concf.experiments.search_space import contains, nested
 from concf.experiments.study import new_study
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.seeds import derive_seed
+from concf.runtime.settings import flat
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.train import train

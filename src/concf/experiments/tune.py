@@ -15,11 +15,13 @@ import torch
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.validation_metric import fitting_metric
-from concf.experiments.search_space import as_toml, default_space, differences, flat, nested, read_space
-from concf.experiments.study import BEST, SearchFolder
+from concf.experiments.search_space import as_toml, default_space, differences, nested, read_space
+from concf.experiments.study import BEST, opened
 from concf.experiments.trials import Objective, resolve_target, run_round
 from concf.runtime.arguments import check_count, check_seed
+from concf.runtime.files import new_file
 from concf.runtime.progress import working
+from concf.runtime.settings import flat
 from concf.training.config.presets import PRESETS, choose_settings
 from concf.training.config.settings import ConCFSettings
 
@@ -139,16 +141,16 @@ def tune(
         "target": target, "at_once": at_once,
     }  # fmt: skip
     data.note_if_few()
-    folder, begin = SearchFolder(Path(out), about), time.monotonic()
+    folder, begin = Path(out), time.monotonic()
     objective = Objective(replace(data), base, searched, target, seed, device)
-    with folder.study() as study, working("tuning", trials) as advance:
+    with opened(folder, about) as study, working("tuning", trials) as advance:
         done = len(study.get_trials(deepcopy=False))
         if done >= trials:
             raise ConfigError(f"{out}: {done} trials are done, no more were asked for. Try: --trials {2 * done}")
         advance(done)
         while done < trials:
             new = run_round(objective, study, at_once, trials, engine, workers)
-            best = _write_best(objective, study, folder)
+            best = _write_best(objective, study, folder, preset)
             done += new
             advance(new, "" if best is None else f"best {best.best.validation:.4f}")
             if seconds is not None and time.monotonic() - begin >= seconds:
@@ -165,19 +167,21 @@ def _trials(study: optuna.Study) -> tuple[Trial, ...]:
     )
 
 
-def _write_best(objective: Objective, study: optuna.Study, folder: SearchFolder) -> Tuning | None:
+def _write_best(objective: Objective, study: optuna.Study, folder: Path, preset: str) -> Tuning | None:
     """The search with its best trial, whose settings become `best.toml`; None if no trial is finished."""
     trials = _trials(study)
     finished = [each for each in trials if each.state == "finished"]
     if not finished:
         return None
     best = max(finished, key=lambda each: each.validation or 0.0)
-    settings, preset = choose_settings(objective.base, nested(best.changes)), folder.about["preset"]
+    settings = choose_settings(objective.base, nested(best.changes))
     metric = fitting_metric(settings.training.metric, objective.data)
-    search = Tuning(folder.path, preset, objective.seed, objective.target, metric, settings, best, trials, {})
+    search = Tuning(folder, preset, objective.seed, objective.target, metric, settings, best, trials, {})
     what = f"{metric} of {search.target} on validation: {best.validation}"
     header = f"# {what}, the best of {len(trials)} trials\n# {search.command()}\n"
-    folder.write_best(header + as_toml({"preset": preset} | differences(settings, PRESETS[preset])))
+    with new_file(folder / BEST) as fresh:
+        changes = as_toml({"preset": preset} | differences(settings, PRESETS[preset]))
+        fresh.write_text(header + changes, encoding="utf-8")
     return search
 
 

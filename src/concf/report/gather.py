@@ -10,6 +10,7 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation
 from concf.report.examples import Evaluations, examples_of
+from concf.runtime.settings import flat
 from concf.training.config.presets import PRESETS
 from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
@@ -48,7 +49,7 @@ def gather(
 
 def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any]:
     settings, heads = run.settings, list(run.model.names)
-    taught = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
+    first = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
     return {key: value for key, value in run.summary().items() if key != "recommenders"} | {
         "name": name,
         "at_most": settings.training.epochs,
@@ -57,7 +58,7 @@ def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any
         "heads": heads,
         "fixed_voters": list(settings.fixed_voters),
         "non_voting": [each for each in settings.consensus.non_voting if each in heads],
-        "first_consensus_epoch": next(taught, None),
+        "first_consensus_epoch": next(first, None),
     }
 
 
@@ -73,23 +74,13 @@ def _data(data: Split) -> dict[str, Any]:
 
 def _settings(chosen: ConCFSettings) -> dict[str, Any]:
     """The nearest preset and the differences from it: a run does not record the name of its preset."""
-    mine = _flat(chosen.model_dump(mode="json"))
-    changes = {}
-    for name, preset in sorted(PRESETS.items(), key=lambda each: each[0] != "reference"):
-        theirs = _flat(preset.model_dump(mode="json"))
-        changes[name] = [
-            {"name": key, "value": mine[key], "preset": theirs[key]} for key in mine if mine[key] != theirs[key]
-        ]
-    nearest = min(changes, key=lambda name: len(changes[name]))
+    mine, *presets = (flat(each.model_dump(mode="json")) for each in (chosen, *PRESETS.values()))
+    changes = {
+        name: [{"name": key, "value": mine[key], "preset": theirs[key]} for key in mine if mine[key] != theirs[key]]
+        for name, theirs in zip(PRESETS, presets, strict=True)
+    }
+    nearest = min(changes, key=lambda name: (len(changes[name]), name != "reference"))
     return {"preset": nearest, "changes": changes[nearest], "all": mine}
-
-
-def _flat(settings: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """`consensus.weight` -> its value."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {f"{above}{name}": value}
-    return flat
 
 
 def _figures(name: str, parts: Mapping[str, Evaluations]) -> dict[str, Any]:

@@ -94,13 +94,13 @@ def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
 
 def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
     metric, begin = report["run"]["metric"], report["run"]["first_consensus_epoch"]
-    for kind, title, words, unit in CURVES:
+    for kind, title, text, unit in CURVES:
         curves = report["curves"][kind]
         if not curves or (kind == "weight" and not report["settings"]["all"]["balance.on"]):
             continue
         firsts = {name: (points[0][1] or 1.0) if unit == "relative" else 1.0 for name, points in curves.items()}
         shown = {name: [(epoch, value / firsts[name]) for epoch, value in points] for name, points in curves.items()}
-        caption = words.format(metric=_metric_name(metric), n=metric.partition("@")[2])
+        caption = text.format(metric=_metric_name(metric), n=metric.partition("@")[2])
         drawing = lines(
             f"curve-{kind}", f"{title}. {caption} {_ends(shown)}", shown, looks, xlabel="epoch", percent=unit == "%",
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,

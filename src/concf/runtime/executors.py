@@ -154,7 +154,7 @@ def _on_ray(
 def _wait_for_worker(ray: Any, check: Any) -> None:
     """Wait until a worker could load the function; after a while, say that the cluster has none."""
     if not ray.wait([check], timeout=WAIT_SECONDS)[0]:
-        free, cores = (found.get("CPU", 0.0) for found in (ray.available_resources(), ray.cluster_resources()))
+        free, cores = (each.get("CPU", 0.0) for each in (ray.available_resources(), ray.cluster_resources()))
         _log.warning("no worker of the Ray cluster is free yet (%g of its %g cores are): waiting", free, cores)
     error = _result(ray, check).exception()
     if isinstance(error, ConcfError):

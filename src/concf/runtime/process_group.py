@@ -14,8 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import torch
@@ -32,7 +31,7 @@ TIMEOUT = 600.0  # seconds that a process waits for the others
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """Process `rank` of `size`, the `place`-th on its machine, which waits for the others no longer than `timeout`.
+    """Process `rank` of `size`, `local_rank` on its machine, which waits for the others no longer than `timeout`.
 
     launcher: the process that started it, if another did to end it with the others
     shards: whether the embedding tables are divided among the processes too, where there are several
@@ -42,7 +41,7 @@ class ProcessGroup:
 
     rank: int = 0
     size: int = 1
-    place: int = 0
+    local_rank: int = 0
     timeout: float = TIMEOUT
     launcher: int | None = None
     shards: bool = False
@@ -81,11 +80,15 @@ class ProcessGroup:
         """All n along a dimension, of which this process holds its share."""
         if not self.several:
             return part
-        mine = self._padded(part, n, dim)
-        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        part = part.movedim(dim, 0)
+        padded = part.new_zeros(-(-n // self.size), *part.shape[1:])  # as long in every process
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
         with self._talking():
-            dist.all_gather(parts, mine)
-        return self._joined(parts, n, dim)
+            dist.all_gather(parts, padded)
+        shares = [self.share(n, rank) for rank in range(self.size)]
+        parts = [each[: mine.stop - mine.start] for each, mine in zip(parts, shares, strict=True)]
+        return torch.cat(parts).movedim(0, dim).contiguous()
 
     def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """[all received, ...] so many rows from each process. rows: [all sent, ...] so many for each, in order."""
@@ -109,26 +112,9 @@ class ProcessGroup:
                 dist.recv(part, rank)
         return part
 
-    def _padded(self, part: Tensor, n: int, dim: int) -> Tensor:
-        """[most, ...] with that dimension first: as long in every process."""
-        part = part.movedim(dim, 0)
-        padded = part.new_zeros(-(-n // self.size), *part.shape[1:])
-        padded[: len(part)] = part
-        return padded
-
-    def _joined(self, parts: list[Tensor], n: int, dim: int) -> Tensor:
-        shares = [self.share(n, rank) for rank in range(self.size)]
-        parts = [each[: mine.stop - mine.start] for each, mine in zip(parts, shares, strict=True)]
-        return torch.cat(parts).movedim(0, dim).contiguous()
-
     def broadcast_flag(self, flag: bool) -> bool:
         """The flag of the main process, in every process."""
-        if not self.several:
-            return flag
-        value = torch.tensor(int(flag))
-        with self._talking():
-            dist.broadcast(value, 0)
-        return bool(value)
+        return bool(self.broadcast(torch.tensor(int(flag)), 0)) if self.several else flag
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
@@ -144,13 +130,12 @@ class ProcessGroup:
         """Refuse a process whose values are not those of process 0."""
         if not self.several:
             return
-        mine = torch.tensor([_digest(value) for value in values.values()])
-        parts = [torch.empty_like(mine) for _ in range(self.size)]
+        everyone: list[Any] = [None] * self.size
         with self._talking():
-            dist.all_gather(parts, mine)
-        for rank, digests in enumerate(parts):
-            for name, same in zip(values, (digests == parts[0]).tolist(), strict=True):
-                if not same:
+            dist.all_gather_object(everyone, dict(values))
+        for rank, theirs in enumerate(everyone):
+            for name, value in everyone[0].items():
+                if theirs[name] != value:
                     raise ConfigError(
                         f"process {rank} of {self.size} has another {name} than process 0. Start all of them with the "
                         "same command, version and data, on machines of one kind"
@@ -194,8 +179,8 @@ def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGr
         return
     from torch.distributed.rendezvous import rendezvous
 
-    rank, size, place = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    group = ProcessGroup(rank, size, place, timeout, os.getppid(), shards)
+    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    group = ProcessGroup(rank, size, local_rank, timeout, os.getppid(), shards)
     with group._talking():
         store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], group)
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))
@@ -230,10 +215,6 @@ def _unused(store: Store, group: ProcessGroup) -> Store:
 
 def _backend() -> str:
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-
-
-def _digest(value: str) -> int:
-    return int.from_bytes(sha256(value.encode()).digest()[:8], signed=True)
 
 
 def fingerprint(tensors: Sequence[Tensor]) -> str:

@@ -22,7 +22,6 @@ SHORTEST = 8  # least width of the description
 
 _lock = threading.RLock()
 _display: Progress | None = None  # a terminal can hold one display; inner tasks join it
-_tasks = 0
 
 
 def shows() -> bool:
@@ -50,7 +49,7 @@ def working(what: str, total: int | None = None) -> Iterator[Callable[..., None]
         task.hide()
 
 
-def words(what: str, note: str, room: int) -> str:
+def shortened_line(what: str, note: str, room: int) -> str:
     """`what` and a note `a, b` in `room` characters: the note loses its last parts first, then `what` its middle."""
     parts = note.split(", ") if note else []
     while parts and len(f"{what}  {', '.join(parts)}") > room:
@@ -83,14 +82,13 @@ class _Task:
         self.over = False
 
     def show(self) -> None:
-        global _display, _tasks
+        global _display
         with _lock:
             if self.over:
                 return
             if _display is None:
                 _display = _new_display()
                 _display.start()
-            _tasks += 1
             self.id = int(_display.add_task(self.description(), total=self.total, completed=self.done))
 
     def advance(self, steps: int, note: str = "") -> None:
@@ -103,16 +101,15 @@ class _Task:
     def description(self) -> str:
         """The text before the bar."""
         width = _display.console.width if _display is not None else 80
-        return words(self.what, self.note, width - BAR - OTHERS - 2 * len(str(self.total or "")))
+        return shortened_line(self.what, self.note, width - BAR - OTHERS - 2 * len(str(self.total or "")))
 
     def hide(self) -> None:
-        global _display, _tasks
+        global _display
         with _lock:
             self.over = True
             if self.id is None or _display is None:
                 return
             _display.remove_task(self.id)  # type: ignore[arg-type]
-            _tasks -= 1
-            if _tasks == 0:
+            if not _display.tasks:
                 _display.stop()
                 _display = None

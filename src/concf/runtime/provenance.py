@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections import Counter
-from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,6 @@ from typing import Any
 VERSION = "0.1.0"  # of the package
 LIBRARIES = ("torch", "numpy", "scipy", "polars", "implicit")
 DIGITS = 12  # of a commit
-NOT_RECORDED = "commit not recorded"
-CHANGED = "A + at a commit: measured with uncommitted changes. The code may have changed since a commit."
 
 
 def provenance() -> dict[str, Any]:
@@ -27,20 +23,6 @@ def provenance() -> dict[str, Any]:
         "versions": {name: installed for name in LIBRARIES if (installed := _version(name))},
         "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
     }
-
-
-def commit_of(line: Mapping[str, Any]) -> str:
-    """The commit of a measurement, with a + if there were uncommitted changes."""
-    commit = str((line.get("provenance") or {}).get("commit") or "")
-    return commit.rstrip("+")[:DIGITS] + "+" * commit.endswith("+") or NOT_RECORDED
-
-
-def commits_of(lines: Iterable[Mapping[str, Any]]) -> str:
-    """The commits of measurements, with their numbers: "`54d8bab5f2ac` (3), commit not recorded (1)"."""
-    counts = Counter(map(commit_of, lines))
-    return ", ".join(
-        f"{commit if commit == NOT_RECORDED else f'`{commit}`'} ({count:,})" for commit, count in counts.items()
-    )
 
 
 def _version(name: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,17 @@ def named(entry: str) -> tuple[str, str]:
     """The name and the specification of an entry such as `als-a=weighted-squares@0.02`; the name may be left out."""
     match = re.fullmatch(r"\s*([\w-]+)\s*=\s*(.+?)\s*", entry)
     return (match[1], match[2]) if match else (entry, entry)
+
+
+def flat(
+    settings: Mapping[str, Any], before: str = "", leaf: Callable[[Mapping[str, Any]], bool] = lambda _: False
+) -> dict[str, Any]:
+    """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}; a mapping that is a `leaf` stays whole."""
+    names: dict[str, Any] = {}
+    for name, value in settings.items():
+        deeper = isinstance(value, Mapping) and not leaf(value)
+        names |= flat(value, f"{before}{name}.", leaf) if deeper else {before + name: value}
+    return names
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +21,7 @@ def short(metric: str) -> str:
     return f"{SHORT.get(name, name)}@{n}"
 
 
-def words(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
+def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
     """Settings on one line; those at the edge of their grid are marked with *."""
     parts = [
         f"{name} {value:g}{'*' if name in edges else ''}" if isinstance(value, int | float) else f"{name} {value}"
@@ -37,32 +36,10 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How a table is shown.
-
-    columns: the indices of the columns that are shown
-    widths:  the width of each of them
-    names:   the cells of the first column, shortened if necessary
-    dropped: the headers of the columns that are left out
-    framed:  whether there are lines between the columns
-    """
-
-    columns: list[int]
-    widths: list[int]
-    names: list[str]
-    dropped: list[str]
-    framed: bool
-
-    @property
-    def width(self) -> int:
-        """Of the whole table."""
-        n = len(self.widths)
-        return sum(self.widths) + (FRAME * n + 1 if self.framed else GAP * (n - 1))
-
-
-def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Layout:
-    """Fit a table into `width` characters.
+def fitted(
+    header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, width: int
+) -> tuple[Table, list[str]]:
+    """A table in `width` characters, and the headers of the columns that are left out.
 
     A table that does not fit loses its frame; then the names in the first column are shortened and other text is
     wrapped; then columns are dropped, the last one first, except for the first and those without a header.
@@ -70,25 +47,24 @@ def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]], width: int) ->
     cells = [[row[column] for row in rows] for column in range(len(header))]
     full = [max(_widest(name.split()), _widest(texts)) for name, texts in zip(header, cells, strict=True)]
     framed = [max(each, _widest([name])) for each, name in zip(full, header, strict=True)]
-    columns = list(range(len(header)))
-    layout = Layout(columns, framed, cells[0], [], framed=True)
-    if layout.width <= width:
-        return layout
+    if sum(framed) + FRAME * len(framed) + 1 <= width:
+        return _drawn(header, cells, title, dict(enumerate(framed)), framed=True), []
     least = [
         full[k] if _is_numeric(texts) else min(full[k], MIN_TEXT if k else MIN_NAME) for k, texts in enumerate(cells)
     ]
-    dropped: list[str] = []
+    columns, dropped = list(range(len(header))), list[str]()
     while sum(least[k] for k in columns) + GAP * (len(columns) - 1) > width:
         droppable = [k for k in columns[1:] if header[k]]
         if not droppable:
             break
         columns.remove(droppable[-1])
         dropped.insert(0, header[droppable[-1]])
-    widths, available = [least[k] for k in columns], width - GAP * (len(columns) - 1)
-    for index, k in enumerate(columns):
-        widths[index] += max(0, min(full[k] - widths[index], available - sum(widths)))
-    names = cells[0] if _is_numeric(cells[0]) else shortened(cells[0], widths[0])
-    return Layout(columns, widths, names, dropped, framed=False)
+    widths, available = {k: least[k] for k in columns}, width - GAP * (len(columns) - 1)
+    for k in columns:
+        widths[k] += max(0, min(full[k] - widths[k], available - sum(widths.values())))
+    if not _is_numeric(cells[0]):
+        cells[0] = shortened(cells[0], widths[0])
+    return _drawn(header, cells, title, widths, framed=False), dropped
 
 
 def shortened(names: Sequence[str], width: int) -> list[str]:
@@ -103,23 +79,24 @@ def shortened(names: Sequence[str], width: int) -> list[str]:
     return min(different, key=lambda cut: sum(map(_cuts_a_number, names, cut)))
 
 
-def drawn(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, layout: Layout) -> Table:
-    """The table for rich."""
+def _drawn(
+    header: Sequence[str], cells: list[list[str]], title: str | None, widths: dict[int, int], *, framed: bool
+) -> Table:
+    """cells: by column; widths: of the columns that are shown."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        title=None if title is None else Text(title), title_justify="left", pad_edge=layout.framed,
-        box=box.HEAVY_HEAD if layout.framed else box.SIMPLE_HEAD, show_edge=layout.framed,
-        padding=(0, 1) if layout.framed else (0, GAP - 1, 0, 0),
+        title=None if title is None else Text(title), title_justify="left", pad_edge=framed, show_edge=framed,
+        box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD, padding=(0, 1) if framed else (0, GAP - 1, 0, 0),
+        width=sum(widths.values()) + (FRAME * len(widths) + 1 if framed else GAP * (len(widths) - 1)),
     )  # fmt: skip
-    for k, width in zip(layout.columns, layout.widths, strict=True):
-        right = k > 0 and _is_numeric([row[k] for row in rows])
-        table.add_column(Text(header[k]), justify="right" if right else "left", min_width=width, max_width=width)
-    for name, row in zip(layout.names, rows, strict=True):
-        cells = [name, *row[1:]]
-        table.add_row(*(Text(cells[k], overflow="fold") for k in layout.columns))
+    for k, width in widths.items():
+        justify: Literal["left", "right"] = "right" if k > 0 and _is_numeric(cells[k]) else "left"
+        table.add_column(Text(header[k]), justify=justify, min_width=width, max_width=width)
+    for row in zip(*(cells[k] for k in widths), strict=True):
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
     return table
 
 

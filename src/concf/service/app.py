@@ -31,7 +31,7 @@ STATUSES = {
     503: "The run is being loaded, or there are too many requests",
 }
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Error, "description": words} for status, words in STATUSES.items()
+    status: {"model": Error, "description": text} for status, text in STATUSES.items()
 }
 REFUSED: dict[int | str, dict[str, Any]] = {409: {"model": Error, "description": "The run cannot be served"}}
 

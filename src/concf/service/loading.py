@@ -16,7 +16,7 @@ import typer
 from concf.consensus.settings import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConcfError, DataError
-from concf.inference.lookup import place_of
+from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.service.limits import Limits
@@ -35,7 +35,6 @@ class Served:
 
     titles:  item id -> title, of some or none of the items
     version: 1 for the first run of the process, one more for each that replaced it
-    loaded:  seconds since 1970
     cache:   what others keep about this run for as long as it is served
     """
 
@@ -43,7 +42,6 @@ class Served:
     folder: Path
     titles: Mapping[Id, str] = field(default_factory=dict)
     version: int = 1
-    loaded: float = field(default_factory=time.time)
     cache: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -83,8 +81,7 @@ def _spelt(ids: Ids, text: str) -> int | str:
 def _index(role: Literal["user", "item"], ids: Ids, wanted: int | str, where: str) -> int:
     index = place_of(ids, wanted)
     if index < 0:
-        kind = "integers" if ids.are_integers else "text"
-        message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind})"
+        message = f"no {role} is called {shortened(wanted)} in the prepared log (its ids are {kind_in_words(ids)})"
         raise Problem(404, "unknown_user" if role == "user" else "unknown_item", message, where)
     return index
 
@@ -108,23 +105,14 @@ class Service:
     """Holds the run that is served.
 
     load: (folder, version) -> the run in a folder, ready; raises a ConcfError that says why it cannot be served
+    version, loaded: of the run, and when it was loaded, in seconds since 1970; 0 before the first
     """
 
     def __init__(self, load: Callable[[Path, int], Served], folder: Path, limits: Limits | None = None) -> None:
         self.folder, self.limits = folder, limits or Limits()
-        self.closing = False
+        self.version, self.loaded, self.closing = 0, 0.0, False
         self._load, self._loading = load, threading.Lock()
         self._model: Served | None = None
-
-    @property
-    def version(self) -> int:
-        """The version of the run; 0 before the first."""
-        return 0 if self._model is None else self._model.version
-
-    @property
-    def loaded(self) -> float:
-        """When the run was loaded, in seconds since 1970; 0 before the first."""
-        return 0.0 if self._model is None else self._model.loaded
 
     @property
     def model(self) -> Served:
@@ -145,7 +133,7 @@ class Service:
             except Exception as error:  # whatever is wrong with the new run, the old one stays
                 reason = str(error) if isinstance(error, ConcfError) else f"{type(error).__name__}: {error}"
                 raise Problem(409, "refused_run", reason, str(source)) from error
-            self._model, self.folder = fresh, source
+            self._model, self.folder, self.version, self.loaded = fresh, source, fresh.version, time.time()
             return fresh
 
 

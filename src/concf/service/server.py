@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -21,22 +20,6 @@ from concf.service.protocol import limited
 
 BACKLOG = 2048  # connections that wait to be accepted
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-
-
-@dataclass(frozen=True)
-class Listening:
-    """Where and how to listen.
-
-    head_seconds: for a request's first line and headers to arrive in; idle_seconds: that an unused connection is kept
-    open; closing_seconds: for requests in progress when the service ends
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    connections: int = 800
-    head_seconds: float = 10.0
-    idle_seconds: int = 30
-    closing_seconds: int = 30
 
 
 class Server(uvicorn.Server):
@@ -81,23 +64,29 @@ class Server(uvicorn.Server):
             typer.echo(f"concf: reload refused, still serving the old run: {error}", err=True)
 
 
-def serve(service: Service, listening: Listening, token: str | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; raises an error if the first run cannot be loaded."""
+def serve(
+    service: Service, host: str, port: int, *, token: str | None, connections: int, head_seconds: float,
+    idle_seconds: int, closing_seconds: int,
+) -> None:  # fmt: skip
+    """Serve until SIGTERM or SIGINT; raises an error if the first run cannot be loaded.
+
+    connections: open at a time; head_seconds: for a request's first line and headers to arrive in; idle_seconds: that
+    an unused connection is kept open; closing_seconds: for requests in progress when the service ends
+    """
     torch.set_num_threads(1)  # one list is too little work for several threads; requests share the cores
-    listener = _listen(listening.host, listening.port)
-    if token is None and listening.host not in LOOPBACK:
+    listener = _listen(host, port)
+    if token is None and host not in LOOPBACK:
         typer.echo(
-            f"concf: warning: listening at {listening.host} without a token: whoever can connect may read anyone's "
+            f"concf: warning: listening at {host} without a token: whoever can connect may read anyone's "
             "lists and reload. Use --token-file, or a proxy that authenticates callers",
             err=True,
         )
     config = uvicorn.Config(
-        create_app(service, token), http=limited(listening.head_seconds, listening.connections), ws="none",
+        create_app(service, token), http=limited(head_seconds, connections), ws="none",
         log_level="error", access_log=False, proxy_headers=False, server_header=False,
-        timeout_keep_alive=listening.idle_seconds, timeout_graceful_shutdown=listening.closing_seconds,
+        timeout_keep_alive=idle_seconds, timeout_graceful_shutdown=closing_seconds,
     )  # fmt: skip
-    host = f"[{listening.host}]" if ":" in listening.host else listening.host
-    url = f"http://{host}:{listener.getsockname()[1]}"
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     server = Server(config, service, lambda: typer.echo(f"concf: serving {service.folder} at {url}"))
     with _ignored_signals():
         server.run(sockets=[listener])

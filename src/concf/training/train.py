@@ -244,7 +244,7 @@ def _device(wanted: str | torch.device | None, before: str | None, group: Proces
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
     if device.type == "cuda" and group.several:
-        device = torch.device("cuda", group.place)
+        device = torch.device("cuda", group.local_rank)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from concf.cli.output import Json, choice, lengths, names, print_table
+from concf.cli.output import Engine, Json, check_workers, lengths, names, print_table
 from concf.errors import ConfigError
 
 
@@ -19,10 +19,10 @@ def compare(
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
     tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings.", show_default="the first metric at the greatest length")] = None,
-    test: Annotated[str, typer.Option(help="Paired test of significance, Holm-corrected: t or wilcoxon.")] = "t",
+    test: Annotated[Literal["t", "wilcoxon"], typer.Option(help="Paired test of significance, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
-    engine: Annotated[str | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
+    engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core")] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -33,17 +33,12 @@ def compare(
     from concf.data.split import Split
     from concf.experiments.compare import compare as compare_models
     from concf.experiments.compare import comparison_rows
-    from concf.runtime.executors import ENGINES
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table
 
-    choice("test", test, ("t", "wilcoxon"))
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
-    if engine is not None:
-        choice("engine", engine, ENGINES)
-    elif workers is not None:
-        raise ConfigError("--workers needs an --engine: processes or ray")
+    check_workers(engine, workers)
     result = compare_models(
         Split.load(folder),
         names(models),

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from concf.cli.commands.serve import LIBRARIES
 from concf.cli.output import Json, print_table, print_text
 
 SIGNIFICANT = 0.05  # a difference with a higher p may be chance
@@ -35,13 +36,13 @@ def demo(
 
 
 def _print_figures(report: dict[str, Any]) -> None:
-    from concf.runtime.text_tables import short, words
+    from concf.runtime.text_tables import settings_line, short
 
     figures, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
     ours = {name: f"ConCF, {name}" for name in report["gains"]} | {report["best_head"]: "ConCF, best head"}
     rows = [
         [ours.get(row["name"], row["name"]), *(f"{row['means'][figure]:.4f}" for figure in figures),
-         f"{row['validation']:.4f}", words(row["chosen"])]
+         f"{row['validation']:.4f}", settings_line(row["chosen"])]
         for row in report["rows"]
         if row["kind"] == "baseline" or row["name"] in ours
     ]  # fmt: skip
@@ -54,13 +55,13 @@ def _print_figures(report: dict[str, Any]) -> None:
 
 def _print_gains(report: dict[str, Any]) -> None:
     """The table in words."""
-    from concf.runtime.text_tables import words
+    from concf.runtime.text_tables import settings_line
 
     typer.echo()
     for name, gains in report["gains"].items():
         who = f"Its best head alone, {name}," if name == report["best_head"] else f"ConCF's {name}"
         print_text(f"{who} {_verdict(gains)}")
-    changes = "; ".join(f"{part} {words(each)}" for part, each in report["changes"].items())
+    changes = "; ".join(f"{part} {settings_line(each)}" for part, each in report["changes"].items())
     tried = ", ".join(f"{row['name']} {row['tried']}" for row in report["rows"] if row.get("tried", 0) > 1)
     print_text(
         f"p: paired t-test over users, on this one split. ConCF: the preset {report['preset']}, for so small a log "
@@ -103,7 +104,7 @@ def _print_example(example: dict[str, Any]) -> None:
 
 
 def _print_next(report: dict[str, Any]) -> None:
-    serves = all(find_spec(library) for library in ("fastapi", "uvicorn", "httptools", "prometheus_client"))
+    serves = all(find_spec(library) for library in LIBRARIES)
     install = "" if serves else " (first: pip install 'concf[serve]')"
     commands = {
         f"concf serve {report['run']}": f"explore it in a browser{install}",

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from concf.cli.output import Json, choice, lengths, names, print_heads, title_of
+from concf.cli.output import Json, lengths, names, print_heads, title_of
 
 
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
     data: Annotated[Path | None, typer.Option(help="The data set that it was trained on, if it has moved.")] = None,
-    on: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    on: Annotated[Literal["test", "valid"], typer.Option(help="The part that is held out.")] = "test",
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
     as_json: Json = False,
@@ -25,7 +25,6 @@ def evaluate(
     """
     from concf.training.checkpoint import load_run
 
-    choice("on", on, ("test", "valid"))
     cuts, wanted = lengths(at), names(metrics)
     run = load_run(folder, data)
     shown = run.settings.consensus.shown
@@ -33,7 +32,7 @@ def evaluate(
         typer.echo(
             f"note: the consensus lists have {shown} items (consensus.shown); longer ones are cut there", err=True
         )
-    evaluations = run.evaluate(on=on, at=cuts, metrics=wanted)  # type: ignore[arg-type]
+    evaluations = run.evaluate(on=on, at=cuts, metrics=wanted)
     report = run.summary() | {"folder": str(folder), "on": on}
     report["recommenders"] = [each | {"means": evaluations[each["name"]].means()} for each in report["recommenders"]]
     if as_json:

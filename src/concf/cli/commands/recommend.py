@@ -9,11 +9,11 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import typer
 
-from concf.cli.output import Json, choice, names, print_table
+from concf.cli.output import Engine, Json, check_workers, names, print_table
 from concf.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ def recommend(
     viewed: Annotated[bool, typer.Option("--viewed", help="Also show items that the user has used.")] = False,
     items: Annotated[str | None, typer.Option(help="Only these items: ids separated by commas, or a file.")] = None,
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
-    unknown_items: Annotated[str, typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
+    unknown_items: Annotated[Literal["ignore", "error"], typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have the most popular items.")] = False,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
-    engine: Annotated[str | None, typer.Option(help="ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=WORKERS)] = None,
+    engine: Annotated[Engine | None, typer.Option(help="ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=WORKERS)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=WORKERS)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -54,9 +54,9 @@ def recommend(
     from concf.inference.recommender import Recommender
     from concf.runtime.progress import working
 
-    if engine is not None or workers is not None:
-        _refuse_alone(engine, out)
-    choice("unknown-items", unknown_items, ("ignore", "error"))
+    check_workers(engine, workers)
+    if engine is not None and out is None:
+        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
     model = Recommender.load(folder, data)
     chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
     options: dict[str, Any] = {
@@ -83,16 +83,6 @@ def recommend(
             rows = write_lists(folder, out, chosen, k, engine=engine, workers=workers, **options)
     report = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
     typer.echo(json.dumps(report) if as_json else f"{rows} rows for {n_users} users by {report['by']}: {out}")
-
-
-def _refuse_alone(engine: str | None, out: Path | None) -> None:
-    from concf.runtime.executors import ENGINES
-
-    if engine is None:
-        raise ConfigError(f"--workers needs an --engine: {' or '.join(ENGINES)}")
-    choice("engine", engine, ENGINES)
-    if out is None:
-        raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
 
 
 def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:
@@ -185,13 +175,11 @@ class JsonLinesWriter:
 
 def _columns_of(path: Path) -> list[str]:
     """The names of a file's columns; none if it cannot be read as its suffix says."""
-    import pyarrow.parquet as pq
+    import polars as pl
 
+    scan: dict[str, Callable[[Path], pl.LazyFrame]]
+    scan = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv, ".jsonl": pl.scan_ndjson}
     try:
-        if path.suffix == ".parquet":
-            return list(pq.read_schema(path).names)
-        with path.open(encoding="utf-8") as file:
-            first = file.readline(10_000)
-        return list(json.loads(first)) if path.suffix == ".jsonl" else next(csv.reader([first]), [])
-    except (ValueError, TypeError, csv.Error):  # of Arrow, JSON and UTF-8
+        return scan[path.suffix](path).collect_schema().names()
+    except pl.exceptions.PolarsError:
         return []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from concf.cli.output import Json, choice, names, print_table
+from concf.cli.output import Engine, Json, names, print_table
 from concf.errors import ConcfError, ConfigError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def reproduce(
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting over those of every variant; such results are kept apart.", rich_help_panel=WHICH)] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="every GPU, if there is one", rich_help_panel=RUNNING)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Cells measured at the same time.", show_default="6 for each GPU, 1 on a CPU", rich_help_panel=RUNNING)] = None,
-    engine: Annotated[str, typer.Option(help="Where they are measured: processes, or ray (a local cluster, or the one at RAY_ADDRESS, with a worker for each core).", rich_help_panel=RUNNING)] = "processes",
+    engine: Annotated[Engine, typer.Option(help="Where they are measured: processes, or ray (a local cluster, or the one at RAY_ADDRESS, with a worker for each core).", rich_help_panel=RUNNING)] = "processes",
     data: Annotated[Path, typer.Option(help="Folder of the prepared data sets.", rich_help_panel=RUNNING)] = Path("data"),
     results: Annotated[Path, typer.Option(help="The lines of results.", rich_help_panel=RUNNING)] = Path("results/reproduction.jsonl"),
     as_json: Json = False,
@@ -44,13 +44,10 @@ def reproduce(
 
     A measured cell is a line of the results and is not measured again, so a killed run is simply started again.
     """
-    from concf.experiments.paper.measured import Measured
+    from concf.experiments.paper.measured import HEADER, Measured, compared, records, text_rows
     from concf.experiments.paper.plan import ALL, cells_of
-    from concf.experiments.paper.table import HEADER, compared, records, text_rows
     from concf.experiments.results_log import ResultsLog
-    from concf.runtime.executors import ENGINES
 
-    choice("engine", engine, ENGINES)
     log = ResultsLog(results, option="--results")
     if show:
         _list(log, as_json=as_json)

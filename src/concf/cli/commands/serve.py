@@ -13,6 +13,7 @@ from concf.errors import ConfigError, MissingExtraError
 
 CATALOGUE, LIMITS, CONNECTIONS = "Titles of items", "Limits of a request", "Connections"
 TOKEN = "CONCF_TOKEN"
+LIBRARIES = ("fastapi", "uvicorn", "httptools", "prometheus_client")  # of the extra `serve`
 
 
 def serve(
@@ -43,21 +44,22 @@ def serve(
 
     SIGHUP or `POST /reload` loads the run again without losing a request; SIGTERM finishes the requests in progress and ends.
     """
-    for library in ("fastapi", "uvicorn", "httptools", "prometheus_client"):
+    for library in LIBRARIES:
         if find_spec(library) is None:
             raise MissingExtraError(library, "serve", "concf serve")
     from concf.inference.titles import Catalogue
     from concf.service.limits import Limits
     from concf.service.loading import Loader, Service
-    from concf.service.server import Listening
     from concf.service.server import serve as serve_run
 
     if catalogue is None and (catalogue_item or catalogue_title):
         raise ConfigError("--catalogue-item and --catalogue-title name columns of a file; give --catalogue too")
     titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title)
     limits = Limits(max_k, max_users, max_history, max_body, max_requests, body_seconds)
-    listening = Listening(host, port, max_connections, head_seconds, idle_seconds, closing_seconds)
-    serve_run(Service(Loader(data, titles), folder, limits), listening, _token(token_file))
+    serve_run(
+        Service(Loader(data, titles), folder, limits), host, port, token=_token(token_file), connections=max_connections,
+        head_seconds=head_seconds, idle_seconds=idle_seconds, closing_seconds=closing_seconds,
+    )  # fmt: skip
 
 
 def _token(file: Path | None) -> str | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from concf.cli.output import Json, choice, print_table
-from concf.errors import ConfigError
+from concf.cli.output import Engine, Json, check_workers, print_table
 
 if TYPE_CHECKING:
     from concf.experiments.tune import Trial, Tuning
@@ -32,7 +31,7 @@ def tune(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
     seconds: Annotated[float | None, typer.Option(min=1, help="No trial begins after this time.", show_default="no limit", rich_help_panel=RUNNING)] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Trials of a round, which are drawn together from the rounds before.", rich_help_panel=RUNNING)] = 1,
-    engine: Annotated[str | None, typer.Option(help="With --at-once: several workers, by processes or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process", rich_help_panel=RUNNING)] = None,
+    engine: Annotated[Engine | None, typer.Option(help="With --at-once: several workers, by processes or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process", rich_help_panel=RUNNING)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="With --engine: how many.", show_default="one for each core", rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
@@ -49,13 +48,9 @@ def tune(
     """
     from concf.data.split import Split
     from concf.experiments.tune import tune as search
-    from concf.runtime.executors import ENGINES
     from concf.training.run import n_validated
 
-    if engine is not None:
-        choice("engine", engine, ENGINES)
-    elif workers is not None:
-        raise ConfigError("--workers needs an --engine: processes or ray")
+    check_workers(engine, workers)
     try:
         data = Split.load(folder)
         result = search(
@@ -107,9 +102,6 @@ def _counts(result: Tuning) -> str:
 
 
 def _words(trial: Trial, names: dict[str, str]) -> str:
-    drawn = ", ".join(f"{names[name]} {_figure(value)}" for name, value in trial.changes.items())
+    values = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in trial.changes.items()}
+    drawn = ", ".join(f"{names[name]} {value}" for name, value in values.items())
     return drawn if trial.number else f"the preset: {drawn}"
-
-
-def _figure(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,13 +1,18 @@
-"""Measured lines: the values of a row by split, and their mean and standard deviation."""
+"""Measured lines: the values of a row by split, their mean and standard deviation, and these beside the paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from concf.experiments.paper.published import BEST, HEADS
+from concf.experiments.paper.plan import Cell
+from concf.experiments.paper.published import BEST, CHR, CHR_ROWS, CONSENSUS, HEADS, STATISTICS, printed
+
+NOT_MEASURED, NOTHING = "not measured", "–"
+NAMES = ("data", "protocol", "preset", "variant", "row", "figure")
+HEADER = [*NAMES, "paper", "ours", "difference", "splits"]
 
 Line = Mapping[str, Any]
 Dataset = tuple[str, str]  # data set, protocol
@@ -87,3 +92,67 @@ def estimate(series: Series) -> Estimate | None:
     """None if there are no values."""
     values = list(series.values())
     return Estimate(mean(values), stdev(values) if len(values) > 1 else None, len(values)) if values else None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The paper's value beside ours. same: whether both are of the same data; of Foursquare there is only a subset."""
+
+    paper: float | None
+    ours: Estimate | None
+    write: Write = figure
+    same: bool = True
+
+    def cells(self) -> list[str]:
+        """The paper's value, ours, the difference."""
+        paper = "not given" if self.paper is None else self.write(self.paper)
+        ours = self.ours.text(self.write) if self.ours else NOT_MEASURED
+        if self.paper is None or self.ours is None:
+            return [paper, ours, NOTHING]
+        difference = self.ours.mean - self.paper
+        size = self.write(abs(difference))
+        signed = size if size == self.write(0.0) else ("+" if difference > 0 else "-") + size
+        return [paper, ours, signed if self.same else "other data"]
+
+
+Row = tuple[tuple[str, ...], Pair]  # NAMES, the values
+
+
+def compared(measured: Measured, cells: Iterable[Cell]) -> list[Row]:
+    """R@50 of each row of the measured lines, CHR of CF-A and the statistics of the data, each beside the paper's."""
+    runs = dict.fromkeys((cell.variant, (cell.data, cell.protocol), cell.preset) for cell in cells)
+    return [
+        ((*dataset, preset, variant, row, name), Pair(paper, ours, write, same=dataset[0] != "foursquare"))
+        for variant, dataset, preset in runs
+        for row, name, paper, ours, write in _figures(measured, variant, dataset, preset)
+        if ours is not None
+    ]
+
+
+def _figures(
+    measured: Measured, variant: str, dataset: Dataset, preset: str
+) -> Iterator[tuple[str, str, float | None, Estimate | None, Write]]:
+    data = dataset[0]
+    for name in ("users", "items", "events"):
+        count = measured.field(variant, dataset, "statistics", name, preset=preset)
+        yield "", name, STATISTICS.get(data, {}).get(name), estimate(count), whole
+    rows = dict.fromkeys(
+        row for line in measured.runs(variant, dataset, preset).values() for row in line.get("rows", {})
+    )
+    for row in (*rows, BEST) if CONSENSUS in rows else rows:
+        recall = measured.test(variant, dataset, row, preset=preset)
+        yield row, "R@50", printed(data, variant, row), estimate(recall), figure
+    if variant in CHR:
+        row = CHR_ROWS.get(variant, "bpr")
+        ratio = measured.field(variant, dataset, "chr", row, preset=preset)
+        yield row, "CHR", CHR[variant].get(data), estimate(ratio), hundredths
+
+
+def text_rows(rows: Iterable[Row]) -> list[list[str]]:
+    """The cells of a table under HEADER."""
+    return [[*names, *pair.cells(), str(pair.ours.splits if pair.ours else 0)] for names, pair in rows]
+
+
+def records(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    """The rows as JSON objects: NAMES, `paper`, and `mean`, `std`, `splits` of ours."""
+    return [dict(zip(NAMES, names, strict=True)) | {"paper": pair.paper} | vars(pair.ours) for names, pair in rows]

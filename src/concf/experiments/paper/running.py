@@ -18,11 +18,9 @@ from concf.experiments.paper.cells import measure
 from concf.experiments.paper.plan import Cell
 from concf.experiments.paper.variants import VARIANTS
 from concf.experiments.results_log import ResultsLog
-from concf.runtime.executors import RAY, Done, execute, one_after_the_other
+from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.training.config.presets import choose_settings
-
-A_GPU = 6  # cells that share a GPU well
 
 
 def run_cells(
@@ -79,9 +77,10 @@ def _measured(
     """Each cell when it is done: in this process if one is enough, else in workers."""
     work = partial(_measure, data, changes)
     if engine == RAY:  # it chooses the machine and the GPU
-        return execute(work, [(cell, device) for cell in cells], engine, workers, 0.0 if device == "cpu" else 1 / A_GPU)
+        gpus = 0.0 if device == "cpu" else 1 / RUNS_PER_GPU
+        return execute(work, [(cell, device) for cell in cells], engine, workers, gpus)
     devices = _devices(device)
-    workers = min(workers or (A_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(cells), 1))
+    workers = min(workers or (RUNS_PER_GPU * len(devices) if devices[0] != "cpu" else 1), max(len(cells), 1))
     if workers == 1:
         return one_after_the_other(work, [(cell, devices[0]) for cell in cells])
     return execute(work, list(zip(cells, cycle(devices), strict=False)), engine, workers)

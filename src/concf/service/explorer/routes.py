@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from concf.service.answers import KnownItems, joined
-from concf.service.explorer.schemas import Facts, Found, HistoryView, View
+from concf.service.explorer.schemas import Facts, HistoryView, SearchResult, View
 from concf.service.explorer.view import Explorer
 from concf.service.loading import Service
 from concf.service.problems import Problem
@@ -46,14 +46,14 @@ def data(service: Service) -> APIRouter:
         q: SearchText = "",
         limit: ResultCount = RESULTS,
         random: Annotated[bool, Query(description="random users instead")] = False,
-    ) -> list[Found]:
-        explorer = Explorer.of(service.model)
-        return explorer.found_users(explorer.users.draw(limit) if random else explorer.users.find(q, limit))
+    ) -> list[SearchResult]:
+        search = Explorer.of(service.model).users
+        return search.results(search.draw(limit) if random else search.find(q, limit))
 
     @routes.get("/items", summary="Search for items by id and title")
-    def items(q: SearchText = "", limit: ResultCount = RESULTS) -> list[Found]:
-        explorer = Explorer.of(service.model)
-        return explorer.found_items(explorer.items.find(q, limit))
+    def items(q: SearchText = "", limit: ResultCount = RESULTS) -> list[SearchResult]:
+        search = Explorer.of(service.model).items
+        return search.results(search.find(q, limit))
 
     @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every head")
     def explore(

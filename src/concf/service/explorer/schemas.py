@@ -11,7 +11,7 @@ from concf.inference.votes import Vote
 from concf.service.schemas import Id, K, Request, UnknownIds, UnknownItems, Whole
 
 
-class Found(TypedDict):
+class SearchResult(TypedDict):
     """A result of a search. uses: how many items the user has used, or how many users have used the item"""
 
     id: Id

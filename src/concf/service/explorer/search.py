@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from concf.data.ids import Ids
+from concf.service.explorer.schemas import SearchResult
 
 WORD = r"[^\W_]+"
 LONGEST = 200  # characters of a search
@@ -24,8 +25,9 @@ class Search:
     """
 
     def __init__(self, ids: Ids, popularity: NDArray[np.int64], titles: Sequence[str | None] | None = None) -> None:
+        self.ids, self.popularity, self.titles = ids.values, popularity, titles or [None] * len(ids)
         names = pl.Series("id", [str(name) for name in ids.values.tolist()], dtype=pl.String)
-        texts = pl.Series("words", titles or [None] * len(names), dtype=pl.String)
+        texts = pl.Series("words", self.titles, dtype=pl.String)
         words = _simple(texts).str.extract_all(WORD).list.join(" ")
         self.table = pl.DataFrame(
             {"index": np.arange(len(names)), "id": _simple(names), "words": " " + words, "popularity": popularity}
@@ -47,6 +49,11 @@ class Search:
     def draw(self, limit: int) -> NDArray[np.int64]:
         """[<= limit] random indices."""
         return np.random.default_rng().choice(len(self.table), min(limit, len(self.table)), replace=False)
+
+    def results(self, indices: NDArray[np.int64]) -> list[SearchResult]:
+        """Those at the indices, with their titles and popularity."""
+        columns = (self.ids[indices].tolist(), map(self.titles.__getitem__, indices), self.popularity[indices].tolist())
+        return [{"id": name, "title": title, "uses": uses} for name, title, uses in zip(*columns, strict=True)]
 
 
 def _simple(texts: pl.Series) -> pl.Series:

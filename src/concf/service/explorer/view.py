@@ -14,12 +14,13 @@ from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.inference.lookup import kind_in_words
 from concf.inference.ranker import Short
 from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER
-from concf.service.explorer.schemas import Facts, Found, ItemList, ListedItem, UsedItem, View
+from concf.service.explorer.schemas import Facts, ItemList, ListedItem, UsedItem, View
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served
@@ -46,35 +47,15 @@ class Explorer:
 
     @cached_property
     def users(self) -> Search:
-        """Users by id."""
-        return Search(self.recommender.user_ids, self.items_used)
+        """Users by id, with how many items each has used."""
+        return Search(self.recommender.user_ids, np.diff(self.recommender.viewed.indptr))
 
     @cached_property
     def items(self) -> Search:
-        """Items by id and title."""
+        """Items by id and title, with how many users each has."""
         titles = [self.served.titles.get(item) for item in self.recommender.item_ids.values.tolist()]
-        return Search(self.recommender.item_ids, self.popularity, titles)
-
-    @cached_property
-    def items_used(self) -> NDArray[np.int64]:
-        """[users] how many items each has used."""
-        return np.asarray(np.diff(self.recommender.viewed.indptr), np.int64)
-
-    @cached_property
-    def popularity(self) -> NDArray[np.int64]:
-        """[items] how many users each has."""
-        return np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items).astype(np.int64)
-
-    def found_users(self, indices: Indices) -> list[Found]:
-        """The users at some indices, as results of a search."""
-        ids, counts = self.recommender.user_ids.values[indices].tolist(), self.items_used[indices].tolist()
-        return [{"id": user, "title": None, "uses": count} for user, count in zip(ids, counts, strict=True)]
-
-    def found_items(self, indices: Indices) -> list[Found]:
-        """The items at some indices, as results of a search."""
-        ids, counts = self.recommender.item_ids.values[indices].tolist(), self.popularity[indices].tolist()
-        titles = map(self.served.titles.get, ids)
-        return [{"id": i, "title": title, "uses": n} for i, title, n in zip(ids, titles, counts, strict=True)]
+        uses = np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items)
+        return Search(self.recommender.item_ids, uses, titles)
 
     def facts(self, limits: Limits) -> Facts:
         """The run in a few figures."""
@@ -85,8 +66,8 @@ class Explorer:
             "users": log.n_users,
             "items": log.n_items,
             "interactions": len(log),
-            "user_ids": "integers" if log.user_ids.are_integers else "text",
-            "item_ids": "integers" if log.item_ids.are_integers else "text",
+            "user_ids": kind_in_words(log.user_ids),
+            "item_ids": kind_in_words(log.item_ids),
             "titles": bool(self.served.titles),
             "heads": heads,
             "objectives": {name: run.objective(name) or name for name in heads},
@@ -129,18 +110,13 @@ class Explorer:
 
     def of_history(self, history: NDArray[np.int64], k: int) -> View:
         """The view of someone who has used the items at these indices; the consensus is by rank alone."""
-        lists = {name: self._fold_in(name, history, k) for name in self.ranker.heads}
+        used = np.unique(history)
+        lists = {name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads}
         agreed, votes, note = None, {}, None
         if self.has_consensus:
-            agreed, note = self._fold_in(CONSENSUS, history, k), NEW_USER
-            votes = self._folded_votes(history, _all_items(*lists.values(), agreed), k)
+            agreed, note = self.ranker.of_histories([used], k, CONSENSUS, [used])[0], NEW_USER
+            votes = self._folded_votes(used, _all_items(*lists.values(), agreed), k)
         return self._view(None, note, list(dict.fromkeys(history.tolist())), lists, R_CONSENSUS, agreed, votes)
-
-    def _fold_in(self, by: str, history: NDArray[np.int64], k: int) -> Short:
-        item_ids = self.recommender.item_ids.values
-        ids, scores = self.recommender.recommend(history=item_ids[history].tolist(), k=k, by=by, frame="arrays")
-        there = scores > -np.inf
-        return np.searchsorted(item_ids, ids[there]), scores[there]
 
     def _view(
         self, user: Id | None, note: str | None, history: list[int], lists: dict[str, Short], by: str,
@@ -202,9 +178,8 @@ class Explorer:
                     vote["rank"] = int(ranks[vote["head"]][item]) + 1
         return votes
 
-    def _folded_votes(self, history: NDArray[np.int64], items: list[int], k: int) -> dict[int, list[Vote]]:
+    def _folded_votes(self, used: Indices, items: list[int], k: int) -> dict[int, list[Vote]]:
         """The votes by R alone, of each voter for its first K, or k if that is more (see `Ranker.of_histories`)."""
-        used = np.unique(history)
         row = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), (1, self.ranker.n_items))
         voting, votes = max(self.settings.top_k or self.ranker.n_items, k), {item: list[Vote]() for item in items}
         for weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):

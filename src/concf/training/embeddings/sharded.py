@@ -17,7 +17,7 @@ from torch import Tensor
 from concf.consensus.ranking_consensus import not_finite
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.evaluation.ranking_blocks import Block, rank_blocks
+from concf.evaluation.ranking import Block, rank_blocks
 from concf.model.model import Model
 from concf.runtime.process_group import ProcessGroup
 from concf.training.batches import Batch

@@ -1,0 +1,146 @@
+"""PCL: peers that learn from the mean of all heads' logits."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import exp, log
+from typing import Any
+
+import literal_branch
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from small_ablations import PEERS, SEED, generator, small, tiny
+from torch import Tensor
+
+from concf.experiments.paper.ablations import ABLATIONS, ensemble_divergence
+from concf.model.model import Model
+from concf.training.batches import Sampler
+from concf.training.train import train as train_anywhere
+from concf.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+train = partial(train_anywhere, device="cpu")
+PCL = ABLATIONS["PCL"]
+double = torch.float64
+
+
+def written_out(logits: Tensor, weight: Tensor) -> Tensor:
+    """[heads] the sum over users of KL(ensemble || head), one head, user and item at a time; plain for autograd."""
+    heads, users, items = logits.shape
+    costs = []
+    for x in range(heads):
+        cost = torch.zeros((), dtype=double)
+        for u in range(users):
+            mean = [sum(logits[y, u, i].item() for y in range(heads)) / heads for i in range(items)]
+            teacher = [exp(each) / sum(map(exp, mean)) for each in mean]
+            for i in range(items):
+                mine = torch.exp(logits[x, u, i]) / sum(torch.exp(logits[x, u, j]) for j in range(items))
+                cost = cost + weight[u] * teacher[i] * (log(teacher[i]) - torch.log(mine))
+        costs.append(cost)
+    return torch.stack(costs)
+
+
+def test_the_divergence_of_peers_and_its_gradient_are_those_of_the_formula() -> None:
+    logits = 2 * torch.randn(3, 4, 5, generator=generator(0), dtype=double)
+    weight = torch.tensor([1.0, 0.5, 2.0, 0.0], dtype=double)
+    leaves = [logits.clone().requires_grad_() for _ in range(2)]
+    cost, expected = ensemble_divergence(leaves[0], weight), written_out(leaves[1], weight)
+    assert cost.tolist() == pytest.approx(expected.tolist(), rel=1e-12)
+    mix = torch.tensor([1.0, -0.3, 2.0], dtype=double)
+    gradients = [
+        torch.autograd.grad(value @ mix, leaf)[0] for value, leaf in zip((cost, expected), leaves, strict=True)
+    ]
+    assert torch.allclose(*gradients, rtol=0, atol=1e-12)
+    assert gradients[0].abs().max() > 0.1
+
+
+@given(st.integers(0, 10**6), st.floats(0, 30))
+def test_no_head_is_nearer_to_the_ensemble_than_the_ensemble(seed: int, spread: float) -> None:
+    logits = spread * torch.randn(4, 3, 7, generator=generator(seed), dtype=double)
+    assert (ensemble_divergence(logits, torch.ones(3, dtype=double)) >= -1e-12).all()
+
+
+def test_heads_that_agree_have_nothing_to_learn_whatever_their_offset() -> None:
+    same = torch.randn(1, 3, 6, generator=generator(1), dtype=double).expand(4, -1, -1)
+    logits = (same + torch.arange(4.0)[:, None, None]).requires_grad_()  # a constant is no opinion
+    cost = ensemble_divergence(logits, torch.ones(3, dtype=double))
+    assert cost.abs().max() < 1e-12
+    assert torch.autograd.grad(cost.sum(), logits)[0].abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("kind", [torch.float32, double])
+def test_the_divergence_is_finite_at_extremes(kind: torch.dtype) -> None:
+    logits = torch.tensor([[[1e4, -1e4, 0.0]], [[-1e4, 1e4, 0.0]], [[1e4, 1e4, -1e4]]], dtype=kind, requires_grad=True)
+    cost = ensemble_divergence(logits, torch.ones(1, dtype=kind))
+    assert cost.isfinite().all()
+    assert torch.autograd.grad(cost.sum(), logits)[0].isfinite().all()
+    # the mean logits are 1e4 / 3 twice and -1e4 / 3: the ensemble is (1/2, 1/2, 0)
+    assert cost.tolist() == pytest.approx([0.5 * 2e4 + log(0.5), 0.5 * 2e4 + log(0.5), 0.0], rel=1e-6, abs=1e-6)
+
+
+def logits_of(model: Model, train: Any, layers: int = 2) -> list[Tensor]:
+    """[users, items] of each multinomial head, from the parameters."""
+    tables = []
+    for place, name in enumerate(model.names):
+        user, _ = literal_branch.tables(model, place, train, layers)
+        tables.append(model.head(name).table(literal_branch.encoding(model, place, user)))
+    return tables
+
+
+@pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
+def test_a_consensus_loss_of_peers_is_their_distance_from_the_mean_of_all_logits(in_double: None, encoder: str) -> None:
+    data = tiny()
+    chosen = small(objectives=PEERS, model={"encoder": encoder}, consensus={"weight": 0.4})
+    trainer, twin = (Trainer(data, chosen, SEED, parts=PCL) for _ in range(2))
+    twin = twin.model
+    trainer.consensus.update()
+    record = trainer.epoch(2)
+    users = sorted(set(Sampler(data.train).epoch(SEED, 2).user.tolist()))
+    logits = torch.stack(logits_of(twin, data.train))[:, users]
+    consensus_target, dense = (
+        written_out(logits, torch.ones(len(users))),
+        torch.from_numpy(data.train.toarray() > 0)[users],
+    )
+    assert list(record["consensus_loss"].values()) == pytest.approx(consensus_target.tolist(), rel=1e-9)
+    assert min(record["consensus_loss"].values()) > 1e-3
+    own = -(logits.log_softmax(2) * dense).sum((1, 2))
+    assert list(record["loss"].values()) == pytest.approx(own.tolist(), rel=1e-9)
+    names, parameters = zip(*twin.named_parameters(), strict=True)
+    gradients = torch.autograd.grad((own + 0.4 * consensus_target).sum(), parameters, materialize_grads=True)
+    for name, gradient in zip(names, gradients, strict=True):
+        assert torch.allclose(trainer.model.get_parameter(name).grad, gradient, rtol=0, atol=1e-9), name
+
+
+def ranked_by(scores: Tensor, train: Any) -> list[list[int]]:
+    dense = train.toarray()
+    unseen = [[i for i in range(dense.shape[1]) if not dense[u, i]] for u in range(len(dense))]
+    return [sorted(items, key=lambda i, u=u: (-scores[u, i].item(), i)) for u, items in enumerate(unseen)]
+
+
+@pytest.mark.parametrize("non_voting", [(), PEERS[1:3]])
+def test_the_consensus_of_peers_ranks_by_the_mean_of_the_voters_logits(
+    in_double: None, non_voting: tuple[str, ...]
+) -> None:
+    data = tiny()
+    trainer = Trainer(data, small(objectives=PEERS, consensus={"non_voting": non_voting}), SEED, parts=PCL)
+    lists = trainer.consensus.update()
+    assert list(lists) == [*PEERS, "consensus"]
+    voting = [
+        each for name, each in zip(PEERS, logits_of(trainer.model, data.train), strict=True) if name not in non_voting
+    ]
+    expected = ranked_by(sum(voting) / len(voting), data.train)
+    assert [[item for item in row if item >= 0] for row in lists["consensus"].tolist()] == expected
+
+
+def test_peers_come_nearer_to_each_other_and_there_is_no_r_consensus() -> None:
+    last = {}
+    for weight in (1e-6, 50.0):
+        chosen = small(objectives=PEERS, consensus={"weight": weight}, training={"epochs": 12})
+        run = train(tiny(), chosen, parts=PCL)
+        assert run.rows() == [*PEERS, "consensus"]
+        assert [any(record["consensus_loss"].values()) for record in run.history] == [False, False, *[True] * 10]
+        last[weight] = sum(run.history[-1]["consensus_loss"].values())
+    assert last[50.0] < 0.5 * last[1e-6]
