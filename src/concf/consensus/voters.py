@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 
-import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank, top_k
 from concf.model.scorers import Factors, Scorer
 
@@ -53,9 +53,8 @@ def by_scores(name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int
         total += block.sum(0)
         square += block.square().sum(0)
         used = train[mine.cpu().numpy()]
-        row = torch.from_numpy(np.repeat(np.arange(len(mine)), np.diff(used.indptr))).to(device)
-        item = torch.from_numpy(used.indices.astype(np.int64)).to(device)
-        cells = row * n_items + item
+        cells = torch.from_numpy(flat_cells(used)).to(device)
+        item = cells % n_items
         own.index_add_(0, item, block.view(-1)[cells].double())
         count += torch.bincount(item, minlength=n_items)
         block.view(-1).index_fill_(0, cells, -torch.inf)

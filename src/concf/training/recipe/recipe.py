@@ -59,8 +59,8 @@ class Plan(NamedTuple):
 
 PLANS = {
     "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
-    "default": Plan(4, (3, 3), (4, 2), (3, 3)),
-    "thorough": Plan(8, (6, 4), (12, 6), (4, 6)),
+    "default": Plan(3, (3, 3), (6, 2), (2, 3)),
+    "thorough": Plan(6, (6, 4), (12, 6), (4, 6)),
 }
 
 
@@ -132,11 +132,10 @@ class Recipe:
         train, few = self.data.train, self.searched
         small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
         points = search.search_als(small, train, few, small.start(self._seed(0)), (3, 4), self.plan.rounds)
-        self._cache["place"] = points[0].place
         self.chosen["als"] = _als_settings(points[0])
-        walked = search.search_walks(train, few, self.device, self.plan.rounds)
-        for name, point in zip(self.settings.fixed_voters, walked, strict=False):
-            self.chosen[name] = {"alpha": search.ALPHA[point.place[0]], "beta": search.BETA[point.place[1]]}
+        walked = search.search_walks(train, few, self.device)
+        for name, (_, alpha, beta) in zip(self.settings.fixed_voters, walked, strict=False):
+            self.chosen[name] = {"alpha": alpha, "beta": beta}
         return {"chosen": dict(self.chosen), "tried": len(points) + len(walked)}
 
     def _als(self) -> dict[str, Any]:
@@ -147,7 +146,9 @@ class Recipe:
             for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
         )
         start = als.start(self._seed(1))
-        points = search.search_als(als, self.data.train, self.searched, start, (place[0], place[1]), 1)
+        points = search.search_als(
+            als, self.data.train, self.searched, start, (place[0], place[1]), self.plan.rounds // 2
+        )
         for name, point in zip(("als-a", "als-b"), points, strict=False):
             self.chosen[name] = _als_settings(point)
             assert point.state is not None
@@ -158,7 +159,7 @@ class Recipe:
         """From the vectors of the better ALS; a second one has the next best temperature."""
         train, start = self.data.train, self.vectors["als-a"]
         if head == self.softmaxes[0]:
-            points = search.search_temperature(train, self.searched, *start, 2, self._seed(2))
+            points = search.search_temperature(train, self.validation, *start, self._seed(2))
             for name, point in zip(self.softmaxes, points, strict=False):
                 self.chosen[name] = {"temperature": search.TEMPERATURE[point.place[0]]}
         epochs, temperature = self.plan.softmax[0], self.chosen[head]["temperature"]

@@ -13,7 +13,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.voters import by_factors, by_scores
+from concf.consensus.voters import by_factors
+from concf.evaluation.metrics import flat_cells
 from concf.evaluation.validation import Validation
 from concf.model.als import ALS
 from concf.model.scorers import Factors
@@ -23,12 +24,14 @@ from concf.training.recipe.softmax import fit_softmax
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 ALPHA, BETA = (0.4, 0.5, 0.6, 0.7, 0.8), (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-TEMPERATURE = (0.04, 0.055, 0.075, 0.1, 0.14, 0.19, 0.26)
-FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS before its settings are compared, and of each point
+TEMPERATURE = (0.03, 0.04, 0.055, 0.075, 0.1, 0.14, 0.19, 0.26, 0.36)
+EPOCHS = 2  # of the softmax at each temperature
+WALKERS = 256  # users who walk together
+FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
 
 
 class Point(NamedTuple):
-    """A point of a grid that was measured. state: what its neighbours may begin from."""
+    """A point of a grid that was measured. state: what a fit may go on from."""
 
     place: tuple[int, ...]
     value: float
@@ -36,27 +39,26 @@ class Point(NamedTuple):
 
 
 def climb(
-    sizes: tuple[int, ...],
-    start: tuple[int, ...],
-    measure: Callable[[tuple[int, ...], Point | None], Point],
-    rounds: int,
+    sizes: tuple[int, ...], start: tuple[int, ...], measure: Callable[[tuple[int, ...]], Point], rounds: int
 ) -> list[Point]:
     """All points that were measured, the best first. sizes: of the grid.
 
-    At most so many rounds; each measures the neighbours of the best along every axis.
+    At most so many rounds; each measures the neighbours of the best along every axis, and with two axes those where one
+    goes up and the other down: what two settings hold back together, either may.
     """
-    best = measure(start, None)
+    steps = [
+        tuple(sign * (axis == here) for here in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
+    ]
+    if len(sizes) == 2:
+        steps += [(-1, 1), (1, -1)]
+    best = measure(start)
     seen = {start: best}
     for _ in range(rounds):
-        beside = [
-            tuple(at + step * (axis == here) for here, at in enumerate(best.place))
-            for axis in range(len(sizes))
-            for step in (-1, 1)
-        ]
+        beside = [tuple(at + step for at, step in zip(best.place, each, strict=True)) for each in steps]
         inside = [place for place in beside if all(0 <= at < size for at, size in zip(place, sizes, strict=True))]
         for place in inside:
             if place not in seen:
-                seen[place] = measure(place, best)
+                seen[place] = measure(place)
         new = max(seen.values(), key=lambda point: point.value)
         if new.place == best.place:
             break
@@ -67,41 +69,55 @@ def climb(
 def search_als(
     als: ALS, train: csr_array, validation: Validation, start: Tensor, place: tuple[int, int], rounds: int
 ) -> list[Point]:
-    """Unobserved weight and penalty by the validation of what ALS comes to; a point begins from its neighbour's items.
+    """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
 
-    start: [items, d] the items of the first point; state of a point: its items
+    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
     """
+    _, shared = als.fit(start, UNOBSERVED[place[0]], PENALTY[place[1]], FIRST_SWEEPS)
 
-    def measure(place: tuple[int, ...], beside: Point | None) -> Point:
-        begin, sweeps = (start, FIRST_SWEEPS) if beside is None else (beside.state, MORE_SWEEPS)
-        assert begin is not None
-        user, item = als.fit(begin, UNOBSERVED[place[0]], PENALTY[place[1]], sweeps)
+    def measure(place: tuple[int, ...]) -> Point:
+        user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
         voter = by_factors("als", Factors(user, item), train, validation.users, validation.depth)
         return Point(place, validation.of_its_users(voter.lists), item)
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds)
 
 
-def search_walks(train: csr_array, validation: Validation, device: torch.device, rounds: int) -> list[Point]:
-    """Alpha and beta of RP3beta."""
-    walks: dict[int, Walks] = {}
+def search_walks(train: csr_array, validation: Validation, device: torch.device) -> list[tuple[float, float, float]]:
+    """(validation, alpha, beta) of RP3beta, the best first; every beta is tried on the same walks."""
+    tried: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
 
-    def measure(place: tuple[int, ...], beside: Point | None) -> Point:  # noqa: ARG001
-        walk = walks.setdefault(place[0], Walks(train, ALPHA[place[0]], device))
-        voter = by_scores("rp3beta", walk.scorer(BETA[place[1]]), train, validation.users, validation.depth)
-        return Point(place, validation.of_its_users(voter.lists))
+    def measure(place: tuple[int, ...]) -> Point:
+        walks = Walks(train, ALPHA[place[0]], device)
+        figures = [
+            (validation.of_its_users(lists), ALPHA[place[0]], beta)
+            for beta, lists in _walked_lists(walks, train, validation).items()
+        ]
+        tried[place] = figures
+        return Point(place, max(figures)[0])
 
-    return climb((len(ALPHA), len(BETA)), (2, 4), measure, rounds)
+    climb((len(ALPHA),), (len(ALPHA) // 2,), measure, len(ALPHA))
+    return sorted((each for figures in tried.values() for each in figures), key=lambda each: -each[0])
 
 
-def search_temperature(
-    train: csr_array, validation: Validation, user: Tensor, item: Tensor, epochs: int, seed: int
-) -> list[Point]:
-    """The temperature of the softmax, learned by few users in few epochs."""
+def _walked_lists(walks: Walks, train: csr_array, validation: Validation) -> dict[float, Tensor]:
+    """beta -> [validated, depth] the best items that each has not used."""
+    found: dict[float, list[Tensor]] = {beta: [] for beta in BETA}
+    for mine in torch.split(validation.users, WALKERS):
+        scores = walks(mine)
+        used = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(scores.device)
+        scores.view(-1).index_fill_(0, used, 0.0)
+        for beta, lists in found.items():
+            lists.append((scores * walks.per_item**-beta).topk(validation.depth).indices)
+    return {beta: torch.cat(lists) for beta, lists in found.items()}
 
-    def measure(place: tuple[int, ...], beside: Point | None) -> Point:  # noqa: ARG001
-        vectors = fit_softmax(train, user, item, TEMPERATURE[place[0]], epochs, seed, validation.users)
+
+def search_temperature(train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int) -> list[Point]:
+    """The temperature of the softmax, by few epochs of the validated users alone."""
+
+    def measure(place: tuple[int, ...]) -> Point:
+        vectors = fit_softmax(train, user, item, TEMPERATURE[place[0]], EPOCHS, seed, validation.users)
         voter = by_factors("softmax", Factors(*vectors), train, validation.users, validation.depth)
         return Point(place, validation.of_its_users(voter.lists))
 
-    return climb((len(TEMPERATURE),), (3,), measure, len(TEMPERATURE))
+    return climb((len(TEMPERATURE),), (len(TEMPERATURE) // 2,), measure, len(TEMPERATURE))
