@@ -76,15 +76,18 @@ def title_of(run: Run) -> str:
 
 def print_heads(report: dict[str, Any], title: str, figures: Sequence[str] = ()) -> None:
     """A row for each head and consensus of `Run.summary`: its means of the figures, validation, epoch and objective."""
-    from concf.runtime.text_tables import short
+    from concf.runtime.text_tables import settings_line, short
 
     rows = report["recommenders"]
     named = any(each["objective"] not in (None, each["name"]) for each in rows)
+    epochs = any(each["epoch"] is not None for each in rows)
+    chosen = any(each["chosen"] for each in rows)
     print_table(
-        ["", *map(short, figures), f"validation {short(report['metric'])}", "epoch", *["objective"] * named, ""],
+        ["", *map(short, figures), f"validation {short(report['metric'])}", *["epoch"] * epochs, *["objective"] * named, *["chosen"] * chosen, ""],
         [
             [each["name"], *(f"{each['means'][figure]:.4f}" for figure in figures), f"{each['validation']:.4f}",
-             str(each["epoch"]), *[each["objective"] or ""] * named,
+             *[str(each["epoch"])] * epochs, *[each["objective"] or ""] * named,
+             *[settings_line(each["chosen"])] * chosen,
              "best head" if each["name"] == report["best_head"] else ""]
             for each in rows
         ],

@@ -33,7 +33,7 @@ from concf.training.run import Run
 from concf.training.train import train
 
 FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
-METRIC = "recall@50"  # on validation: chooses the settings of the baselines and the epochs of ConCF
+METRIC = "recall@50"  # on validation: chooses the settings of the baselines and of ConCF's voters
 AT = (20, 50)
 SMALL_GRIDS = {
     "popularity": Candidate(Popularity),
@@ -43,11 +43,7 @@ SMALL_GRIDS = {
     "puresvd": Candidate(PureSVD, {"factors": (8, 16, 32, 64)}),
     "ials": Candidate(IALS, {"factors": (64,), "alpha": (2.0, 5.0, 10.0), "regularisation": (15.0, 30.0, 60.0)}),
 }
-CHANGES: dict[str, dict[str, Any]] = {  # for a small log and a short run; chosen on validation
-    "model": {"dimensions": 64},  # 128 validate 1 % higher, and take a quarter longer
-    "consensus": {"every": 6, "warm_up": 2},
-    "training": {"epochs": 24, "learning_rate": 0.01},
-}
+CHANGES: dict[str, dict[str, Any]] = {"model": {"dimensions": 64}}  # for a small log
 EXPLAINED, SIMILAR = 5, 2  # items of the example's list, and most similar used items of each
 
 
@@ -57,15 +53,15 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
     out: a new folder, or that of an earlier demo, which is replaced when the new one is complete
 
     Returns what `demo.json` holds, among it
-    rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings or epoch
+    rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings
     gains:   of the consensus and of the best head, for each metric: the gain over the best baseline
-    curves:  head or consensus -> [epoch, validation] of every ranking
+    stages:  of training: what was chosen, validation figures, seconds
     example: what the consensus recommends to one user, and why
     """
     begin, out = time.monotonic(), Path(out)
     with new_folder(out, marker=FIGURES, overwrite=True) as fresh:
         data = prepare("demo", protocol="random")
-        settings = choose_settings(DEFAULT, CHANGES | {"training": CHANGES["training"] | {"metric": METRIC}})
+        settings = choose_settings(DEFAULT, CHANGES | {"training": {"metric": METRIC}})
         home = RunFolder(fresh / RUN)
         home.keep(data)
         with _one_thread():
@@ -84,7 +80,7 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "best_head": best,
             "rows": [*_rows_of_baselines(baselines), *_rows(learned, ours)],
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
-            "curves": gathered["curves"]["validation"],
+            "stages": gathered["stages"],
             "example": _example(Recommender(learned), gathered["examples"]),
             "without": [name for name in SMALL_GRIDS if name not in models],
             "out": str(out),
@@ -129,7 +125,7 @@ def _rows_of_baselines(baselines: Comparison) -> list[dict[str, Any]]:
 def _rows(learned: Run, ours: dict[str, Evaluation]) -> list[dict[str, Any]]:
     return [
         {"kind": "ConCF", "name": name, "means": ours[name].means(), "validation": learned.best[name].validation,
-         "chosen": {"epoch": learned.best[name].epoch}}
+         "chosen": learned.chosen.get(name, {})}
         for name in learned.rows()
     ]  # fmt: skip
 

@@ -37,6 +37,7 @@ class Changes(TypedDict, total=False):
     consensus: Mapping[str, object]
     balance: Mapping[str, object]
     training: Mapping[str, object]
+    recipe: Mapping[str, object] | None
 
 
 class ConCF(Recommender):
@@ -71,6 +72,7 @@ class ConCF(Recommender):
         data: Log | Split,
         *,
         out: str | Path | None = None,
+        final: bool = False,
         verbose: bool = False,
         watch: Callable[[dict[str, Any]], None] | None = None,
         **options: Unpack[LogOptions],
@@ -83,6 +85,7 @@ class ConCF(Recommender):
         tenth for testing, and at least one item of everyone with three or more. An option that is None has the default
         of `concf train`. A prepared folder and a `Split` are split already and take no options.
 
+        final:   refit on everything, the test part too: for production; the model then has no test figures
         out:     a folder for history and checkpoints during training, and for the model
         verbose: print a line to standard error for every ranking, where there is no progress bar (as on a terminal)
         watch:   called with the record of every epoch: its number, losses, seconds, and validation figures if any
@@ -105,13 +108,14 @@ class ConCF(Recommender):
         at_least: `random`: items that are held out of every user who has enough, in each part (1)
         last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
         """
+        settings = choose_settings(self.settings, {"recipe": {"refit": "everything"}}) if final else self.settings
         split = split_of(data, self.seed, **options)
         split.note_if_few()
         if out is not None:
             home = RunFolder(out)
             home.refuse_occupied()
             home.keep(split)
-        run = train(split, self.settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch)
+        run = train(split, settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch)
         Recommender.__init__(self, run, library_of(data))
         return self
 

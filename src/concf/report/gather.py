@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from concf.consensus.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
@@ -11,12 +11,14 @@ from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation
 from concf.report.examples import Evaluations, examples_of
 from concf.runtime.settings import flat
+from concf.runtime.text_tables import settings_line
 from concf.training.config.presets import PRESETS
 from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
 
 AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
+PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 FIGURES = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
 
@@ -30,7 +32,10 @@ def gather(
     description: the content of `run.json`; examples: the number of users; titles: item id -> title
     """
     has_test = len(run.data.evaluated) > 0
-    parts = {on: run.evaluate(on=on, at=AT, metrics=METRICS) if has_test else {} for on in ("test", "valid")}
+    parts: dict[str, Evaluations] = {"test": {}, "valid": {}}
+    for on in PARTS:
+        if has_test and on not in run.learned:
+            parts[on] = run.evaluate(on=on, at=AT, metrics=METRICS)
     return {
         "run": _about(run, description, name),
         "data": _data(run.data),
@@ -38,8 +43,12 @@ def gather(
         "provenance": dict(description.get("provenance", {})),
         "figures": list(FIGURES),
         "drawn": [f"{metric}@{AT[-1]}" for metric in METRICS],
-        "recommenders": [each | _figures(each["name"], parts) for each in run.summary()["recommenders"]],
-        "curves": {kind: _curve(run, kind) for kind in CURVES},
+        "recommenders": [
+            each | _figures(each["name"], parts) | {"settings": settings_line(each["chosen"])}
+            for each in run.summary()["recommenders"]
+        ],
+        "curves": {kind: {} if run.settings.recipe else _curve(run, kind) for kind in CURVES},
+        "stages": [_stage(record) for record in run.history if "stage" in record],
         "complementarity": _complementarity(run, parts["test"]),
         "groups": {name: each.by_activity() for name, each in parts["test"].items()},
         "examples": examples_of(run, parts["test"], examples, titles or {}),
@@ -76,7 +85,9 @@ def _settings(chosen: ConCFSettings) -> dict[str, Any]:
     """The nearest preset and the differences from it: a run does not record the name of its preset."""
     mine, *presets = (flat(each.model_dump(mode="json")) for each in (chosen, *PRESETS.values()))
     changes = {
-        name: [{"name": key, "value": mine[key], "preset": theirs[key]} for key in mine if mine[key] != theirs[key]]
+        name: [
+            {"name": key, "value": mine[key], "preset": theirs.get(key)} for key in mine if mine[key] != theirs.get(key)
+        ]
         for name, theirs in zip(PRESETS, presets, strict=True)
     }
     nearest = min(changes, key=lambda name: (len(changes[name]), name != "reference"))
@@ -91,6 +102,13 @@ def _figures(name: str, parts: Mapping[str, Evaluations]) -> dict[str, Any]:
         return {"mean": evaluation.means()[figure], "low": low, "high": high}
 
     return {on: {key: bounds(each[name], key) for key in FIGURES} if each else None for on, each in parts.items()}
+
+
+def _stage(record: Mapping[str, Any]) -> list[str]:
+    """One stage of a recipe, as a row of a table."""
+    chosen = [f"{voter}: {settings_line(each)}" for voter, each in record.get("chosen", {}).items()]
+    figures = [f"{name} {value:.4f}" for name, value in record.get("validation", {}).items()]
+    return [record["stage"], f"{record['seconds']:.1f}", "; ".join(chosen), ", ".join(figures)]
 
 
 def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:
@@ -119,7 +137,14 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
     if not run.finished:
         of = f"{run.epoch} of at most {run.settings.training.epochs} epochs"
         yield f"This run is not finished. The report shows the last checkpoint, after {of}."
-    if not has_test:
+    if "valid" in run.learned:
+        yield (
+            "The recommenders were refitted on the validation part too: validation figures were measured before, on "
+            "those that the settings were chosen by."
+        )
+    if "test" in run.learned:
+        yield "They were refitted on the test part as well: there are no test figures, no hits and no examples."
+    elif not has_test:
         yield "The data set has no test part: there are no test figures, no hits and no examples."
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."

@@ -175,7 +175,7 @@ class Run:
         rows = [
             {
                 "name": name, "objective": self.objective(name), "validation": self.best[name].validation,
-                "epoch": self.best[name].epoch,
+                "epoch": None if self.settings.recipe else self.best[name].epoch, "chosen": self.chosen.get(name, {}),
             }
             for name in self.rows()
         ]  # fmt: skip

@@ -7,7 +7,7 @@ import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -33,6 +33,8 @@ def train(
     log: dict[str, Any],
     folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
     preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
+    budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Of the preset strong: how long it may search and learn.", show_default="default", rich_help_panel=SETTINGS)] = None,
+    final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=SETTINGS)] = False,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=SETTINGS)] = None,
@@ -80,7 +82,9 @@ def train(
 
     def choose(resume: bool) -> ConCFSettings:
         own = home.settings() if resume and preset is None else preset
-        return choose_settings(own, file=config, words=change or [], single=single)
+        words = [f"recipe.budget={budget}"] if budget else []
+        words += ["recipe.refit=everything"] if final else []
+        return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
     scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
     signals = ExitStack()
@@ -124,11 +128,16 @@ def _report(run: Run, out: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(report))
         return
-    print_heads(report, f"{title_of(run)}: {report['epochs']} epochs in {report['seconds']:.0f} s")
+    unit = "epochs" if run.settings.recipe is None else "stages"
+    print_heads(report, f"{title_of(run)}: {report['epochs']} {unit} in {report['seconds']:.0f} s")
     typer.echo(
         f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} are held back to test on."
     )
-    typer.echo(f"Run: {out}. Test it with: concf evaluate {out}")
+    if "valid" in run.learned:
+        on = "everything" if "test" in run.learned else "training and validation part"
+        typer.echo(f"Then refitted on {on}; the figures above were measured before.")
+    tested = "" if "test" in run.learned else f" Test it with: concf evaluate {out}"
+    typer.echo(f"Run: {out}.{tested}")
 
 
 def _data(

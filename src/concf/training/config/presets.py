@@ -104,6 +104,8 @@ def choose_settings(
     if single is not None:
         chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": named(single)[0]}, "recipe": None})
     try:
+        if chosen["recipe"] is not None and chosen["model"]["encoder"] != "mf":
+            raise ConfigError("recipe (--budget, --final): is of the preset strong, and this is another")
         if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
             chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
         return ConCFSettings.model_validate(chosen)
