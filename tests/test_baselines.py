@@ -12,9 +12,10 @@ from scipy.sparse import csr_array
 
 from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
+from concf.model.baselines import neighbours as neighbours_module
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import BPR, IALS, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import BASELINES, candidate
 from concf.model.scorers import as_scorer
@@ -143,6 +144,45 @@ def test_rp3beta_is_the_sum_over_walks_of_three_steps(neighbours, alpha, beta):
         expected[u, i] = sum((1 / per_user[u]) ** alpha * into[i, j] for j in np.flatnonzero(pairs[u]))
     fitted = RP3beta(alpha=alpha, beta=beta, neighbours=neighbours).fit(train)
     np.testing.assert_allclose(all_scores(fitted, 15), expected, atol=1e-5)
+
+
+ITEM_MODELS = [ItemKNN(neighbours=4), ItemKNN(neighbours=50, shrink=0.0), RP3beta(neighbours=5)]
+
+
+@pytest.mark.parametrize("settings", ITEM_MODELS)
+def test_neighbours_do_not_depend_on_blocks_or_threads_to_the_bit(settings, monkeypatch):
+    train = some_matrix(40, 23, seed=11)
+    whole = all_scores(settings.fit(train), 40)
+    monkeypatch.setattr(neighbours_module, "CPU_ROWS", 3)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert np.array_equal(all_scores(settings.fit(train), 40), whole)
+    lists = rank(settings.fit(train), np.arange(40), 9, seen=train)
+    monkeypatch.undo()
+    assert rank(settings.fit(train), np.arange(40), 9, seen=train).tolist() == lists.tolist()
+
+
+@pytest.mark.parametrize("settings", ITEM_MODELS)
+def test_the_route_of_a_gpu_gives_the_same_neighbours_and_scores(settings, monkeypatch):
+    train = some_matrix(30, 17, seed=12)
+    plain = settings.fit(train)
+    monkeypatch.setattr(neighbours_module, "_sparse_keys", neighbours_module._dense_keys)
+    monkeypatch.setattr(Rows, "_turned_by_scipy", Rows._turned_by_a_sort)
+    dense = settings.fit(train)
+    assert dense.into.matrix.toarray().tolist() == plain.into.matrix.toarray().tolist()
+    expected = all_scores(plain, 30)
+    monkeypatch.setattr(neighbours_module, "GPU_CELLS", 20)  # many pieces
+    users, out = torch.tensor([7, 0, 29, 7]), torch.full((4, 17), torch.nan)
+    scores = neighbours_module._product_by_terms(dense.profile, users, dense.into, out)
+    np.testing.assert_allclose(scores.numpy(), expected[users.numpy()], atol=1e-6)
+
+
+def test_a_product_of_sparse_rows_is_the_dense_one_and_is_written_where_it_is_asked_for():
+    left, right = some_matrix(9, 13, seed=13), some_matrix(13, 6, seed=14)
+    out = torch.full((3, 6), torch.nan, dtype=torch.float64)
+    rows = torch.tensor([8, 2, 2])
+    assert neighbours_module.product(Rows.of(left), rows, Rows.of(right), out) is out
+    assert out.tolist() == (left.toarray() @ right.toarray())[rows.numpy()].tolist()
+    assert Rows.of(left).T.matrix.toarray().tolist() == left.toarray().T.tolist()
 
 
 @pytest.mark.parametrize("shape", [(20, 12), (12, 20), (15, 15)])

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from pydantic import Field
 from scipy.sparse import csr_array, csr_matrix
 from scipy.sparse.linalg import svds
@@ -21,7 +22,7 @@ class PureSVD(Settings):
 
     factors: int = Field(64, ge=1)
 
-    def fit(self, train: csr_array, seed: int = 0) -> Factors:
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
         """score(u, i) = <U_u S, V_i>. train: [users, items]."""
         rank = min(self.factors, min(train.shape) - 1)
         start = np.random.default_rng(seed).standard_normal(min(train.shape))
@@ -37,7 +38,7 @@ class IALS(Settings):
     regularisation: float = Field(120.0, ge=0)
     iterations: int = Field(15, ge=1)
 
-    def fit(self, train: csr_array, seed: int = 0) -> Factors:
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
         """Alternate. train: [users, items]."""
         with _implicit() as implicit:
             model = implicit.als.AlternatingLeastSquares(
@@ -56,7 +57,7 @@ class BPR(Settings):
     regularisation: float = Field(0.02, ge=0)
     iterations: int = Field(200, ge=1)
 
-    def fit(self, train: csr_array, seed: int = 0) -> Factors:
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
         """Stochastic gradient descent, on one thread: more would race and give another result each time."""
         with _implicit() as implicit:
             model = implicit.bpr.BayesianPersonalizedRanking(

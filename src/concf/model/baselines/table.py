@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from itertools import product
 from typing import Any, Protocol
 
+import torch
 from scipy.sparse import csr_array
 
 from concf.errors import ConfigError, MissingExtraError
@@ -20,8 +21,11 @@ from concf.model.baselines.popularity import Popularity
 class Baseline(Protocol):
     """Settings that can be fitted: `fit` returns something that `rank` takes."""
 
-    def fit(self, train: csr_array, seed: int = 0) -> Any:
-        """Train on [users, items]; the same data and seed give the same result."""
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Any:
+        """Train on [users, items]; on a CPU the same data and seed give the same result.
+
+        device: where the models that can use a GPU compute, and score; the others ignore it
+        """
 
     def model_dump(self) -> dict[str, Any]:
         """The settings as a dictionary."""
