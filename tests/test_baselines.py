@@ -14,7 +14,7 @@ from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
 from concf.model.baselines import neighbours as neighbours_module
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import BPR, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import BASELINES, candidate
@@ -25,6 +25,7 @@ SMALL = {
     "puresvd": {"factors": 2},
     "ials": {"factors": 8, "regularisation": 1.0},
     "bpr": {"factors": 8, "learning_rate": 0.05},
+    "als": {"factors": 8, "unobserved": 0.1},
 }
 DRAWN_BY_USER = ("ials", "bpr")  # their start and their samples are drawn in the order of the users
 
@@ -246,7 +247,21 @@ def test_ials_gives_each_item_the_exact_least_squares_answer_to_the_users():
         np.testing.assert_allclose(fitted.item[item].numpy(), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("settings", [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"])])
+def test_als_gives_each_item_the_exact_least_squares_answer_to_the_users():
+    train, settings = some_matrix(25, 15, seed=8), ALS(factors=3, unobserved=0.1, penalty=0.02, sweeps=10)
+    fitted = settings.fit(train, seed=3)
+    user = fitted.user.double().numpy()
+    for item, observed in enumerate(train.toarray().T > 0):
+        weight = observed + 0.1
+        penalty = 0.02 * (observed.sum() + 0.1 * 25)
+        gram = (user * weight[:, None]).T @ user + penalty * np.eye(3)
+        np.testing.assert_allclose(fitted.item[item].numpy(), np.linalg.solve(gram, user.T @ observed), atol=1e-4)
+
+
+DRAWN = [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"]), ALS(**SMALL["als"])]
+
+
+@pytest.mark.parametrize("settings", DRAWN)
 def test_a_drawn_factor_model_scores_what_it_saw_above_what_it_did_not(settings):
     train, held_out = checkerboard()
     scores = all_scores(settings.fit(train, seed=2), 32)
@@ -255,7 +270,7 @@ def test_a_drawn_factor_model_scores_what_it_saw_above_what_it_did_not(settings)
     assert all(scores[user][seen[user]].min() > scores[user][other[user]].max() for user in range(32))
 
 
-@pytest.mark.parametrize("settings", [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"])])
+@pytest.mark.parametrize("settings", DRAWN)
 def test_a_drawn_factor_model_is_a_function_of_the_seed(settings):
     train = some_matrix(30, 20)
     first, again, other = (settings.fit(train, seed=seed) for seed in (1, 1, 2))

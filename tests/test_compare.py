@@ -115,6 +115,20 @@ def test_a_choice_at_the_edge_of_the_grid_is_marked(data: Split) -> None:
     assert f"neighbours {best}*" in comparison_rows(result)[1][0][-1]
 
 
+def test_a_large_grid_is_climbed_and_no_neighbour_of_the_choice_is_better(data: Split) -> None:
+    grid = tuple(range(1, 76))
+    FITS.clear()
+    result = compare(data, {"counted": Candidate(Counted, {"neighbours": grid})}, seeds=1)
+    tried = [fit["neighbours"] for fit in FITS[:-1]]
+    assert tried[0] == 38
+    assert len(tried) == len(set(tried)) < len(grid)
+    figures = {n: evaluate(ItemKNN(neighbours=n).fit(data.train), data, on="valid").means()["recall@50"] for n in tried}
+    best = result.entrants[0].settings["neighbours"]
+    assert result.entrants[0].validation == figures[best] == max(figures.values())
+    assert {best - 1, best + 1} & set(grid) <= set(tried)
+    assert result.entrants[0].edges == (["neighbours"] if best in (1, 75) else [])
+
+
 def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     models = {"counted": Candidate(Counted, {"neighbours": (5, 20)}), "popularity": Candidate(Popularity)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
 from concf.experiments.contenders import contenders
-from concf.experiments.measure import Figures, Measurements
+from concf.experiments.grid_search import Point, at_edges, search
+from concf.experiments.measure import Figures, Measurements, Wanted
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
@@ -123,7 +125,8 @@ def compare(
     """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
-    models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name
+    models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name. Of a grid of more
+            than 60 points some are tried: uphill from the middle, one setting at a time (see `grid_search`)
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     log:    JSON lines of the measurements; what it holds already is not measured again
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
@@ -163,30 +166,48 @@ def _splits(data: Split, seeds: int) -> list[Split]:
 
 
 def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str) -> list[Entrant]:
-    """Measure all grids on validation, then the chosen settings on test; without a grid both come of one fit."""
+    """Search all grids on validation, then measure the chosen settings on test."""
     seeds = list(measurements.splits)
-    grids = {name: list(model.settings()) for name, model in candidates.items()}
-    single = [(name, grid[0], seed, "test") for name, grid in grids.items() if len(grid) == 1 for seed in seeds]
-    valid = [(name, settings, seeds[0], "valid") for name, grid in grids.items() for settings in grid]
-    measurements.measure([*valid, *single])
-
-    scores: dict[str, list[float]] = {name: [] for name in grids}
-    for each in valid:
-        scores[each[0]].append(measurements.get(*each)["mean"][tune_on])
-    chosen = {name: grid[int(np.argmax(scores[name]))] for name, grid in grids.items()}  # the first of equals
-    measurements.measure([(name, settings, seed, "test") for name, settings in chosen.items() for seed in seeds])
+    single = [name for name, model in candidates.items() if all(len(tried) == 1 for tried in model.grid.values())]
+    fixed = [(name, next(candidates[name].settings()), seed, "test") for name in single for seed in seeds]
+    chosen = _choose(candidates, measurements, tune_on, fixed)
+    settings = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
+    measurements.measure([(name, each, seed, "test") for name, each in settings.items() for seed in seeds])
 
     entrants = []
-    for name, settings in chosen.items():
-        values, cells = settings.model_dump(), [measurements.get(name, settings, seed, "test") for seed in seeds]
-        grid = {key: tried for key, tried in candidates[name].grid.items() if len(tried) > 1}
-        edges = [key for key, tried in grid.items() if values[key] in (tried[0], tried[-1])]
+    for name, (point, validation) in chosen.items():
+        cells = [measurements.get(name, settings[name], seed, "test") for seed in seeds]
         entrants.append(Entrant(
-            name, values, max(scores[name]), edges, [cell["mean"] for cell in cells],
-            [cell["fit_seconds"] for cell in cells],
+            name, settings[name].model_dump(), validation, at_edges(candidates[name].grid, point),
+            [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
         ))  # fmt: skip
     return entrants
+
+
+def _choose(
+    candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str, fixed: list[Wanted]
+) -> dict[str, tuple[Point, float]]:
+    """Name -> the best point of its grid and its validation figure. All searches go on together, a round at a time.
+
+    fixed: what is to be measured whatever is chosen; it is measured in the first round
+    """
+    seed = next(iter(measurements.splits))
+    searches = {name: search([len(tried) for tried in model.grid.values()]) for name, model in candidates.items()}
+    points = {name: next(each) for name, each in searches.items()}
+    chosen = {}
+    while points:
+        wanted = {
+            name: [(name, candidates[name].at(at), seed, "valid") for at in some] for name, some in points.items()
+        }
+        measurements.measure([*chain(*wanted.values()), *fixed])
+        for name, cells in wanted.items():
+            try:
+                points[name] = searches[name].send([measurements.get(*cell)["mean"][tune_on] for cell in cells])
+            except StopIteration as end:
+                chosen[name] = end.value
+                del points[name]
+    return {name: chosen[name] for name in candidates}
 
 
 def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str], list[list[str]]]:
