@@ -1,4 +1,4 @@
-"""Several recommenders on the same splits: tuned on validation, compared on test."""
+"""Several recommenders on the same splits: tuned on validation, refitted with it, compared on test."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class Entrant:
     settings: chosen on the first split's validation part
     edges:    the settings whose chosen value is the first or last of its grid
     tests:    the mean test figures of each split
+    refitted: whether the tested model was fitted on training and validation pairs
     per_user: with a single split, "recall@50" -> [e], the figure of each evaluated user
     """
 
@@ -39,6 +40,7 @@ class Entrant:
     settings: dict[str, Any]
     validation: float
     edges: list[str]
+    refitted: bool
     tests: list[dict[str, float]]
     fit_seconds: list[float]
     per_user: dict[str, NDArray[np.float64]]
@@ -98,6 +100,7 @@ class Comparison:
                     "model": entrant.name,
                     "settings": entrant.settings,
                     "at_grid_edge": entrant.edges,
+                    "fitted_on": "train and valid" if entrant.refitted else "train",
                     "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
                     "std": {metric: entrant.std(metric) for metric in self.metrics},
@@ -118,6 +121,7 @@ def compare(
     at: Sequence[int] | int = (20, 50),
     metrics: Sequence[str] = ("recall", "ndcg"),
     tune_on: str | None = None,
+    refit: bool = True,
     log: str | Path | None = None,
     engine: str | None = None,
     workers: int | None = None,
@@ -128,6 +132,8 @@ def compare(
     models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name. Of a grid of more
             than 60 points some are tried: uphill from the middle, one setting at a time (see `grid_search`)
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
+    refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test; the
+            figures of ConCF are those of the run that was validated. False: all are tested as they were validated
     log:    JSON lines of the measurements; what it holds already is not measured again
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core
@@ -143,7 +149,7 @@ def compare(
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
-    figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
+    figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
     measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
     entrants = _entrants(candidates, measurements, tune_on)
     return Comparison(
@@ -179,6 +185,7 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, t
         cells = [measurements.get(name, settings[name], seed, "test") for seed in seeds]
         entrants.append(Entrant(
             name, settings[name].model_dump(), validation, at_edges(candidates[name].grid, point),
+            measurements.figures.refits(settings[name], "test"),
             [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
         ))  # fmt: skip

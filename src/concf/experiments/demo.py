@@ -120,7 +120,7 @@ def _one_thread() -> Iterator[None]:
 
 def _baselines(data: Split) -> Comparison:
     models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
-    return compare(data, models, seeds=1, at=AT, tune_on=METRIC)
+    return compare(data, models, seeds=1, at=AT, tune_on=METRIC, refit=False)  # as ConCF, on the training part alone
 
 
 def _rows_of_baselines(baselines: Comparison) -> list[dict[str, Any]]:

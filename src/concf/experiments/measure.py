@@ -1,4 +1,4 @@
-"""The measurements of a comparison, each a cell of a log: fits on a training part, evaluated on validation or test."""
+"""The measurements of a comparison, each a cell of a log: fits, evaluated on validation or test."""
 
 from __future__ import annotations
 
@@ -22,12 +22,20 @@ Wanted = tuple[str, Baseline, int, str]  # name of the model, settings, seed of 
 
 @dataclass(frozen=True)
 class Figures:
-    """What is measured: validation by one figure, test by all. keep_users: the figures of single users, too."""
+    """What is measured: validation by one figure, test by all.
+
+    keep_users: the figures of single users, too; refit: baselines are tested as fitted on training and validation pairs
+    """
 
     tune_on: str
     at: tuple[int, ...]
     metrics: tuple[str, ...]
     keep_users: bool
+    refit: bool
+
+    def refits(self, settings: Baseline, on: str) -> bool:
+        """Whether these settings are fitted on training and validation pairs, rather than on training pairs alone."""
+        return self.refit and on == "test" and not isinstance(settings, Trained)
 
     def measure(self, fitted: Any, split: Split, on: str) -> Cell:
         """Evaluate a fitted model."""
@@ -48,9 +56,13 @@ class Fit:
 
     def __call__(self, job: Sequence[Wanted]) -> list[Cell]:
         """A cell for each."""
-        _, settings, seed, _ = job[0]
+        _, settings, seed, on = job[0]
         split, begin = self.splits[seed], time.perf_counter()
-        fitted = settings.train(split) if isinstance(settings, Trained) else settings.fit(split.train, seed=seed)
+        if isinstance(settings, Trained):
+            fitted = settings.train(split)
+        else:
+            pairs = (split.train + split.valid).tocsr() if self.figures.refits(settings, on) else split.train
+            fitted = settings.fit(pairs, seed=seed)
         seconds = {"fit_seconds": time.perf_counter() - begin}
         cells = []
         for _, each, _, on in job:
@@ -72,10 +84,10 @@ class Measurements:
         """Add to the log what it does not have. What comes of one fit is measured by one worker."""
         fits: dict[Any, list[Wanted]] = {}
         for each in wanted:
-            name, settings, seed, _ = each
+            name, settings, seed, on = each
             if self.find(*each) is None:
                 run = settings.preset if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
-                fits.setdefault((seed, run), []).append(each)
+                fits.setdefault((seed, run, self.figures.refits(settings, on)), []).append(each)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
         executed = execute(Fit(self.figures, self.splits), jobs, self.engine, self.workers, gpus)
@@ -104,4 +116,5 @@ class Measurements:
         key = {"model": name, "settings": settings.model_dump(), "split": self.splits[seed].hash, "on": on}
         if on == "valid":
             return key | {"without": "train"}  # the part that is left out of the lists
-        return key | {"at": list(self.figures.at), "metrics": list(self.figures.metrics), "seed": seed}
+        fitted_on = {"fitted_on": "train and valid"} if self.figures.refits(settings, on) else {}
+        return key | fitted_on | {"at": list(self.figures.at), "metrics": list(self.figures.metrics), "seed": seed}
