@@ -1,4 +1,8 @@
+<<<<<<< HEAD
 """The models of a comparison by name, and their measurements: each a cell of a log, on validation or on test."""
+=======
+"""The measurements of a comparison, each a cell of a log: fits, evaluated on validation or test."""
+>>>>>>> baselines
 
 from __future__ import annotations
 
@@ -25,8 +29,17 @@ Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_u
 Wanted = tuple[str, Baseline, int, str]  # name of the model, settings, seed of the split, valid or test
 
 
+<<<<<<< HEAD
 class Trained(Settings):
     """A run of a preset that recommends by its consensus, or by the head with the best validation figure."""
+=======
+@dataclass(frozen=True)
+class Figures:
+    """What is measured: validation by one figure, test by all.
+
+    keep_users: the figures of single users, too; refit: baselines are tested as fitted on training and validation pairs
+    """
+>>>>>>> baselines
 
     preset: str
     ship: Literal["consensus", "head"]
@@ -68,6 +81,11 @@ class Fit:
     at: tuple[int, ...]
     metrics: tuple[str, ...]
     keep_users: bool
+    refit: bool
+
+    def refits(self, settings: Baseline, on: str) -> bool:
+        """Whether these settings are fitted on training and validation pairs, rather than on training pairs alone."""
+        return self.refit and on == "test" and not isinstance(settings, Trained)
 
     def __call__(self, job: Sequence[Wanted]) -> list[Cell]:
         """A cell for each; a run of ConCF holds several models."""
@@ -89,6 +107,32 @@ class Fit:
 
 
 @dataclass(frozen=True)
+<<<<<<< HEAD
+=======
+class Fit:
+    """Fits a model once, and measures all that is wanted of it; a run of ConCF holds several models."""
+
+    figures: Figures
+    splits: dict[int, Split]  # by seed
+
+    def __call__(self, job: Sequence[Wanted]) -> list[Cell]:
+        """A cell for each."""
+        _, settings, seed, on = job[0]
+        split, begin = self.splits[seed], time.perf_counter()
+        if isinstance(settings, Trained):
+            fitted = settings.train(split)
+        else:
+            pairs = (split.train + split.valid).tocsr() if self.figures.refits(settings, on) else split.train
+            fitted = settings.fit(pairs, seed=seed)
+        seconds = {"fit_seconds": time.perf_counter() - begin}
+        cells = []
+        for _, each, _, on in job:
+            model = each.recommender(fitted) if isinstance(each, Trained) else fitted
+            cells.append(self.figures.measure(model, split, on) | seconds)
+        return cells
+
+
+>>>>>>> baselines
 class Measurements:
     """The cells of a comparison. engine, workers: who measures what the log does not have, see `executors`."""
 
@@ -101,10 +145,10 @@ class Measurements:
         """Add to the log what it does not have. What comes of one fit is measured by one worker."""
         fits: dict[Any, list[Wanted]] = {}
         for each in wanted:
-            name, settings, seed, _ = each
+            name, settings, seed, on = each
             if self.find(*each) is None:
                 run = settings.preset if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
-                fits.setdefault((seed, run), []).append(each)
+                fits.setdefault((seed, run, self.figures.refits(settings, on)), []).append(each)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
         executed = execute(self.fit, jobs, self.engine, self.workers, gpus)
@@ -133,4 +177,9 @@ class Measurements:
         key = {"model": name, "settings": settings.model_dump(), "split": self.fit.splits[seed].hash, "on": on}
         if on == "valid":
             return key | {"without": "train"}  # the part that is left out of the lists
+<<<<<<< HEAD
         return key | {"at": list(self.fit.at), "metrics": list(self.fit.metrics), "seed": seed}
+=======
+        fitted_on = {"fitted_on": "train and valid"} if self.figures.refits(settings, on) else {}
+        return key | fitted_on | {"at": list(self.figures.at), "metrics": list(self.figures.metrics), "seed": seed}
+>>>>>>> baselines
