@@ -19,7 +19,7 @@ from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.experiments.compare import compare, comparison_rows
-from concf.experiments.measure import Trained
+from concf.experiments.contenders import Trained
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.neighbours import ItemKNN
 from concf.model.baselines.popularity import Popularity
@@ -218,15 +218,6 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
     monkeypatch.setattr(Trained, "train", lambda self, split: Popularity().fit(split.train))
     monkeypatch.setattr(Trained, "recommender", lambda self, run: run)
     monkeypatch.setattr("concf.experiments.measure.execute", here)
-<<<<<<< HEAD
-    comparison = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
-    both, alone = ["concf:strong consensus", "concf:strong head"], ["popularity"]
-    assert sorted(jobs_done) == sorted(
-        (seed, [(name, on) for name in names for on in (("test", "valid") if seed == 0 else ("test",))])
-        for seed in (0, 1) for names in (both, alone)
-    )  # fmt: skip
-    assert len(comparison.entrants) == 3
-=======
     found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
     both = ["concf:strong consensus", "concf:strong head"]
     assert sorted(jobs_done) == sorted([
@@ -238,7 +229,6 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
     jobs_done.clear()
     compare(data, ["popularity"], seeds=2, engine="ray", refit=False)
     assert sorted(jobs_done) == [(0, [("popularity", "test"), ("popularity", "valid")]), (1, [("popularity", "test")])]
->>>>>>> baselines
 
 
 def test_what_goes_wrong_in_a_worker_is_told(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-=======
->>>>>>> baselines
+from collections.abc import Iterable
 from functools import cached_property
 from math import isqrt
 from queue import SimpleQueue
@@ -19,12 +15,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.errors import ConfigError, DataError
-<<<<<<< HEAD
 from concf.evaluation.metrics import flat_cells
-from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer, floats
-=======
 from concf.model.scorers import BlockScorer, Factors, ListFunction, Scorer, as_scorer, floats
->>>>>>> baselines
 from concf.runtime.arguments import check_count
 from concf.runtime.executors import in_threads
 from concf.runtime.progress import working

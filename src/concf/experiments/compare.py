@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-<<<<<<< HEAD
-from dataclasses import dataclass, replace
-=======
 from dataclasses import dataclass
 from itertools import chain
->>>>>>> baselines
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +16,9 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
-<<<<<<< HEAD
-from concf.experiments.measure import Fit, Measurements, contenders
-=======
 from concf.experiments.contenders import contenders
 from concf.experiments.grid_search import Point, at_edges, search
 from concf.experiments.measure import Figures, Measurements, Wanted
->>>>>>> baselines
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
@@ -83,11 +75,14 @@ class Comparison:
         """
         if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (
-            each.per_user[metric] if len(self.seeds) == 1 else np.array([test[metric] for test in each.tests])
-            for each in self.entrants
-        )
-        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
+        first, *others = (self._row(entrant, metric) for entrant in self.entrants)
+        corrected = holm([TESTS[test](first, other) for other in others]) if others else []
+        return [None, *corrected]
+
+    def _row(self, entrant: Entrant, metric: str) -> NDArray[np.float64]:
+        if len(self.seeds) == 1:
+            return entrant.per_user[metric]
+        return np.array([test[metric] for test in entrant.tests])
 
     def as_dict(self, test: str = "t") -> dict[str, Any]:
         """Everything that the tables show, and the figures of every split."""
@@ -144,7 +139,7 @@ def compare(
             after the other. workers: how many; None: one for each core
     """
     seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
-    candidates = models if isinstance(models, Mapping) else contenders(models)
+    candidates = models if isinstance(models, Mapping) else contenders(list(models))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
@@ -154,17 +149,11 @@ def compare(
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
-<<<<<<< HEAD
-    by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
-    fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
-    entrants = _entrants(candidates, Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers))
-=======
     figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
     measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
     entrants = _entrants(candidates, measurements, tune_on)
->>>>>>> baselines
     return Comparison(
-        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(measurements.splits),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
         [len(split.evaluated) for split in splits],
     )  # fmt: skip
@@ -182,21 +171,6 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-<<<<<<< HEAD
-def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -> list[Entrant]:
-    """Measure all grids on validation, then the chosen settings on test; without a grid both come of one fit."""
-    seeds, tune_on = list(measurements.fit.splits), measurements.fit.tune_on
-    grids = {name: list(model.settings()) for name, model in candidates.items()}
-    single = [(name, grid[0], seed, "test") for name, grid in grids.items() if len(grid) == 1 for seed in seeds]
-    valid = [(name, settings, seeds[0], "valid") for name, grid in grids.items() for settings in grid]
-    measurements.measure([*valid, *single])
-
-    scores: dict[str, list[float]] = {name: [] for name in grids}
-    for each in valid:
-        scores[each[0]].append(measurements.get(*each)["mean"][tune_on])
-    chosen = {name: grid[int(np.argmax(scores[name]))] for name, grid in grids.items()}  # the first of equals
-    measurements.measure([(name, settings, seed, "test") for name, settings in chosen.items() for seed in seeds])
-=======
 def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str) -> list[Entrant]:
     """Search all grids on validation, then measure the chosen settings on test."""
     seeds = list(measurements.splits)
@@ -205,7 +179,6 @@ def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, t
     chosen = _choose(candidates, measurements, tune_on, fixed)
     settings = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
     measurements.measure([(name, each, seed, "test") for name, each in settings.items() for seed in seeds])
->>>>>>> baselines
 
     entrants = []
     for name, (point, validation) in chosen.items():

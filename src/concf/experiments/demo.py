@@ -114,14 +114,6 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-<<<<<<< HEAD
-=======
-def _baselines(data: Split) -> Comparison:
-    models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
-    return compare(data, models, seeds=1, at=AT, tune_on=METRIC, refit=False)  # as ConCF, on the training part alone
-
-
->>>>>>> baselines
 def _rows_of_baselines(baselines: Comparison) -> list[dict[str, Any]]:
     return [
         {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,

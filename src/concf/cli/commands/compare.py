@@ -19,12 +19,8 @@ def compare(
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
     tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings.", show_default="the first metric at the greatest length")] = None,
-<<<<<<< HEAD
-    test: Annotated[Literal["t", "wilcoxon"], typer.Option(help="Paired test of significance, Holm-corrected.")] = "t",
-=======
     refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
-    test: Annotated[str, typer.Option(help="Paired test of significance, Holm-corrected: t or wilcoxon.")] = "t",
->>>>>>> baselines
+    test: Annotated[Literal["t", "wilcoxon"], typer.Option(help="Paired test of significance, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="Several workers, with the same result: processes, or ray (a local cluster, or the one at RAY_ADDRESS).", show_default="this process")] = None,

@@ -249,7 +249,7 @@ class Recipe:
         return {}
 
     def _final(self) -> dict[str, Any]:
-        """The consensus of the voters as they are now, for everyone, by the weights from before, and a student of it."""
+        """The consensus of the voters as they are now, for everyone, by the weights from before; and its student."""
         lists = self.agreed()[0]
         users = torch.arange(self.shape[0], device=self.device)
         self._distil(self.log, users, lists, self.vectors[STUDENT][1], self.plan.student)
