@@ -33,8 +33,8 @@ A [baseline](glossary.md#baseline) is tuned and tested in three steps:
 
 1. **Search.** The validation part of the first [split](glossary.md#split) chooses the settings, over the grids of
    `model/baselines/table.py`. A grid of at most 60 points is measured whole. In a larger one the search starts in the
-   middle and moves one setting at a time to a better neighbouring value, until no neighbour is better; each point is
-   measured once. * marks a chosen value at the edge of its grid: a wider grid may hold a better one.
+   middle and moves one setting, or two at once, to better neighbouring values, until no such neighbour is better; each
+   point is measured once. * marks a chosen value at the edge of its grid: a wider grid may hold a better one.
 2. **Refit.** With these settings the model is fitted anew on the training *and* validation pairs of every split, since
    that is what one would put into service. `--no-refit` tests what was validated, fitted on the training pairs alone.
    ConCF is tested as it was validated.
