@@ -29,7 +29,7 @@ def _everywhere(sizes: Sequence[int]) -> Search:
 
 
 def _uphill(sizes: Sequence[int]) -> Search:
-    """Moves to the best of the neighbouring values of one setting, or of two at once, until no such neighbour is better.
+    """Moves to better neighbouring values of one setting, or of two at once, until no such neighbour is better.
 
     Two at once, since the best weight of unobserved pairs, say, depends on the penalty: neither helps alone.
     """
