@@ -99,13 +99,19 @@ def choose_settings(
     if base is None:
         base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
     chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
+    recipe = chosen["recipe"]
     for each in (layer, changes or {}, *map(_setting, words)):
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
+    if single is not None and chosen["recipe"] not in (recipe, None):
+        raise ConfigError("recipe (--budget, --final): is of several heads, and one alone was asked for")
     if single is not None:
         chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": named(single)[0]}, "recipe": None})
     try:
         if chosen["recipe"] is not None and chosen["model"]["encoder"] != "mf":
-            raise ConfigError("recipe (--budget, --final): is of the preset strong, and this is another")
+            raise ConfigError(
+                "recipe (--budget, --final): is of the preset strong, with the encoder mf, and this is "
+                f"{chosen['model']['encoder']!r}. Choose the preset strong, or leave it out"
+            )
         if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
             chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
         return ConCFSettings.model_validate(chosen)
