@@ -12,9 +12,10 @@ from scipy.sparse import csr_array
 
 from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
+from concf.model.baselines import neighbours as neighbours_module
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import BPR, IALS, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
+from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import BASELINES, candidate
 from concf.model.scorers import as_scorer
@@ -24,6 +25,7 @@ SMALL = {
     "puresvd": {"factors": 2},
     "ials": {"factors": 8, "regularisation": 1.0},
     "bpr": {"factors": 8, "learning_rate": 0.05},
+    "als": {"factors": 8, "unobserved": 0.1},
 }
 DRAWN_BY_USER = ("ials", "bpr")  # their start and their samples are drawn in the order of the users
 
@@ -145,6 +147,45 @@ def test_rp3beta_is_the_sum_over_walks_of_three_steps(neighbours, alpha, beta):
     np.testing.assert_allclose(all_scores(fitted, 15), expected, atol=1e-5)
 
 
+ITEM_MODELS = [ItemKNN(neighbours=4), ItemKNN(neighbours=50, shrink=0.0), RP3beta(neighbours=5)]
+
+
+@pytest.mark.parametrize("settings", ITEM_MODELS)
+def test_neighbours_do_not_depend_on_blocks_or_threads_to_the_bit(settings, monkeypatch):
+    train = some_matrix(40, 23, seed=11)
+    whole = all_scores(settings.fit(train), 40)
+    monkeypatch.setattr(neighbours_module, "CPU_ROWS", 3)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    assert np.array_equal(all_scores(settings.fit(train), 40), whole)
+    lists = rank(settings.fit(train), np.arange(40), 9, seen=train)
+    monkeypatch.undo()
+    assert rank(settings.fit(train), np.arange(40), 9, seen=train).tolist() == lists.tolist()
+
+
+@pytest.mark.parametrize("settings", ITEM_MODELS)
+def test_the_route_of_a_gpu_gives_the_same_neighbours_and_scores(settings, monkeypatch):
+    train = some_matrix(30, 17, seed=12)
+    plain = settings.fit(train)
+    monkeypatch.setattr(neighbours_module, "_sparse_keys", neighbours_module._dense_keys)
+    monkeypatch.setattr(Rows, "_turned_by_scipy", Rows._turned_by_a_sort)
+    dense = settings.fit(train)
+    assert dense.into.matrix.toarray().tolist() == plain.into.matrix.toarray().tolist()
+    expected = all_scores(plain, 30)
+    monkeypatch.setattr(neighbours_module, "GPU_CELLS", 20)  # many pieces
+    users, out = torch.tensor([7, 0, 29, 7]), torch.full((4, 17), torch.nan)
+    scores = neighbours_module._product_by_terms(dense.profile, users, dense.into, out)
+    np.testing.assert_allclose(scores.numpy(), expected[users.numpy()], atol=1e-6)
+
+
+def test_a_product_of_sparse_rows_is_the_dense_one_and_is_written_where_it_is_asked_for():
+    left, right = some_matrix(9, 13, seed=13), some_matrix(13, 6, seed=14)
+    out = torch.full((3, 6), torch.nan, dtype=torch.float64)
+    rows = torch.tensor([8, 2, 2])
+    assert neighbours_module.product(Rows.of(left), rows, Rows.of(right), out) is out
+    assert out.tolist() == (left.toarray() @ right.toarray())[rows.numpy()].tolist()
+    assert Rows.of(left).T.matrix.toarray().tolist() == left.toarray().T.tolist()
+
+
 @pytest.mark.parametrize("shape", [(20, 12), (12, 20), (15, 15)])
 @pytest.mark.parametrize("regularisation", [0.5, 10.0, 300.0])
 def test_ease_is_one_ridge_regression_an_item_on_all_other_items_by_both_routes(shape, regularisation):
@@ -206,7 +247,21 @@ def test_ials_gives_each_item_the_exact_least_squares_answer_to_the_users():
         np.testing.assert_allclose(fitted.item[item].numpy(), expected, atol=1e-3)
 
 
-@pytest.mark.parametrize("settings", [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"])])
+def test_als_gives_each_item_the_exact_least_squares_answer_to_the_users():
+    train, settings = some_matrix(25, 15, seed=8), ALS(factors=3, unobserved=0.1, penalty=0.02, sweeps=10)
+    fitted = settings.fit(train, seed=3)
+    user = fitted.user.double().numpy()
+    for item, observed in enumerate(train.toarray().T > 0):
+        weight = observed + 0.1
+        penalty = 0.02 * (observed.sum() + 0.1 * 25)
+        gram = (user * weight[:, None]).T @ user + penalty * np.eye(3)
+        np.testing.assert_allclose(fitted.item[item].numpy(), np.linalg.solve(gram, user.T @ observed), atol=1e-4)
+
+
+DRAWN = [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"]), ALS(**SMALL["als"])]
+
+
+@pytest.mark.parametrize("settings", DRAWN)
 def test_a_drawn_factor_model_scores_what_it_saw_above_what_it_did_not(settings):
     train, held_out = checkerboard()
     scores = all_scores(settings.fit(train, seed=2), 32)
@@ -215,7 +270,7 @@ def test_a_drawn_factor_model_scores_what_it_saw_above_what_it_did_not(settings)
     assert all(scores[user][seen[user]].min() > scores[user][other[user]].max() for user in range(32))
 
 
-@pytest.mark.parametrize("settings", [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"])])
+@pytest.mark.parametrize("settings", DRAWN)
 def test_a_drawn_factor_model_is_a_function_of_the_seed(settings):
     train = some_matrix(30, 20)
     first, again, other = (settings.fit(train, seed=seed) for seed in (1, 1, 2))

@@ -60,6 +60,11 @@ def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
     assert "ease" in out
     assert "Holm" in out
     assert report["split_hashes"][0][:8] in out
+    assert "fitted on training and validation pairs" in out
+    assert {model["fitted_on"] for model in report["models"]} == {"train and valid"}
+    alone = json.loads(concf(*words, "--no-refit", "--json")[1])
+    assert {model["fitted_on"] for model in alone["models"]} == {"train"}
+    assert "fitted on training pairs" in concf(*words, "--no-refit")[1]
 
 
 def test_data_commands(concf: Run, real_data: Path) -> None:

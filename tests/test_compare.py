@@ -17,8 +17,9 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.ranking import rank
 from concf.experiments.compare import compare, comparison_rows
-from concf.experiments.measure import Trained
+from concf.experiments.contenders import Trained
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.neighbours import ItemKNN
 from concf.model.baselines.popularity import Popularity
@@ -32,13 +33,19 @@ MODELS = {"popularity": Candidate(Popularity), "knn": Candidate(ItemKNN, {"neigh
 FITS: list[dict[str, Any]] = []
 
 
+def pairs_of(*parts: csr_array) -> set[tuple[int, int]]:
+    return {(user, item) for part in parts for user, item in np.argwhere(part.toarray())}
+
+
 class Counted(Settings):
     """A model that remembers that it was fitted."""
 
     neighbours: int = 20
 
     def fit(self, train: csr_array, seed: int = 0) -> Any:
-        FITS.append({"neighbours": self.neighbours, "seed": seed})
+        FITS.append(
+            {"neighbours": self.neighbours, "seed": seed, "pairs": set(zip(*map(list, train.nonzero()), strict=True))}
+        )
         return ItemKNN(neighbours=self.neighbours).fit(train)
 
 
@@ -59,8 +66,9 @@ def without_seconds(report: dict[str, Any]) -> dict[str, Any]:
     return report | {"models": models}
 
 
-def test_the_best_on_validation_is_held_for_every_split(data: Split) -> None:
-    result = compare(data, MODELS, seeds=3)
+@pytest.mark.parametrize("refit", [True, False])
+def test_the_best_on_validation_is_held_for_every_split(data: Split, refit: bool) -> None:
+    result = compare(data, MODELS, seeds=3, refit=refit)
     by_hand = {
         n: evaluate(ItemKNN(neighbours=n).fit(data.train), data, on="valid").means()["recall@50"] for n in (5, 20, 60)
     }
@@ -70,7 +78,8 @@ def test_the_best_on_validation_is_held_for_every_split(data: Split) -> None:
     assert knn.validation == by_hand[best]
     for seed, figures in enumerate(knn.tests):
         split = data.with_seed(seed)
-        assert figures == evaluate(ItemKNN(neighbours=best).fit(split.train), split).means()
+        pairs = csr_array(split.train.toarray() + split.valid.toarray()) if refit else split.train
+        assert figures == evaluate(ItemKNN(neighbours=best).fit(pairs), split).means()
     assert result.split_hashes == [data.with_seed(seed).hash for seed in range(3)]
 
 
@@ -86,6 +95,32 @@ def test_only_validation_is_looked_at_until_the_settings_are_chosen(
     monkeypatch.setattr("concf.experiments.measure.evaluate", watched)
     compare(data, {"knn": MODELS["knn"]}, seeds=3)
     assert looked == [("valid", 0)] * 3 + [("test", 0), ("test", 1), ("test", 2)]
+
+
+def test_what_is_tested_was_fitted_on_training_and_validation_pairs(
+    data: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masks: list[set[tuple[int, int]]] = []
+
+    def watched(model: Any, users: Any, k: int, *, seen: csr_array, **rest: Any) -> Any:
+        masks.append(pairs_of(seen))
+        return rank(model, users, k, seen=seen, **rest)
+
+    monkeypatch.setattr("concf.evaluation.evaluate.rank", watched)
+    models, log = {"counted": Candidate(Counted, {"neighbours": (5, 20)})}, tmp_path / "log.jsonl"
+    alone, both = pairs_of(data.train), pairs_of(data.train, data.valid)
+    FITS.clear()
+    result = compare(data, models, seeds=1, log=log)
+    assert [fit["pairs"] for fit in FITS] == [alone, alone, both]
+    assert masks == [alone, alone, both]
+    assert result.as_dict()["models"][0]["fitted_on"] == "train and valid"
+    masks.clear()
+    without = compare(data, models, seeds=1, log=log, refit=False)  # the validation figures are in the log
+    assert [fit["pairs"] for fit in FITS] == [alone, alone, both, alone]
+    assert masks == [both]
+    assert without.as_dict()["models"][0]["fitted_on"] == "train"
+    assert without.entrants[0].tests != result.entrants[0].tests
+    assert without.entrants[0].settings == result.entrants[0].settings
 
 
 def test_mean_std_and_significance_are_the_textbook_s(data: Split) -> None:
@@ -113,6 +148,20 @@ def test_a_choice_at_the_edge_of_the_grid_is_marked(data: Split) -> None:
     result = compare(data, edge, seeds=1, tune_on="recall@20")
     assert result.entrants[0].edges == ["neighbours"]
     assert f"neighbours {best}*" in comparison_rows(result)[1][0][-1]
+
+
+def test_a_large_grid_is_climbed_and_no_neighbour_of_the_choice_is_better(data: Split) -> None:
+    grid = tuple(range(1, 76))
+    FITS.clear()
+    result = compare(data, {"counted": Candidate(Counted, {"neighbours": grid})}, seeds=1)
+    tried = [fit["neighbours"] for fit in FITS[:-1]]
+    assert tried[0] == 38
+    assert len(tried) == len(set(tried)) < len(grid)
+    figures = {n: evaluate(ItemKNN(neighbours=n).fit(data.train), data, on="valid").means()["recall@50"] for n in tried}
+    best = result.entrants[0].settings["neighbours"]
+    assert result.entrants[0].validation == figures[best] == max(figures.values())
+    assert {best - 1, best + 1} & set(grid) <= set(tried)
+    assert result.entrants[0].edges == (["neighbours"] if best in (1, 75) else [])
 
 
 def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> None:
@@ -169,13 +218,17 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
     monkeypatch.setattr(Trained, "train", lambda self, split: Popularity().fit(split.train))
     monkeypatch.setattr(Trained, "recommender", lambda self, run: run)
     monkeypatch.setattr("concf.experiments.measure.execute", here)
-    comparison = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
-    both, alone = ["concf:strong consensus", "concf:strong head"], ["popularity"]
-    assert sorted(jobs_done) == sorted(
-        (seed, [(name, on) for name in names for on in (("test", "valid") if seed == 0 else ("test",))])
-        for seed in (0, 1) for names in (both, alone)
-    )  # fmt: skip
-    assert len(comparison.entrants) == 3
+    found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
+    both = ["concf:strong consensus", "concf:strong head"]
+    assert sorted(jobs_done) == sorted([
+        *((seed, [("popularity", "test")]) for seed in (0, 1)), (0, [("popularity", "valid")]),  # each a fit of its own
+        (0, [(name, on) for name in both for on in ("test", "valid")]), (1, [(name, "test") for name in both]),
+    ])  # fmt: skip
+    refitted = {model["model"]: model["fitted_on"] for model in found.as_dict()["models"]}
+    assert refitted == dict.fromkeys(both, "train") | {"popularity": "train and valid"}
+    jobs_done.clear()
+    compare(data, ["popularity"], seeds=2, engine="ray", refit=False)
+    assert sorted(jobs_done) == [(0, [("popularity", "test"), ("popularity", "valid")]), (1, [("popularity", "test")])]
 
 
 def test_what_goes_wrong_in_a_worker_is_told(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +263,7 @@ def test_a_log_serves_other_figures_too_and_refuses_what_is_not_its_own(data: Sp
     counted = {"counted": Candidate(Counted)}
     for figure in ("recall@50", "ndcg@20", "recall@50"):
         compare(data, counted, seeds=1, log=log, tune_on=figure)
-    assert len(FITS) == 2  # one for validation and test, one for the other figure; then the log has everything
+    assert len(FITS) == 3  # for validation, for the test, and for the other figure; then the log has everything
     for foreign in (b"user_id,item_id\n1,2\n", b"\xff\xfe"):
         log.write_bytes(foreign)
         with pytest.raises(DataError, match="--log"):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from concf.consensus.fixed_voters import fixed_voter
 from small_run import assert_same_end, small_data
 
-from concf.consensus.fixed_voters import fixed_voter
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate

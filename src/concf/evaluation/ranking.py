@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from functools import cached_property
 from math import isqrt
 from queue import SimpleQueue
@@ -17,8 +16,9 @@ from torch import Tensor
 
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import flat_cells
-from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer, floats
+from concf.model.scorers import BlockScorer, Factors, ListFunction, Scorer, as_scorer, floats
 from concf.runtime.arguments import check_count
+from concf.runtime.executors import in_threads
 from concf.runtime.progress import working
 
 NOTHING = -1  # at the end of a list that is shorter
@@ -102,14 +102,14 @@ def rank(
     """
     k = check_count("k", k)
     scorer = as_scorer(model)
-    if isinstance(scorer, Factors):
+    if isinstance(scorer, BlockScorer):
         scorer = scorer.to(device)
     lists = np.full((len(users), k), NOTHING, np.int32)
     if not len(users):
         return lists
     if isinstance(scorer, ListFunction):
         return _rank_lists(scorer, users, k, seen, lists)
-    threads = torch.get_num_threads() if isinstance(scorer, Factors) and scorer.user.device.type == "cpu" else 1
+    threads = torch.get_num_threads() if isinstance(scorer, BlockScorer) and torch.device(device).type == "cpu" else 1
     budget = (memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)) // threads
     _refuse_other_users(scorer, users, seen)
     probe = floats(scorer.scores(torch.as_tensor(users[:1])))
@@ -118,14 +118,14 @@ def rank(
     size = min(len(users), max(1 if memory else SMALLEST_BLOCK, budget // (probe.element_size() * n_items)))
     buffers: SimpleQueue[Tensor] = SimpleQueue()  # reused: fresh memory costs more than the product
     for _ in range(threads):
-        buffers.put(probe.new_empty((size, n_items)) if isinstance(scorer, Factors) else probe)
+        buffers.put(probe.new_empty((size, n_items)) if isinstance(scorer, BlockScorer) else probe)
 
     def rank_from(begin: int) -> int:
         block = users[begin : begin + size]
         buffer = buffers.get()
         try:
             with torch.inference_mode():
-                if isinstance(scorer, Factors):
+                if isinstance(scorer, BlockScorer):
                     scores = scorer.scores(torch.as_tensor(block), out=buffer[: len(block)])
                 else:
                     scores = floats(scorer.scores(torch.as_tensor(block))).contiguous()
@@ -136,7 +136,7 @@ def rank(
         return len(block)
 
     with working("ranking", len(users)) as advance:
-        for n_done in _map(rank_from, range(0, len(users), size), threads):
+        for n_done in in_threads(rank_from, range(0, len(users), size), threads):
             advance(n_done)
     return lists
 
@@ -216,18 +216,6 @@ def _refuse_other_users(scorer: Scorer, users: NDArray[np.int64], seen: csr_arra
     n_users = len(scorer.user) if isinstance(scorer, Factors) else seen.shape[0] if seen is not None else last + 1
     if last >= n_users or users.min() < 0:
         raise ConfigError(f"user position {last} is asked for and there are {n_users} users, numbered from 0")
-
-
-def _map(work: Callable[[int], int], begins: range, threads: int) -> Iterator[int]:
-    """The work at each of them, a block a thread: threads that share a block wait for each other at every operation."""
-    if threads == 1 or len(begins) == 1:
-        yield from map(work, begins)
-        return
-    try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(work, begins)
-    finally:
-        torch.set_num_threads(threads)  # a worker's setting may reach threads that are started later
 
 
 def _rank_block(scores: Tensor, users: NDArray[np.int64], k: int, seen: csr_array | None) -> NDArray[np.int32]:

@@ -1,9 +1,10 @@
-"""Several recommenders on the same splits: tuned on validation, compared on test."""
+"""Several recommenders on the same splits: tuned on validation, refitted with it, compared on test."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
-from concf.experiments.measure import Fit, Measurements, contenders
+from concf.experiments.contenders import contenders
+from concf.experiments.grid_search import Point, at_edges, search
+from concf.experiments.measure import Figures, Measurements, Wanted
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
@@ -29,6 +32,7 @@ class Entrant:
     settings: chosen on the first split's validation part
     edges:    the settings whose chosen value is the first or last of its grid
     tests:    the mean test figures of each split
+    refitted: whether the tested model was fitted on training and validation pairs
     per_user: with a single split, "recall@50" -> [e], the figure of each evaluated user
     """
 
@@ -36,6 +40,7 @@ class Entrant:
     settings: dict[str, Any]
     validation: float
     edges: list[str]
+    refitted: bool
     tests: list[dict[str, float]]
     fit_seconds: list[float]
     per_user: dict[str, NDArray[np.float64]]
@@ -70,11 +75,14 @@ class Comparison:
         """
         if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (
-            each.per_user[metric] if len(self.seeds) == 1 else np.array([test[metric] for test in each.tests])
-            for each in self.entrants
-        )
-        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
+        first, *others = (self._row(entrant, metric) for entrant in self.entrants)
+        corrected = holm([TESTS[test](first, other) for other in others]) if others else []
+        return [None, *corrected]
+
+    def _row(self, entrant: Entrant, metric: str) -> NDArray[np.float64]:
+        if len(self.seeds) == 1:
+            return entrant.per_user[metric]
+        return np.array([test[metric] for test in entrant.tests])
 
     def as_dict(self, test: str = "t") -> dict[str, Any]:
         """Everything that the tables show, and the figures of every split."""
@@ -92,6 +100,7 @@ class Comparison:
                     "model": entrant.name,
                     "settings": entrant.settings,
                     "at_grid_edge": entrant.edges,
+                    "fitted_on": "train and valid" if entrant.refitted else "train",
                     "validation": entrant.validation,
                     "mean": {metric: entrant.mean(metric) for metric in self.metrics},
                     "std": {metric: entrant.std(metric) for metric in self.metrics},
@@ -112,6 +121,7 @@ def compare(
     at: Sequence[int] | int = (20, 50),
     metrics: Sequence[str] = ("recall", "ndcg"),
     tune_on: str | None = None,
+    refit: bool = True,
     log: str | Path | None = None,
     engine: str | None = None,
     workers: int | None = None,
@@ -119,14 +129,17 @@ def compare(
     """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
-    models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name
+    models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name. Of a grid of more
+            than 60 points some are tried: uphill from the middle, one setting at a time (see `grid_search`)
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
+    refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test; the
+            figures of ConCF are those of the run that was validated. False: all are tested as they were validated
     log:    JSON lines of the measurements; what it holds already is not measured again
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core
     """
     seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
-    candidates = models if isinstance(models, Mapping) else contenders(models)
+    candidates = models if isinstance(models, Mapping) else contenders(list(models))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
@@ -136,11 +149,11 @@ def compare(
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
-    by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
-    fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1)
-    entrants = _entrants(candidates, Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers))
+    figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
+    measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
+    entrants = _entrants(candidates, measurements, tune_on)
     return Comparison(
-        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(measurements.splits),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
         [len(split.evaluated) for split in splits],
     )  # fmt: skip
@@ -158,31 +171,50 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements) -> list[Entrant]:
-    """Measure all grids on validation, then the chosen settings on test; without a grid both come of one fit."""
-    seeds, tune_on = list(measurements.fit.splits), measurements.fit.tune_on
-    grids = {name: list(model.settings()) for name, model in candidates.items()}
-    single = [(name, grid[0], seed, "test") for name, grid in grids.items() if len(grid) == 1 for seed in seeds]
-    valid = [(name, settings, seeds[0], "valid") for name, grid in grids.items() for settings in grid]
-    measurements.measure([*valid, *single])
-
-    scores: dict[str, list[float]] = {name: [] for name in grids}
-    for each in valid:
-        scores[each[0]].append(measurements.get(*each)["mean"][tune_on])
-    chosen = {name: grid[int(np.argmax(scores[name]))] for name, grid in grids.items()}  # the first of equals
-    measurements.measure([(name, settings, seed, "test") for name, settings in chosen.items() for seed in seeds])
+def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str) -> list[Entrant]:
+    """Search all grids on validation, then measure the chosen settings on test."""
+    seeds = list(measurements.splits)
+    single = [name for name, model in candidates.items() if all(len(tried) == 1 for tried in model.grid.values())]
+    fixed = [(name, next(candidates[name].settings()), seed, "test") for name in single for seed in seeds]
+    chosen = _choose(candidates, measurements, tune_on, fixed)
+    settings = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
+    measurements.measure([(name, each, seed, "test") for name, each in settings.items() for seed in seeds])
 
     entrants = []
-    for name, settings in chosen.items():
-        values, cells = settings.model_dump(), [measurements.get(name, settings, seed, "test") for seed in seeds]
-        grid = {key: tried for key, tried in candidates[name].grid.items() if len(tried) > 1}
-        edges = [key for key, tried in grid.items() if values[key] in (tried[0], tried[-1])]
+    for name, (point, validation) in chosen.items():
+        cells = [measurements.get(name, settings[name], seed, "test") for seed in seeds]
         entrants.append(Entrant(
-            name, values, max(scores[name]), edges, [cell["mean"] for cell in cells],
-            [cell["fit_seconds"] for cell in cells],
+            name, settings[name].model_dump(), validation, at_edges(candidates[name].grid, point),
+            measurements.figures.refits(settings[name], "test"),
+            [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
         ))  # fmt: skip
     return entrants
+
+
+def _choose(
+    candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str, fixed: list[Wanted]
+) -> dict[str, tuple[Point, float]]:
+    """Name -> the best point of its grid and its validation figure. All searches go on together, a round at a time.
+
+    fixed: what is to be measured whatever is chosen; it is measured in the first round
+    """
+    seed = next(iter(measurements.splits))
+    searches = {name: search([len(tried) for tried in model.grid.values()]) for name, model in candidates.items()}
+    points = {name: next(each) for name, each in searches.items()}
+    chosen = {}
+    while points:
+        wanted = {
+            name: [(name, candidates[name].at(at), seed, "valid") for at in some] for name, some in points.items()
+        }
+        measurements.measure([*chain(*wanted.values()), *fixed])
+        for name, cells in wanted.items():
+            try:
+                points[name] = searches[name].send([measurements.get(*cell)["mean"][tune_on] for cell in cells])
+            except StopIteration as end:
+                chosen[name] = end.value
+                del points[name]
+    return {name: chosen[name] for name in candidates}
 
 
 def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str], list[list[str]]]:

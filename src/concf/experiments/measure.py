@@ -1,82 +1,41 @@
-"""The models of a comparison by name, and their measurements: each a cell of a log, on validation or on test."""
+"""The measurements of a comparison, each a cell of a log: fits, evaluated on validation or test."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
-from concf.consensus.settings import CONSENSUS
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
+from concf.experiments.contenders import Trained
 from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.table import BASELINES, Baseline, Candidate, candidate
+from concf.model.baselines.table import Baseline
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
-from concf.runtime.settings import Settings
-from concf.training.config.presets import preset
-from concf.training.train import train
 
-PREFIX = "concf:"
 Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}}
 Wanted = tuple[str, Baseline, int, str]  # name of the model, settings, seed of the split, valid or test
 
 
-class Trained(Settings):
-    """A run of a preset that recommends by its consensus, or by the head with the best validation figure."""
-
-    preset: str
-    ship: Literal["consensus", "head"]
-
-    def train(self, split: Split) -> Any:
-        """Train on a split, whose validation part stops the run. Both ways of shipping come of the same run."""
-        return train(split, preset=self.preset, seed=split.recipe.seed)
-
-    def recommender(self, run: Any) -> Any:
-        """Of a run that was trained."""
-        return run.recommender(CONSENSUS if self.ship == "consensus" else run.best_head())
-
-
-def contenders(names: Sequence[str]) -> dict[str, Candidate]:
-    """The models of those names; `concf:strong` and other presets take part twice, by consensus and by head."""
-    if not names:
-        raise ConfigError(f"no model was named; choose from {', '.join([*BASELINES, f'{PREFIX}strong'])}")
-    models: dict[str, Candidate] = {}
-    for name in names:
-        if not name.startswith(PREFIX):
-            models[name] = candidate(name)
-            continue
-        chosen = name.removeprefix(PREFIX)
-        preset(chosen)  # refuses an unknown one
-        for ship in ("consensus", "head"):
-            models[f"{name} {ship}"] = Candidate(Trained, {"preset": (chosen,), "ship": (ship,)})
-    return models
-
-
 @dataclass(frozen=True)
-class Fit:
-    """Fits a model once, and measures all that is wanted of it: validation by one figure, test by all.
+class Figures:
+    """What is measured: validation by one figure, test by all.
 
-    splits: by seed; keep_users: whether the figures of single users are measured too
+    keep_users: the figures of single users, too; refit: baselines are tested as fitted on training and validation pairs
     """
 
-    splits: dict[int, Split]
     tune_on: str
     at: tuple[int, ...]
     metrics: tuple[str, ...]
     keep_users: bool
+    refit: bool
 
-    def __call__(self, job: Sequence[Wanted]) -> list[Cell]:
-        """A cell for each; a run of ConCF holds several models."""
-        _, settings, seed, _ = job[0]
-        split, begin = self.splits[seed], time.perf_counter()
-        fitted = settings.train(split) if isinstance(settings, Trained) else settings.fit(split.train, seed=seed)
-        seconds = {"fit_seconds": time.perf_counter() - begin}
-        models = [each.recommender(fitted) if isinstance(each, Trained) else fitted for _, each, _, _ in job]
-        return [self.measure(model, split, on) | seconds for model, (*_, on) in zip(models, job, strict=True)]
+    def refits(self, settings: Baseline, on: str) -> bool:
+        """Whether these settings are fitted on training and validation pairs, rather than on training pairs alone."""
+        return self.refit and on == "test" and not isinstance(settings, Trained)
 
     def measure(self, fitted: Any, split: Split, on: str) -> Cell:
         """Evaluate a fitted model."""
@@ -89,25 +48,49 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class Fit:
+    """Fits a model once, and measures all that is wanted of it; a run of ConCF holds several models."""
+
+    figures: Figures
+    splits: dict[int, Split]  # by seed
+
+    def __call__(self, job: Sequence[Wanted]) -> list[Cell]:
+        """A cell for each."""
+        _, settings, seed, on = job[0]
+        split, begin = self.splits[seed], time.perf_counter()
+        if isinstance(settings, Trained):
+            fitted = settings.train(split)
+        else:
+            pairs = (split.train + split.valid).tocsr() if self.figures.refits(settings, on) else split.train
+            fitted = settings.fit(pairs, seed=seed)
+        seconds = {"fit_seconds": time.perf_counter() - begin}
+        cells = []
+        for _, each, _, on in job:
+            model = each.recommender(fitted) if isinstance(each, Trained) else fitted
+            cells.append(self.figures.measure(model, split, on) | seconds)
+        return cells
+
+
 class Measurements:
     """The cells of a comparison. engine, workers: who measures what the log does not have, see `executors`."""
 
-    fit: Fit
-    log: ResultsLog
-    engine: str | None = None
-    workers: int | None = None
+    def __init__(
+        self, figures: Figures, splits: Sequence[Split], log: ResultsLog, engine: str | None, workers: int | None
+    ) -> None:
+        self.figures, self.log, self.engine, self.workers = figures, log, engine, workers
+        self.splits = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
 
     def measure(self, wanted: Iterable[Wanted]) -> None:
         """Add to the log what it does not have. What comes of one fit is measured by one worker."""
         fits: dict[Any, list[Wanted]] = {}
         for each in wanted:
-            name, settings, seed, _ = each
+            name, settings, seed, on = each
             if self.find(*each) is None:
                 run = settings.preset if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
-                fits.setdefault((seed, run), []).append(each)
+                fits.setdefault((seed, run, self.figures.refits(settings, on)), []).append(each)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
-        executed = execute(self.fit, jobs, self.engine, self.workers, gpus)
+        executed = execute(Fit(self.figures, self.splits), jobs, self.engine, self.workers, gpus)
         with working("measuring", len(jobs)) as advance, closing(executed):
             for job, future in executed:
                 for each, cell in zip(job, future.result(), strict=True):
@@ -119,9 +102,9 @@ class Measurements:
     def find(self, name: str, settings: Baseline, seed: int, on: str) -> Cell | None:
         """The cell, if the log has it with all the figures."""
         cell = self.log.find(self._key(name, settings, seed, on))
-        if cell is None or (on == "valid" and self.fit.tune_on not in cell["mean"]):
+        if cell is None or (on == "valid" and self.figures.tune_on not in cell["mean"]):
             return None
-        return None if on == "test" and self.fit.keep_users and "per_user" not in cell else cell
+        return None if on == "test" and self.figures.keep_users and "per_user" not in cell else cell
 
     def get(self, name: str, settings: Baseline, seed: int, on: str) -> Cell:
         """The cell, which was measured."""
@@ -130,7 +113,8 @@ class Measurements:
         return cell
 
     def _key(self, name: str, settings: Baseline, seed: int, on: str) -> dict[str, Any]:
-        key = {"model": name, "settings": settings.model_dump(), "split": self.fit.splits[seed].hash, "on": on}
+        key = {"model": name, "settings": settings.model_dump(), "split": self.splits[seed].hash, "on": on}
         if on == "valid":
             return key | {"without": "train"}  # the part that is left out of the lists
-        return key | {"at": list(self.fit.at), "metrics": list(self.fit.metrics), "seed": seed}
+        fitted_on = {"fitted_on": "train and valid"} if self.figures.refits(settings, on) else {}
+        return key | fitted_on | {"at": list(self.figures.at), "metrics": list(self.figures.metrics), "seed": seed}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -30,8 +31,20 @@ class HasFactors(Protocol):
         """Its user vectors, item vectors and item bias."""
 
 
+class BlockScorer(ABC):
+    """A scorer that can be moved to a device, writes into a given buffer and may be called by several threads."""
+
+    @abstractmethod
+    def to(self, device: str | torch.device) -> BlockScorer:
+        """The same on another device."""
+
+    @abstractmethod
+    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+        """[b] -> [b, items], into `out` if given."""
+
+
 @dataclass(frozen=True)
-class Factors:
+class Factors(BlockScorer):
     """score(u, i) = <user_u, item_i> + bias_i.
 
     user: [users, d]; item: [items, d]; bias: [items] or None

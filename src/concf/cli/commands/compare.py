@@ -14,11 +14,12 @@ from concf.errors import ConfigError
 
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
-    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
+    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
     tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings.", show_default="the first metric at the greatest length")] = None,
+    refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
     test: Annotated[Literal["t", "wilcoxon"], typer.Option(help="Paired test of significance, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
@@ -46,6 +47,7 @@ def compare(
         at=lengths(at),
         metrics=names(metrics),
         tune_on=tune_on,
+        refit=refit,
         log=log,
         engine=engine,
         workers=workers,
@@ -64,7 +66,12 @@ def compare(
 def _print_footnote(report: dict[str, Any]) -> None:
     few, many = min(report["evaluated_users"]), max(report["evaluated_users"])
     users = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+    fitted = {model["model"]: model["fitted_on"] for model in report["models"]}
+    refitted = "train and valid" in fitted.values()
+    others = [name for name, pairs in fitted.items() if refitted and pairs == "train"]
     typer.echo(
+        f"Tested as fitted on training {'and validation ' * refitted}pairs"
+        f"{', on training pairs alone: ' * bool(others)}{', '.join(others)}.\n"
         f"Means over {users} users ± standard deviation over splits {report['seeds']}. Settings chosen on {report['tuned_on']}; "
         f"* marks the edge of a grid.\np: against the first, {report['test']}. "
         f"Split hashes {', '.join(split[:8] for split in report['split_hashes'])}."

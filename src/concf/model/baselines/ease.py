@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.linalg import cho_factor, cho_solve
@@ -23,7 +24,7 @@ class EASE(Settings):
 
     regularisation: float = Field(150.0, gt=0)
 
-    def fit(self, train: csr_array, seed: int = 0) -> ScoreFunction:  # noqa: ARG002
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> ScoreFunction:  # noqa: ARG002
         """Solve by the smaller of the two Gram matrices. train: [users, items]."""
         n_users, n_items = train.shape
         solve = self._by_users if n_users < n_items else self._by_items

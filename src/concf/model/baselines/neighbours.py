@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array, diags_array
+from torch import Tensor
 
-from concf.model.scorers import ScoreFunction
+from concf.model.scorers import BlockScorer
+from concf.runtime.executors import in_threads
 from concf.runtime.settings import Settings
+
+CPU_ROWS = 128  # items whose neighbours are searched together, by one thread
+GPU_CELLS = 1 << 26  # of a block of rows on a GPU, and of the terms of a product that are held at a time
+Similarity = Callable[[Tensor, Tensor, Tensor], Tensor]  # of co-occurrences, items i, items j, which are broadcast
 
 
 class ItemKNN(Settings):
@@ -20,13 +32,15 @@ class ItemKNN(Settings):
     neighbours: int = Field(200, ge=1)  # kept for each item
     shrink: float = Field(50.0, ge=0)  # pulls similarities that rest on few users towards 0
 
-    def fit(self, train: csr_array, seed: int = 0) -> ScoreFunction:  # noqa: ARG002
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
         """Count co-occurrences. train: [users, items]."""
-        together = (train.T @ train).tocsr()
-        norm = np.sqrt(together.diagonal().astype(np.float64))
-        row = np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
-        together.data = (together.data / (norm[row] * norm[together.indices] + self.shrink)).astype(np.float32)
-        return by_neighbours(train, nearest(together, self.neighbours))
+        norm = torch.from_numpy(_counts(train)[1] ** 0.5).to(device)
+
+        def cosine(together: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return together / (norm[i] * norm[j] + self.shrink)
+
+        by_item, by_user = (Rows.of(matrix, device) for matrix in (train.T.tocsr(), train))
+        return Neighbours(by_user.float(), nearest(by_item, by_user, self.neighbours, cosine).T)
 
 
 class RP3beta(Settings):
@@ -39,41 +53,185 @@ class RP3beta(Settings):
     beta: float = 0.2  # above 0: popular items are held back
     neighbours: int = Field(1000, ge=1)  # kept for each item
 
-    def fit(self, train: csr_array, seed: int = 0) -> ScoreFunction:  # noqa: ARG002
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
         """Multiply the transition matrices. train: [users, items]."""
-        per_user = np.maximum(np.diff(train.indptr), 1).astype(np.float64)
-        per_item = np.maximum(np.bincount(train.indices, minlength=train.shape[1]), 1).astype(np.float64)
+        per_user, per_item = _counts(train)
         from_user = (diags_array(per_user**-self.alpha) @ train).tocsr()  # [users, items] P_ui ^ alpha
-        from_item = (diags_array(per_item**-self.alpha) @ train.T).tocsr()  # [items, users] P_iu ^ alpha
-        walks = (from_item @ from_user @ diags_array(per_item**-self.beta)).tocsr()  # [items, items] j -> i
-        walks.data = walks.data.astype(np.float32)
-        into = nearest(walks.T.tocsr(), self.neighbours)  # row i: the items j that lead to i
-        return by_neighbours(from_user.astype(np.float32), into)
+        walks = (from_user @ diags_array(per_item**-self.alpha)).tocsr()  # [users, items] (P_jv P_vi) ^ alpha
+        by_item, by_user, profile = (Rows.of(matrix, device) for matrix in (train.T.tocsr(), walks, from_user))
+        held_back = torch.from_numpy(per_item**-self.beta).to(device)
+
+        def into(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
+            return together * held_back[i]
+
+        return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into).T)
 
 
-def nearest(similarity: csr_array, k: int) -> csr_array:
-    """[items, items] the k highest entries of each row, without the diagonal; ties to the lower column."""
-    similarity.setdiag(0.0)
-    similarity.eliminate_zeros()
-    similarity.sort_indices()
-    lengths = np.diff(similarity.indptr)
-    row = np.repeat(np.arange(similarity.shape[0]), lengths)
-    cut = np.flatnonzero((lengths > k)[row])  # only long rows need sorting
-    order = cut[np.lexsort((similarity.indices[cut], -similarity.data[cut], row[cut]))]
-    place = np.arange(len(order)) - np.repeat(
-        np.cumsum(lengths[lengths > k]) - lengths[lengths > k], lengths[lengths > k]
-    )
-    similarity.data[order[place >= k]] = 0.0
-    similarity.eliminate_zeros()
-    return similarity
+@dataclass(frozen=True)
+class Rows:
+    """A sparse matrix, row by row. ends: [n + 1] int64; columns: [nnz] int32; values: [nnz]; width: columns in all."""
+
+    ends: Tensor
+    columns: Tensor
+    values: Tensor
+    width: int
+
+    @classmethod
+    def of(cls, matrix: csr_array, device: str | torch.device = "cpu") -> Rows:
+        """A matrix of SciPy's, with its values in double precision."""
+        matrix = matrix.sorted_indices()  # the order of the terms of a sum
+        ends, columns = torch.from_numpy(matrix.indptr).long(), torch.from_numpy(matrix.indices).int()
+        return cls(ends, columns, torch.from_numpy(matrix.data).double(), matrix.shape[1]).to(device)
+
+    def to(self, device: str | torch.device) -> Rows:
+        """The same on another device."""
+        return Rows(self.ends.to(device), self.columns.to(device), self.values.to(device), self.width)
+
+    def float(self) -> Rows:
+        """In single precision."""
+        return Rows(self.ends, self.columns, self.values.float(), self.width)
+
+    @cached_property
+    def matrix(self) -> csr_array:
+        """A matrix of SciPy's that shares the numbers; on a CPU."""
+        ends = self.ends.int() if len(self.values) <= torch.iinfo(torch.int32).max else self.ends
+        parts = self.values.numpy(), self.columns.numpy(), ends.numpy()  # indices of one kind are not copied
+        return csr_array(parts, shape=(len(self.ends) - 1, self.width))
+
+    @cached_property
+    def T(self) -> Rows:
+        """The transpose."""
+        return self._turned_by_scipy() if self.values.device.type == "cpu" else self._turned_by_a_sort()
+
+    def _turned_by_scipy(self) -> Rows:
+        turned = self.matrix.T.tocsr()
+        ends, columns = torch.from_numpy(turned.indptr).long(), torch.from_numpy(turned.indices).int()
+        return Rows(ends, columns, torch.from_numpy(turned.data), len(self.ends) - 1)
+
+    def _turned_by_a_sort(self) -> Rows:
+        row = torch.repeat_interleave(torch.arange(len(self.ends) - 1, device=self.ends.device), self.ends.diff())
+        order = self.columns.argsort(stable=True)
+        ends = _ends(torch.bincount(self.columns, minlength=self.width))
+        return Rows(ends, row[order].int(), self.values[order], len(self.ends) - 1)
 
 
-def by_neighbours(profile: csr_array, similarity: csr_array) -> ScoreFunction:
-    """score(u, i) = sum_j profile_uj similarity_ij. profile: [users, items]; similarity: [items, items]."""
-    into = similarity.T.tocsr()
+@dataclass(frozen=True)
+class Neighbours(BlockScorer):
+    """score(u, i) = sum_j profile_uj into_ji.
 
-    def scores(users: NDArray[np.int64]) -> NDArray[np.float32]:
-        block: NDArray[np.float32] = (profile[users] @ into).toarray()
-        return block
+    profile: [users, items] the weights of a user's items; into: [items, items] row j, the items that j is nearest to
+    """
 
-    return ScoreFunction(scores)
+    profile: Rows
+    into: Rows
+
+    def to(self, device: str | torch.device) -> Neighbours:
+        """The same on another device."""
+        return Neighbours(self.profile.to(device), self.into.to(device))
+
+    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+        """[b] -> [b, items], into `out` if given."""
+        return product(self.profile, users.to(self.profile.ends.device), self.into, out)
+
+
+def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) -> Tensor:
+    """[b, columns of right] those rows [b] of left @ right, dense, into `out` if given.
+
+    On a CPU the same to the bit every time; on a GPU the terms of a sum come in any order.
+    """
+    if out is None:
+        out = right.values.new_empty(len(rows), right.width)
+    if out.device.type != "cpu":
+        return _product_by_terms(left, rows, right, out)
+    (left.matrix[rows.numpy()] @ right.matrix).toarray(out=out.numpy())
+    return out
+
+
+def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Tensor:
+    """Every term of every sum, a piece of them at a time, is added at its place."""
+    out.zero_()
+    count = left.ends[rows + 1] - left.ends[rows]
+    cell = _runs(left.ends[rows], count)  # of left, row by row
+    begin = torch.repeat_interleave(torch.arange(len(rows), device=rows.device) * right.width, count)
+    column = left.columns[cell].long()
+    terms = right.ends[column + 1] - right.ends[column]
+    total = terms.cumsum(0)
+    steps = torch.arange(GPU_CELLS, int(total[-1]) + GPU_CELLS if len(total) else 0, GPU_CELLS, device=rows.device)
+    pieces = torch.searchsorted(total, steps, right=True).tolist()
+    for first, end in zip([0, *pieces], pieces, strict=False):
+        some = slice(first, end)
+        at = _runs(right.ends[column[some]], terms[some])
+        place = torch.repeat_interleave(begin[some], terms[some], output_size=len(at)).add_(right.columns[at])
+        weight = torch.repeat_interleave(left.values[cell[some]], terms[some], output_size=len(at))
+        out.view(-1).index_add_(0, place, weight.mul_(right.values[at]))
+    return out
+
+
+def nearest(left: Rows, right: Rows, k: int, similarity: Similarity) -> Rows:
+    """[items, items] row i: the k items j != i with the highest similarity above 0, float32; ties to the lower item.
+
+    left: [items, users] and right: [users, items], whose product is what `similarity` is a function of
+    """
+    device, n_items = left.ends.device, right.width
+    keys_of, size, threads = _dense_keys, max(1, GPU_CELLS // n_items), 1
+    if device.type == "cpu":
+        keys_of, size, threads = _sparse_keys, CPU_ROWS, torch.get_num_threads()
+
+    def decoded(begin: int) -> tuple[Tensor, Tensor, Tensor]:
+        items = torch.arange(begin, min(begin + size, n_items), device=device)
+        count, keys = keys_of(left, items, right, k, similarity)
+        columns = torch.iinfo(torch.int32).max - (keys & 0xFFFFFFFF)
+        return count, columns.int(), (keys >> 32).int().view(torch.float32)
+
+    blocks = list(in_threads(decoded, range(0, n_items, size), threads))
+    counts, columns, values = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    return Rows(_ends(counts), columns, values, n_items)
+
+
+def _sparse_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
+    """([b], [n]) how many neighbours each item has, and their keys. Only pairs that occur together are searched."""
+    together = left.matrix[items.numpy()] @ right.matrix
+    item = torch.repeat_interleave(items, torch.from_numpy(np.diff(together.indptr)))
+    column = torch.from_numpy(together.indices).long()
+    keys = _keys(torch.from_numpy(together.data), item, column, similarity).numpy()
+    rows = [keys[begin:end] for begin, end in pairwise(together.indptr)]
+    rows = [row if len(row) <= k else np.partition(row, len(row) - k)[-k:] for row in rows]
+    best = np.concatenate(rows)
+    count = np.array([np.count_nonzero(row) for row in rows])
+    return torch.from_numpy(count), torch.from_numpy(best[best > 0])
+
+
+def _dense_keys(left: Rows, items: Tensor, right: Rows, k: int, similarity: Similarity) -> tuple[Tensor, Tensor]:
+    """The same, by a dense block, as a GPU has it done fastest."""
+    column = torch.arange(right.width, device=items.device)
+    keys = _keys(product(left, items, right), items[:, None], column, similarity)
+    best = keys.topk(min(k, right.width), sorted=False).values
+    return (best > 0).sum(1), best[best > 0]
+
+
+def _keys(together: Tensor, item: Tensor, column: Tensor, similarity: Similarity) -> Tensor:
+    """int64 that sort as the similarities, in float32, and those as the columns from high to low; 0: no neighbour.
+
+    The bits of floats above 0 sort as the floats do.
+    """
+    similar = similarity(together, item, column).float()
+    keys = (similar.view(torch.int32).long() << 32) | (torch.iinfo(torch.int32).max - column)
+    return keys.where((similar > 0) & (item != column), 0)
+
+
+def _counts(train: csr_array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """([users], [items]) the interactions of each, at least 1."""
+    per_user, per_item = np.diff(train.indptr), np.bincount(train.indices, minlength=train.shape[1])
+    return np.maximum(per_user, 1.0), np.maximum(per_item, 1.0)
+
+
+def _ends(counts: Tensor) -> Tensor:
+    """[n + 1] where each row begins, and the last one ends."""
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
+def _runs(first: Tensor, count: Tensor) -> Tensor:
+    """first_0, first_0 + 1, ... (count_0 of them), first_1, ..."""
+    before = count.cumsum(0) - count
+    run = torch.repeat_interleave(first - before, count)
+    return run + torch.arange(len(run), device=run.device)

@@ -13,7 +13,7 @@ from concf.runtime.settings import Settings
 class Popularity(Settings):
     """score(u, i) = the number of training users of item i."""
 
-    def fit(self, train: csr_array, seed: int = 0) -> Factors:  # noqa: ARG002
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
         """Count. train: [users, items]."""
         n_users, n_items = train.shape
         counts = np.bincount(train.indices, minlength=n_items).astype(np.float32)

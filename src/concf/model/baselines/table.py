@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
 from typing import Any, Protocol
 
+import torch
 from scipy.sparse import csr_array
 
 from concf.errors import ConfigError, MissingExtraError
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import BPR, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta
 from concf.model.baselines.popularity import Popularity
 
@@ -20,8 +21,11 @@ from concf.model.baselines.popularity import Popularity
 class Baseline(Protocol):
     """Settings that can be fitted: `fit` returns something that `rank` takes."""
 
-    def fit(self, train: csr_array, seed: int = 0) -> Any:
-        """Train on [users, items]; the same data and seed give the same result."""
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Any:
+        """Train on [users, items]; on a CPU the same data and seed give the same result.
+
+        device: where the models that can use a GPU compute, and score; the others ignore it
+        """
 
     def model_dump(self) -> dict[str, Any]:
         """The settings as a dictionary."""
@@ -40,10 +44,14 @@ class Candidate:
         if self.library is not None and not find_spec(self.library):
             raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
 
+    def at(self, point: Sequence[int]) -> Baseline:
+        """The settings at a point of the grid, given by the position of each value."""
+        baseline: Baseline = self.make(**{name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)})
+        return baseline
+
     def settings(self) -> Iterator[Baseline]:
-        """Every point of the grid."""
-        for values in product(*self.grid.values()):
-            yield self.make(**dict(zip(self.grid, values, strict=True)))
+        """Those of every point of the grid."""
+        return map(self.at, product(*(range(len(values)) for values in self.grid.values())))
 
 
 BASELINES = {
@@ -63,10 +71,20 @@ BASELINES = {
         IALS,
         {
             "factors": (64, 128, 256, 512),
-            "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
-            "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0, 1000.0),
+            "alpha": (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0),
+            "regularisation": (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0),
+            "iterations": (8, 15, 30),
         },
         library="implicit",
+    ),
+    "als": Candidate(
+        ALS,
+        {
+            "factors": (128, 256),
+            "unobserved": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
+            "penalty": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
+            "sweeps": (4, 8, 16),
+        },
     ),
     "bpr": Candidate(
         BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"

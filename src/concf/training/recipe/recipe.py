@@ -5,10 +5,11 @@
     softmax   a head that learns by gradients, from the first      was in, and comes to the same end
     rerank    how much each voter is to be believed, cross-fitted
     student   one head that ranks as the consensus does
-    refit     voters, consensus and student on training and validation part together (or on everything)
+    refit     the voters on training and validation part together (or on everything)
+    final     the consensus of these voters for everyone, and its student
 
-Up to `student` every figure is of users who hold out items for validation, and the settings, the weights of the
-re-ranker and the epochs are chosen; `refit` carries them over. What was measured before stays the run's validation.
+Up to `student` every figure is of users who hold out items for validation, and the settings and the weights of the
+re-ranker are chosen; `refit` and `final` carry them over. What was measured before stays the run's validation.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
+from concf.model.baselines.neighbours import RP3beta
 from concf.model.scorers import Factors
-from concf.model.walks import Walks
 from concf.runtime.process_group import ALONE
 from concf.runtime.seeds import derive_seed
 from concf.training.recipe import search
@@ -35,8 +36,10 @@ from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
-SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most
-SMALL = 64  # factors of the first search
+SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most ...
+WALKERS = 1024  # ... of them for RP3beta
+SMALL = 32  # factors of the first search
+NEIGHBOURS = 500  # of each item, that RP3beta keeps
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT, WALKS = "student", "rp3beta"
 
@@ -58,7 +61,7 @@ class Plan(NamedTuple):
 
 PLANS = {
     "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
-    "default": Plan(3, (3, 3), (6, 2), (2, 3)),
+    "default": Plan(3, (2, 2), (4, 1), (2, 3)),
     "thorough": Plan(6, (6, 4), (12, 6), (4, 6)),
 }
 
@@ -95,8 +98,8 @@ class Recipe:
         for head in self.softmaxes:
             self.stages[head] = lambda head=head: self._softmax(head)  # type: ignore[misc]
         self.stages |= {"rerank": self._rerank, "student": self._student}
-        if settings.recipe.refit != "none":
-            self.stages |= {"refit": self._refit, "refit-student": self._refit_student}
+        self.stages |= {} if settings.recipe.refit == "none" else {"refit": self._refit}
+        self.stages["final"] = self._final
 
     def stage(self, number: int) -> dict[str, Any]:
         """Carry out one stage: its record for the history."""
@@ -132,7 +135,8 @@ class Recipe:
         small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
         points = search.search_als(small, train, few, small.start(self._seed(0)), (3, 4), self.plan.rounds)
         self.chosen["als"] = _als_settings(points[0])
-        walked = search.search_walks(train, few, self.device)
+        fewer = Validation(self.data, self.run.metric, self.device, validated=sample(few.validated, WALKERS, self.seed))
+        walked = search.search_walks(train, fewer, self.device)
         for name, (_, alpha, beta) in zip(self.settings.fixed_voters, walked, strict=False):
             self.chosen[name] = {"alpha": alpha, "beta": beta}
         return {"chosen": dict(self.chosen), "tried": len(points) + len(walked)}
@@ -181,8 +185,8 @@ class Recipe:
         voters = [by_factors(head, Factors(*self.vectors[head]), log, users, k) for head in heads]
         for name in self.settings.fixed_voters:
             chosen = self.chosen[name]
-            walks = Walks(log, chosen["alpha"], self.device)
-            voters.append(by_scores(name, walks.scorer(chosen["beta"]), log, users, k))
+            walks = RP3beta(**chosen, neighbours=NEIGHBOURS).fit(log, device=self.device)
+            voters.append(by_scores(name, walks, log, users, k))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
@@ -243,8 +247,8 @@ class Recipe:
             self.vectors[head] = fit_softmax(log, *self.vectors[head], temperature, epochs, self._seed(5))
         return {}
 
-    def _refit_student(self) -> dict[str, Any]:
-        """The consensus of the refitted voters by the weights from before, and a student of it."""
+    def _final(self) -> dict[str, Any]:
+        """The consensus of the voters as they are now, for everyone, by the weights from before; and its student."""
         lists = self.agreed()[0]
         users = torch.arange(self.shape[0], device=self.device)
         self._distil(self.log, users, lists, self.vectors[STUDENT][1], self.plan.student)

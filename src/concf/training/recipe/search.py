@@ -25,7 +25,7 @@ UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 ALPHA, BETA = (0.4, 0.5, 0.6, 0.7, 0.8), (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 TEMPERATURE = (0.03, 0.04, 0.055, 0.075, 0.1, 0.14, 0.19, 0.26, 0.36)
-EPOCHS = 2  # of the softmax at each temperature
+EPOCHS = 1  # of the softmax at each temperature
 WALKERS = 256  # users who walk together
 FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
 

@@ -1,0 +1,40 @@
+"""Item-to-item baselines on a GPU against the CPU. Not collected by itself: `pytest tests/gpu_neighbours.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from concf.evaluation.ranking import rank
+from concf.model.baselines import neighbours
+from concf.model.baselines.neighbours import ItemKNN, RP3beta
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+
+CLOSE = 1e-5  # of the greatest score: float32 sums in any order
+SETTINGS = [ItemKNN(neighbours=30), RP3beta(neighbours=40), RP3beta(neighbours=5000, beta=-0.2)]
+
+
+def some_matrix() -> csr_array:
+    """[700, 400] random; the last user and the last item have nothing."""
+    dense = np.random.default_rng(0).random((700, 400)) < 0.05
+    dense[-1], dense[:, -1] = False, False
+    return csr_array(dense.astype(np.float32))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("cells", [1 << 26, 5000])
+def test_neighbours_and_scores_are_those_of_the_cpu(settings, cells, monkeypatch):
+    monkeypatch.setattr(neighbours, "GPU_CELLS", cells)
+    train, users = some_matrix(), torch.arange(700)
+    there, here = settings.fit(train, device="cuda"), settings.fit(train)
+    assert there.into.values.device.type == "cuda"
+    both = [model.into.matrix.toarray() for model in (there.to("cpu"), here)]
+    assert ((both[0] > 0) == (both[1] > 0)).mean() > 0.9999  # ties of sums in another order may fall differently
+    expected = here.scores(users)
+    scores = there.scores(users.to("cuda"))
+    assert (scores.cpu() - expected).abs().max() <= CLOSE * expected.max()
+    same = rank(there, np.arange(700), 20, seen=train, device="cuda") == rank(here, np.arange(700), 20, seen=train)
+    assert same.mean() > 0.99

@@ -1,0 +1,196 @@
+"""Alternating least squares: the normal equations of one row at a time, in plain loops and float64, are the oracle."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy.sparse import csr_array
+
+from concf.model import als
+from concf.model.als import ALS, Pairs
+
+CPU = torch.device("cpu")
+UNOBSERVED, PENALTY = 0.07, 0.03
+SHAPES = {  # users, items, factors
+    "rows shorter and longer than the factors": (23, 17, 5),
+    "one factor": (14, 11, 1),
+    "more factors than items": (19, 6, 9),
+    "more factors than users": (4, 15, 8),
+}
+every_shape = pytest.mark.parametrize("shape", list(SHAPES.values()), ids=list(SHAPES))
+
+
+def some_pairs(n_users, n_items, seed=0, dtype=torch.float64):
+    """Random pairs with weights and targets; the last user and the last item have none, the first user has most."""
+    random = np.random.default_rng(seed)
+    dense = random.random((n_users, n_items)) < 0.3
+    dense[0] = True
+    dense[-1], dense[:, -1] = False, False
+    user, item = map(torch.from_numpy, dense.nonzero())
+    weight, target = random.uniform(0.2, 3, len(user)), random.normal(0.5, 1, len(user))
+    return Pairs(user, item, torch.tensor(weight, dtype=dtype), torch.tensor(target, dtype=dtype))
+
+
+def some_items(n_items, factors, seed=1):
+    """[items, d]"""
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, 0.5, (n_items, factors)))
+
+
+def literal_rows(n, row, column, pairs, fixed, penalty):
+    """[n, d] the solution of every row's normal equations, one row and one pair after the other."""
+    solved = np.zeros((n, fixed.shape[1]))
+    for r in range(n):
+        mine = [k for k in range(len(row)) if row[k] == r]
+        weights = sum(float(pairs.weight[k]) for k in mine)
+        gram = penalty * (weights + UNOBSERVED * len(fixed)) * np.eye(fixed.shape[1])
+        right = np.zeros(fixed.shape[1])
+        for y in fixed:
+            gram += UNOBSERVED * np.outer(y, y)
+        for k in mine:
+            y = fixed[int(column[k])]
+            gram += float(pairs.weight[k]) * np.outer(y, y)
+            right += float(pairs.weight[k]) * float(pairs.target[k]) * y
+        solved[r] = np.linalg.solve(gram, right)
+    return solved
+
+
+def literal_fit(pairs, shape, item, sweeps):
+    """([users, d], [items, d]) users by items, then items by users, so many times."""
+    for _ in range(sweeps):
+        user = literal_rows(shape[0], pairs.user, pairs.item, pairs, item, PENALTY)
+        item = literal_rows(shape[1], pairs.item, pairs.user, pairs, user, PENALTY)
+    return user, item
+
+
+def literal_loss(pairs, shape, user, item):
+    """L, over all pairs of a user and an item."""
+    given = {(int(u), int(i)): (float(w), float(t)) for u, i, w, t in zip(*pairs, strict=True)}
+    loss = 0.0
+    weight_of_user, weight_of_item = np.zeros(shape[0]), np.zeros(shape[1])
+    for u in range(shape[0]):
+        for i in range(shape[1]):
+            score = sum(float(x) * float(y) for x, y in zip(user[u], item[i], strict=True))
+            weight, target = given.get((u, i), (0.0, 0.0))
+            loss += weight * (target - score) ** 2 + UNOBSERVED * score**2
+            weight_of_user[u] += weight
+            weight_of_item[i] += weight
+    for side, weights, others in ((user, weight_of_user, shape[1]), (item, weight_of_item, shape[0])):
+        for row, weight in zip(side, weights, strict=True):
+            loss += PENALTY * (weight + UNOBSERVED * others) * sum(float(x) ** 2 for x in row)
+    return loss
+
+
+@every_shape
+def test_a_side_is_the_solution_of_every_row_s_normal_equations(shape):
+    users, items, factors = shape
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    user, turned = ALS(pairs, (users, items), factors).fit_users(item, UNOBSERVED, PENALTY)
+    expected = literal_rows(users, pairs.user, pairs.item, pairs, item.numpy(), PENALTY)
+    np.testing.assert_allclose((user @ turned.T).numpy(), expected @ item.numpy().T, rtol=1e-9, atol=1e-11)
+    assert not user[-1].any()  # without pairs the best vector is 0
+
+
+def test_both_systems_are_solved_those_of_the_pairs_and_those_of_the_factors():
+    pairs = some_pairs(23, 17)
+    lengths = torch.bincount(pairs.user)
+    assert lengths.min() < 5 < lengths.max()
+    longest = [block.columns.shape[1] for block in ALS(pairs, (23, 17), 5).users.blocks]
+    assert min(longest) <= 5 < max(longest)
+
+
+@every_shape
+@pytest.mark.parametrize("sweeps", [1, 4])
+def test_a_fit_alternates_between_the_sides(shape, sweeps):
+    users, items, factors = shape
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    user, fitted = ALS(pairs, (users, items), factors).fit(item, UNOBSERVED, PENALTY, sweeps)
+    expected = literal_fit(pairs, (users, items), item.numpy(), sweeps)
+    np.testing.assert_allclose((user @ fitted.T).numpy(), expected[0] @ expected[1].T, rtol=1e-7, atol=1e-9)
+
+
+@every_shape
+def test_the_loss_is_the_sum_over_all_pairs(shape):
+    users, items, factors = shape
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    user = some_items(users, factors, seed=2)
+    loss = ALS(pairs, (users, items), factors).loss(user, item, UNOBSERVED, PENALTY)
+    assert loss == pytest.approx(literal_loss(pairs, (users, items), user, item), rel=1e-12)
+
+
+@every_shape
+def test_the_loss_never_rises_from_one_half_sweep_to_the_next(shape):
+    users, items, factors = shape
+    model, item = ALS(some_pairs(users, items), (users, items), factors), some_items(items, factors)
+    of_users, of_items = model.penalties(UNOBSERVED, PENALTY)
+    losses = []
+    for _ in range(6):
+        user, item = model.users.solve(item, UNOBSERVED, of_users)
+        losses.append(model.loss(user, item, UNOBSERVED, PENALTY))
+        item, user = model.items.solve(user, UNOBSERVED, of_items)
+        losses.append(model.loss(user, item, UNOBSERVED, PENALTY))
+    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(losses))
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_order_of_the_pairs_changes_no_bit(dtype):
+    pairs = some_pairs(23, 17, dtype=dtype)
+    ones = pairs._replace(weight=torch.ones_like(pairs.weight))  # sums of weights are exact in any order
+    order = torch.from_numpy(np.random.default_rng(3).permutation(len(pairs.user)))
+    both = [ALS(each, (23, 17), 5) for each in (ones, Pairs(*(part[order] for part in ones)))]
+    fits = [model.fit(model.start(4), UNOBSERVED, PENALTY, 3) for model in both]
+    for one, other in zip(*fits, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_order_of_weighted_pairs_changes_rounding_alone():
+    pairs = some_pairs(23, 17)
+    order = torch.from_numpy(np.random.default_rng(3).permutation(len(pairs.user)))
+    both = [ALS(each, (23, 17), 5) for each in (pairs, Pairs(*(part[order] for part in pairs)))]
+    one, other = (user @ item.T for user, item in (m.fit(m.start(4), UNOBSERVED, PENALTY, 3) for m in both))
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+@every_shape
+def test_single_precision_is_close_to_double(shape):
+    users, items, factors = shape
+    item = some_items(items, factors)
+    scores = []
+    for dtype in (torch.float32, torch.float64):
+        model = ALS(some_pairs(users, items, dtype=dtype), (users, items), factors)
+        user, fitted = model.fit(item.to(dtype), UNOBSERVED, PENALTY, 3)
+        assert user.dtype == fitted.dtype == dtype
+        scores.append((user @ fitted.T).double())
+    torch.testing.assert_close(*scores, rtol=1e-3, atol=1e-4)
+
+
+@every_shape
+@pytest.mark.parametrize("cells", [1, 20])
+def test_small_blocks_give_the_same(shape, cells, monkeypatch):
+    users, items, factors = shape
+    pairs, item = some_pairs(users, items), some_items(items, factors)
+    whole = ALS(pairs, (users, items), factors)
+    monkeypatch.setattr(als, "CPU_CELLS", cells)
+    cut = ALS(pairs, (users, items), factors)
+    assert len(cut.users.blocks) > len(whole.users.blocks)
+    one, other = (user @ fitted.T for user, fitted in (m.fit(item, UNOBSERVED, PENALTY, 3) for m in (whole, cut)))
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_a_log_s_pairs_have_weight_and_target_one_and_more_can_be_added():
+    train = csr_array(np.array([[0, 1, 1], [0, 0, 0], [1, 0, 0]], dtype=np.float32))
+    observed = Pairs.observed(train, CPU, torch.float64)
+    assert [part.tolist() for part in observed] == [[0, 0, 2], [1, 2, 0], [1, 1, 1], [1, 1, 1]]
+    half = torch.tensor([0.5], dtype=torch.float64)
+    more = observed.and_more(Pairs(torch.tensor([1]), torch.tensor([2]), half, -half))
+    assert [part.tolist() for part in more] == [[0, 0, 2, 1], [1, 2, 0, 2], [1, 1, 1, 0.5], [1, 1, 1, -0.5]]
+
+
+def test_the_start_is_a_function_of_the_seed():
+    model = ALS(some_pairs(9, 7), (9, 7), 3)
+    assert torch.equal(model.start(1), model.start(1))
+    assert not torch.equal(model.start(1), model.start(2))
+    assert model.start(1).shape == (7, 3)
