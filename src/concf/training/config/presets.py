@@ -113,7 +113,8 @@ def choose_settings(
                 f"{chosen['model']['encoder']!r}. Choose the preset strong, or leave it out"
             )
         if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
-            chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
+            with suppress(ValidationError):  # which the settings as a whole report, by the whole name
+                chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
         return ConCFSettings.model_validate(chosen)
     except ValidationError as error:
         raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
@@ -148,6 +149,7 @@ def _in_words(problem: dict[str, Any]) -> str:
         kind: Any = ConCFSettings
         for part in problem["loc"][:-1]:
             kind = kind.model_fields[part].annotation
+            kind = next((each for each in get_args(kind) if each is not NoneType), kind)
         return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
     found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
     return f"{where}{found}: {message}" if where else message
