@@ -153,7 +153,7 @@ class Reranker:
         """[voters, b, L] int32 the rank that each voter gives the listed items; K where it does not list them."""
         size = block_of_users(lists.device, self.n_items)
         blocks = []
-        for begin in range(0, len(lists), size):
+        for begin in range(0, max(len(lists), 1), size):  # nobody may have anything to learn from
             mine = slice(begin, begin + size)
             ranked = [each.lists[rows[mine], : self.top_k].long() for each in self.voters]
             blocks.append(ranks_over_time(lists[mine].long(), ranked, self.n_items))

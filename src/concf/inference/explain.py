@@ -21,7 +21,7 @@ class Explanation(TypedDict):
     importance: the mean of the votes (Eq. 12)
     reranked:   the re-ranker's score, by which the list is then ordered; None without a re-ranker, and where the list
                 does not have the item
-    used_in_training: whether the user has used the item in the training part
+    used_in_training: whether the user has used the item in the parts that the run has learned from
     heads:      the vote of each head and fixed voter, see `concf.inference.votes.Vote`
     """
 
@@ -42,7 +42,7 @@ def explain(ranker: Ranker, row: int, index: int, user: Id, item: Id) -> Explana
     votes = ranker.votes(CONSENSUS)
     if votes is None:
         raise DataError("this run kept no votes; train it again with this version to explain its consensus")
-    seen = ranker.run.data.train[[row]].indices
+    seen = ranker.run.log[[row]].indices
     used, heads = bool(index in seen), votes.cast(row, index)
     for vote in heads:
         if vote["head"] in ranker.voters:

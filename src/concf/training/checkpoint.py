@@ -281,6 +281,11 @@ def load_run(
     _refuse_other_data(home.description(), split, home.path)
     run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
     home.load(run)
+    if not run.finished and chosen.recipe is not None:
+        raise DataError(
+            f"{home.path}: the run is not finished, and has no recommender before its last stage. "
+            f"Go on with: concf train --resume --out {home.path}"
+        )
     if not run.finished:
         note(
             f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "

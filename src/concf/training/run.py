@@ -27,6 +27,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
 
+RECIPE_USERS = 8192  # validated users whom a recipe fits its re-ranker and measures its figures on, at most
 OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without
 
 
@@ -206,7 +207,8 @@ class Run:
 def n_validated(data: Split, settings: ConCFSettings) -> int:
     """How many users the choice of the best rests on."""
     everyone = len(data.validated)
-    return min(everyone, settings.training.validated_users or everyone)
+    most = everyone if settings.recipe is None else RECIPE_USERS
+    return min(everyone, most, settings.training.validated_users or everyone)
 
 
 def union(parts: Sequence[csr_array]) -> csr_array:

@@ -90,7 +90,7 @@ class Explorer:
 
         The lists are those of `Recommender.recommend`; the votes those of `Recommender.explain`.
         """
-        trained: Indices = self.run.data.train[[user]].indices
+        trained: Indices = self.run.log[[user]].indices
         used: Indices = self.recommender.viewed[[user]].indices
         unseen = set(used.tolist()) - set(trained.tolist())
         hidden = [trained if held_out else used]

@@ -99,15 +99,22 @@ def choose_settings(
     if base is None:
         base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
     chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
+    recipe = chosen["recipe"]
     for each in (layer, changes or {}, *map(_setting, words)):
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
+    if single is not None and chosen["recipe"] not in (recipe, None):
+        raise ConfigError("recipe (--budget, --final): is of several heads, and one alone was asked for")
     if single is not None:
         chosen = _merged(chosen, {"objectives": (single,), "training": {"watch": named(single)[0]}, "recipe": None})
     try:
         if chosen["recipe"] is not None and chosen["model"]["encoder"] != "mf":
-            raise ConfigError("recipe (--budget, --final): is of the preset strong, and this is another")
+            raise ConfigError(
+                "recipe (--budget, --final): is of the preset strong, with the encoder mf, and this is "
+                f"{chosen['model']['encoder']!r}. Choose the preset strong, or leave it out"
+            )
         if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
-            chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
+            with suppress(ValidationError):  # which the settings as a whole report, by the whole name
+                chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
         return ConCFSettings.model_validate(chosen)
     except ValidationError as error:
         raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
@@ -142,6 +149,7 @@ def _in_words(problem: dict[str, Any]) -> str:
         kind: Any = ConCFSettings
         for part in problem["loc"][:-1]:
             kind = kind.model_fields[part].annotation
+            kind = next((each for each in get_args(kind) if each is not NoneType), kind)
         return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
     found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
     return f"{where}{found}: {message}" if where else message

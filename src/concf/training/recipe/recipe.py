@@ -34,10 +34,9 @@ from concf.runtime.seeds import derive_seed
 from concf.training.recipe import search
 from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import solve_student, teach_student
-from concf.training.run import Best, Run
+from concf.training.run import Best, Run, n_validated
 
 SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most ...
-LISTED_USERS = 8192  # ... and whom the re-ranker is fitted on and the figures are of
 WALKERS = 1024  # ... of them for RP3beta
 SMALL = 32  # factors of the first search
 NEIGHBOURS = 500  # of each item, that RP3beta keeps
@@ -81,13 +80,13 @@ class Recipe:
         assert settings.recipe is not None
         self.run, self.data, self.settings, self.seed, self.device = run, data, settings, seed, device
         self.plan, self.budget = PLANS[settings.recipe.budget], settings.recipe.budget
-        most = min(settings.training.validated_users or LISTED_USERS, LISTED_USERS)
-        everyone = sample(data.validated, most, seed)
+        everyone = sample(data.validated, n_validated(data, settings), seed)
         self.validation = Validation(data, run.metric, device, validated=everyone)
         few = sample(everyone, SEARCHED_USERS, seed)
         self.searched = Validation(data, run.metric, device, validated=few)
         self.shape: tuple[int, int] = data.train.shape
         self.factors = settings.model.dimensions
+        self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
         self.figures: dict[str, float] = {}
@@ -181,7 +180,7 @@ class Recipe:
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """Everyone who votes, for some users, with what each has not used of a log."""
-        k = min(self.settings.consensus.top_k or self.shape[1], self.shape[1])
+        k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), log, users, k) for head in heads]
         for name in self.settings.fixed_voters:
@@ -193,7 +192,7 @@ class Recipe:
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
         weights = voter_weights([self.figures[voter.name] for voter in voters], VOTER_TEMPERATURE)
         return Reranker(
-            log, users, voters, weights, length=self._length(), top_k=voters[0].lists.shape[1],
+            log, users, voters, weights, length=self._length(), top_k=self.top_k,
             temperature=self.settings.consensus.temperature,
         )  # fmt: skip
 
@@ -264,8 +263,8 @@ class Recipe:
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
             weight = dict(zip((voter.name for voter in voters), reranker.voter_weights, strict=True))
-            listed = {voter.name: voter.lists for voter in voters}
-            nobody = torch.full_like(voters[0].lists, -1)
+            listed = {voter.name: voter.lists[:, : self.top_k] for voter in voters}
+            nobody = torch.full_like(listed[voters[0].name], -1)
             names = [*self.settings.heads, *self.settings.fixed_voters]
             votes = {
                 "items": torch.stack([listed.get(name, nobody) for name in names]),

@@ -1,0 +1,212 @@
+"""The parts of the recipe, each against its formula written out: search, walks, softmax, student."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import exp, log
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.evaluation.ranking import rank
+from concf.model.als import ALS, Pairs
+from concf.model.baselines.neighbours import RP3beta
+from concf.model.walks import Walks
+from concf.training.recipe import softmax, students
+from concf.training.recipe.search import Point, climb
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CPU = torch.device("cpu")
+
+
+def drawn(seed: int, users: int = 14, items: int = 11, share: float = 0.3) -> csr_array:
+    """A log in which the last user and the last item have nothing."""
+    used = np.random.default_rng(seed).random((users, items)) < share
+    used[-1], used[:, -1] = False, False
+    return csr_array(used.astype(np.float32))
+
+
+def vectors(seed: int, *sizes: int, dimensions: int = 4) -> list[Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, dimensions, generator=random, dtype=torch.float64) for size in sizes]
+
+
+def measured(function: Callable[..., float]) -> tuple[list[tuple[int, ...]], Callable[[tuple[int, ...]], Point]]:
+    places: list[tuple[int, ...]] = []
+
+    def measure(place: tuple[int, ...]) -> Point:
+        places.append(place)
+        return Point(place, function(*place))
+
+    return places, measure
+
+
+@given(
+    sizes=st.tuples(st.integers(1, 7), st.integers(1, 7)), top=st.tuples(st.integers(0, 6), st.integers(0, 6)),
+    start=st.tuples(st.integers(0, 6), st.integers(0, 6)), slope=st.floats(0.1, 10),
+)  # fmt: skip
+def test_a_search_finds_the_top_of_a_hill_and_measures_no_point_twice(
+    sizes: tuple[int, int], top: tuple[int, int], start: tuple[int, int], slope: float
+) -> None:
+    def hill(x: int, y: int) -> float:
+        return -abs(x - top[0]) - slope * abs(y - top[1])
+
+    places, measure = measured(hill)
+    begin = (min(start[0], sizes[0] - 1), min(start[1], sizes[1] - 1))
+    points = climb(sizes, begin, measure, sum(sizes))
+    assert points[0].value == max(hill(x, y) for x in range(sizes[0]) for y in range(sizes[1]))
+    assert len(set(places)) == len(places) == len(points)
+    assert [each.value for each in points] == sorted((each.value for each in points), reverse=True)
+    assert all(0 <= x < sizes[0] and 0 <= y < sizes[1] for x, y in places)
+
+
+@given(size=st.integers(1, 9), start=st.integers(0, 8), top=st.integers(0, 8))
+def test_along_one_axis_too(size: int, start: int, top: int) -> None:
+    places, measure = measured(lambda x: -abs(x - top))
+    assert climb((size,), (min(start, size - 1),), measure, size)[0].place == (min(top, size - 1),)
+    assert len(set(places)) == len(places)
+
+
+def test_of_equals_the_first_stays_and_a_round_is_a_step() -> None:
+    places, measure = measured(lambda _x, _y: 1.0)
+    assert [each.place for each in climb((5, 5), (2, 2), measure, 9)] == places
+    assert places[0] == (2, 2)
+    assert len(places) == 7  # its neighbours, and where one goes up and the other down
+    for rounds in range(4):
+        _, measure = measured(lambda x: x)
+        assert climb((9,), (2,), measure, rounds)[0].place == (2 + rounds,)
+
+
+def literal_walks(train: csr_array, alpha: float, beta: float, without_return: bool) -> np.ndarray:
+    """sum over j, v of (P_uj P_jv P_vi)^alpha / |U_i|^beta. without_return: only over j != i."""
+    used = train.toarray() > 0
+    n_users, n_items = used.shape
+    scores = np.zeros((n_users, n_items))
+    for u in range(n_users):
+        for j in np.flatnonzero(used[u]):
+            for v in np.flatnonzero(used[:, j]):
+                for i in np.flatnonzero(used[v]):
+                    if not (without_return and i == j):
+                        path = 1 / used[u].sum() / used[:, j].sum() / used[v].sum()
+                        scores[u, i] += path**alpha / used[:, i].sum() ** beta
+    return scores
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.4, -0.3), (0.7, 0.2), (1.0, 0.0)])
+def test_walks_are_those_of_the_formula(alpha: float, beta: float) -> None:
+    train = drawn(2)
+    scores = Walks(train, alpha, CPU).scorer(beta).scores(torch.arange(14))
+    assert scores.numpy() == pytest.approx(literal_walks(train, alpha, beta, without_return=False), rel=1e-5)
+    some = torch.tensor([9, 3])
+    assert torch.equal(Walks(train, alpha, CPU).scorer(beta).scores(some), scores[some])
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.4, -0.3), (0.7, 0.2), (0.8, 0.6)])
+def test_walks_rank_unused_items_as_rp3beta_with_all_neighbours(alpha: float, beta: float) -> None:
+    train, everyone = drawn(3, 30, 25), np.arange(30)
+    baseline = RP3beta(alpha=alpha, beta=beta, neighbours=25).fit(train)
+    walked = Walks(train, alpha, CPU).scorer(beta).scores(torch.arange(30))
+    there = train.toarray() == 0
+    assert walked.numpy()[there] == pytest.approx(baseline.scores(torch.arange(30)).numpy()[there], rel=1e-5)
+    lists = rank(lambda users: walked[users], everyone, 8, seen=train)
+    same = lists == rank(baseline, everyone, 8, seen=train)
+    assert same.mean() > 0.95  # equal scores may be rounded another way
+
+
+def softmax_loss(user: Tensor, item: Tensor, pairs: list[tuple[int, int]], temperature: float) -> Tensor:
+    """The mean over pairs of -log softmax(cos(x_u, .) / t)_i."""
+    losses = []
+    for u, i in pairs:
+        cosines = torch.stack([user[u] @ each / (user[u].norm() * each.norm()) for each in item])
+        losses.append(-torch.log_softmax(cosines / temperature, 0)[i])
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("cells", [1, 25, 1 << 20], ids=lambda cells: f"{cells} cells")
+def test_the_gradient_of_the_softmax_is_that_of_its_loss(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(softmax, "CPU_CELLS", cells)
+    train = drawn(4)
+    user, item = (each.requires_grad_() for each in vectors(1, *train.shape))
+    users = torch.tensor([7, 2, 11])
+    row = torch.repeat_interleave(torch.arange(3), torch.from_numpy(np.diff(train.indptr))[users])
+    items = torch.from_numpy(train[users.numpy()].indices).long()
+    softmax._backward(user, item, users, row, items, 0.2)
+    pairs = list(zip(users[row].tolist(), items.tolist(), strict=True))
+    expected = torch.autograd.grad(softmax_loss(user, item, pairs, 0.2), [user, item])
+    for found, wanted in zip((user.grad, item.grad), expected, strict=True):
+        assert found is not None
+        assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_an_epoch_of_one_batch_is_a_step_of_adam_on_everyone(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, (user, item) = drawn(4), vectors(1, 14, 11)
+    start = [(each / each.norm(dim=1, keepdim=True) * softmax.LENGTH).requires_grad_() for each in (user, item)]
+    pairs = list(zip(*map(np.ndarray.tolist, train.nonzero()), strict=True))
+    optimiser = torch.optim.Adam(start, lr=softmax.LEARNING_RATE)
+    softmax_loss(start[0], start[1], pairs, 0.1).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    for users in (None, torch.arange(14)):  # those without pairs have nothing to learn from
+        found = softmax.fit_softmax(train, user, item, 0.1, 1, 5, users)
+        for mine, theirs in zip(found, start, strict=True):
+            assert torch.allclose(mine, torch.nn.functional.normalize(theirs.detach()), atol=1e-9)
+    monkeypatch.setattr(softmax, "FEWEST_USERS", 2)
+    several = softmax.fit_softmax(train, user, item, 0.1, 3, 5)
+    assert softmax_loss(*several, pairs, 0.1) < softmax_loss(user, item, pairs, 0.1)
+
+
+LISTS = torch.tensor([[3, 8, 0, 5], [1, 2, -1, -1], [-1, -1, -1, -1]], dtype=torch.int32)
+LISTED_USERS = torch.tensor([4, 0, 9])
+
+
+def listed_pairs() -> list[tuple[int, int, float, float]]:
+    """(user, item, weight, target) of the lists: the first has target 1, the last the lowest, by its logarithm."""
+    pairs = []
+    for user, items in zip(LISTED_USERS.tolist(), LISTS.tolist(), strict=True):
+        for place, item in enumerate(items):
+            if item >= 0:
+                target = 1 - (1 - students.LOWEST_TARGET) * log(1 + place) / log(len(items))
+                pairs.append((user, item, students.LISTED_WEIGHT, target))
+    return pairs
+
+
+def test_a_student_is_solved_from_log_and_lists_as_any_other_log() -> None:
+    train, (item,) = drawn(6), vectors(2, 11)
+    observed = Pairs.observed(train, CPU, torch.float64)
+    user, solved = students.solve_student(observed, LISTED_USERS, LISTS, train.shape, item, 3)
+    everything = [(u, i, 1.0, 1.0) for u, i in zip(*map(np.ndarray.tolist, train.nonzero()), strict=True)]
+    columns = list(zip(*everything, *listed_pairs(), strict=True))
+    pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
+    als = ALS(pairs, train.shape, 4)
+    _, expected = als.fit(item, students.UNOBSERVED, students.PENALTY, 3)
+    users, expected = als.fit_users(expected, students.UNOBSERVED, students.PENALTY)
+    assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
+
+
+def consensus_loss(user: Tensor, item: Tensor) -> float:
+    """The sum over users of the negative log-likelihood of the lists (Eq. 13, 14)."""
+    total = 0.0
+    for who, items in zip(LISTED_USERS.tolist(), LISTS.tolist(), strict=True):
+        scores = [students.SCALE * float(user[who] @ item[each]) for each in items if each >= 0]
+        total += sum(log(sum(exp(after - each) for after in scores[at:])) for at, each in enumerate(scores))
+    return total
+
+
+def test_teaching_lowers_the_consensus_loss_and_moves_nobody_else() -> None:
+    user, item = (0.1 * each for each in vectors(3, 14, 11))
+    losses = [consensus_loss(user, item)]
+    for epochs in (1, 5, 25):
+        taught = students.teach_student(user, item, LISTED_USERS, LISTS, epochs, 0)
+        losses.append(consensus_loss(*taught))
+        untaught = [row for row in range(14) if row not in (4, 0)]  # the third has an empty list
+        assert torch.equal(taught[0][untaught], user[untaught])
+        assert torch.isfinite(taught[1]).all()
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < losses[0]
+    unchanged = students.teach_student(user, item, LISTED_USERS, LISTS, 0, 0)
+    assert torch.equal(unchanged[0], user)
