@@ -40,8 +40,11 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch f
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
 USERS, ITEMS, SIZE, TOP_K = 200, 90, 12, 30
 EXACT = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the greatest figure: nothing but the order of sums
-LEARNED = {torch.float64: 1e-6, torch.float32: 1e-2}  # after steps of Adam, which divides a gradient by its size
-FIGURE = 0.03  # of a validation figure, between 0 and 1
+LEARNED = {
+    torch.float64: 1e-6,
+    torch.float32: 3e-3,
+}  # after steps of Adam or Newton, each by what the one before came to
+FIGURE = 0.02  # of a validation figure, between 0 and 1
 SHARED = 0.95  # of the items of two lists
 
 
@@ -239,7 +242,7 @@ def test_every_stage_is_the_cpu_s() -> None:
         for head in (each for each in new if found.get("chosen") == expected.get("chosen")):
             scores = [user @ item.T for user, item in (there.vectors[head], here.vectors[head])]
             assert scores[0].device.type == GPU.type
-            near(*scores, 0.02 if head.startswith("als") else 0.1)
+            near(*scores, 1e-3 if head.startswith("als") else 2e-2)
             compared.add(head)
         if stage != list(here.stages)[-1]:
             there.load_state_dict(moved(here.state_dict(), GPU))
@@ -259,7 +262,7 @@ def assert_alike(there: Run, here: Run) -> None:
         means = [evaluate(run.recommender(name), run.data, at=10).means()["recall@10"] for run in (there, here)]
         assert means[0] == pytest.approx(means[1], abs=FIGURE), name
     first = [torch.as_tensor(run.best[CONSENSUS].lists)[:, :10] for run in (there, here)]
-    assert shared(*first) > 0.8
+    assert shared(*first) > 0.9
 
 
 @pytest.mark.parametrize(("budget", "refit"), [("fast", "none"), ("default", "validation"), ("thorough", "validation")])

@@ -95,8 +95,10 @@ def voters_of(users: Sequence[int], k: int = TOP_K, dtype: torch.dtype = torch.f
     return [by_factors("one", heads[0], train, rows, k), listed, by_factors("two", heads[1], train, rows, k)]
 
 
-def reranker_of(users: Sequence[int] = EVERYONE, length: int = ITEMS, dtype: torch.dtype = torch.float64) -> Reranker:
-    found = voters_of(users, dtype=dtype)
+def reranker_of(
+    users: Sequence[int] = EVERYONE, length: int = ITEMS, dtype: torch.dtype = torch.float64, k: int = TOP_K
+) -> Reranker:
+    found = voters_of(users, k, dtype)
     return Reranker(case().train, torch.tensor(users), found, WEIGHTS, length=length, **VOTED)
 
 
@@ -192,6 +194,15 @@ def test_plain_lists_and_features_are_the_literal_ones(in_double, users: tuple[i
         assert (~empty[row]).tolist() == [place < len(items) for place in range(ITEMS)]
         if items:
             assert torch.allclose(found[row, : len(items)], slow.table(row), rtol=0, atol=1e-9)
+
+
+def test_what_a_voter_lists_beyond_its_vote_is_not_looked_at(in_double) -> None:
+    short, long = reranker_of(), reranker_of(k=TOP_K + 3)
+    assert long.voters[1].lists.shape == (USERS, TOP_K + 3)
+    assert torch.equal(short.lists, long.lists)
+    found, empty = long.features(torch.arange(USERS))
+    expected, _ = short.features(torch.arange(USERS))
+    assert torch.allclose(found[~empty], expected[~empty], rtol=0, atol=1e-12)
 
 
 def test_features_of_some_rows_are_those_of_all(in_double) -> None:
