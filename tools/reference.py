@@ -74,8 +74,9 @@ def _groups() -> Iterator[tuple[str, type[Settings]]]:
     """("", the settings themselves), then each group of them."""
     yield "", ConCFSettings
     for name, field in ConCFSettings.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
-            yield name, field.annotation
+        for kind in (field.annotation, *get_args(field.annotation)):  # a group, or a group that may be none
+            if isinstance(kind, type) and issubclass(kind, Settings):
+                yield name, kind
 
 
 def _presets() -> dict[str, ConCFSettings]:
@@ -88,8 +89,8 @@ def _rows(group: str, kind: type[Settings]) -> list[list[str]]:
     for name, field in kind.model_fields.items():
         if not group and name in dict(_groups()):
             continue
-        values = [getattr(getattr(chosen, group) if group else chosen, name) for chosen in _presets().values()]
-        shown = [f"`{_value(value)}`" for value in values]
+        groups = [getattr(chosen, group) if group else chosen for chosen in _presets().values()]
+        shown = ["no recipe" if each is None else f"`{_value(getattr(each, name))}`" for each in groups]
         bold = [text if text == shown[0] else f"**{text}**" for text in shown]
         full = f"`{group}.{name}`" if group else f"`{name}`"
         rows.append([full, _type(field), *bold, _escaped(field.description or "")])
