@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 RUNS = ["citeulike-released", "citeulike-paper", "ciao-released", "foursquare-released"]
 HEAD = """# The baselines, tuned and tested
 
-Rebuilt by `make baselines`, which takes about an hour on two cores; the raw measurements in
+Rebuilt by `make baselines`; the raw measurements in
 `benchmarks/results/baselines-*.jsonl` are reused, so remove them to measure again. One table by hand:
 
 ```
@@ -29,11 +29,24 @@ concf prepare citeulike --protocol paper --out data/citeulike-paper
 concf compare data/citeulike-paper --models {models} --seeds 5 --markdown table.md
 ```
 
-Mean ± standard deviation of the test figures over five [splits](glossary.md#split) (seeds 0 to 4). The settings of each
-[baseline](glossary.md#baseline) were chosen by validation recall@50 on the split of seed 0, over the grids of
-`model/baselines/table.py`, and then kept; * marks a value at the edge of its grid. p: paired t-test over the splits
-against the first row, Holm-corrected. R is recall, N is NDCG; full ranking, ties to the lower item id. Seconds to fit
-come from several machines under different loads (each raw line names its own): take them for an order of magnitude.
+A [baseline](glossary.md#baseline) is tuned and tested in three steps:
+
+1. **Search.** The validation part of the first [split](glossary.md#split) chooses the settings, over the grids of
+   `model/baselines/table.py`. A grid of at most 60 points is measured whole. In a larger one the search starts in the
+   middle and moves one setting, or two at once, to better neighbouring values, until no such neighbour is better; each
+   point is measured once. * marks a chosen value at the edge of its grid: a wider grid may hold a better one.
+2. **Refit.** With these settings the model is fitted anew on the training *and* validation pairs of every split, since
+   that is what one would put into service. `--no-refit` tests what was validated, fitted on the training pairs alone.
+   ConCF is tested as it was validated.
+3. **Test.** Lists leave out a user's training and validation items, refitted or not.
+
+`ials` is iALS by the library `implicit`; `als` is iALS by concf's own solver, which needs no further library, runs on a
+GPU too, and whose penalty grows with the number of a user's or an item's pairs (Rendle et al., 2022).
+
+Mean ± standard deviation of the test figures over five splits (seeds 0 to 4), chosen by validation recall@50 on that of
+seed 0. p: paired t-test over the splits against the first row, Holm-corrected. R is recall, N is NDCG; full ranking,
+ties to the lower item id. Seconds to fit come from several machines under different loads (each raw line names its
+own): take them for an order of magnitude.
 """
 
 

@@ -1,10 +1,11 @@
-"""Preset `strong` compared with tuned baselines, and without each of its parts: the lines of docs/strong.md.
+"""The default preset compared with tuned baselines, all refitted: the lines of docs/strong.md and docs/leaderboard.md.
 
-    python benchmarks/strong.py baselines         # with the settings that docs/baselines.md chose on seed 0
-    python benchmarks/strong.py test              # strong, and the same voters trained separately: seeds 5 to 9
-    python benchmarks/strong.py ablations         # strong without each part, on validation: seeds 0 to 4
-    python benchmarks/strong.py alone             # one run with the machine to itself: how long it takes
-    python benchmarks/strong.py steps             # single steps and rankings of that run
+    python benchmarks/strong.py test --device cuda        # the default, refitted and not: seeds 10 to 14, public splits
+    python benchmarks/strong.py als --device cuda         # iALS by our own solver, tuned, refitted and not
+    python benchmarks/strong.py baselines                 # the others, with the settings that docs/baselines.md chose
+    python benchmarks/strong.py ablations --device cuda   # on validation: seeds 0 and 1, without each voter; budgets
+    python benchmarks/strong.py times                     # two cores, beside implicit's ALS in the same run
+    python benchmarks/strong.py large --device cuda       # a simulated log of 138,000 x 27,000 with 9.5 million pairs
     python benchmarks/render_strong.py
 
 --data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What is in the results is not run again.
@@ -14,58 +15,45 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import busy_cores, in_turns, medians
-from torch import Tensor
+from measuring import busy_cores
+from scipy.sparse import csr_array
 
-from concf.consensus.features import PAIR_FEATURES, HeadFeatures
+from concf.consensus.voters import by_factors
+from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.validation import Validation
 from concf.experiments.results_log import ResultsLog
+from concf.model.als import ALS, Pairs
 from concf.model.baselines.table import BASELINES
-from concf.training.config.presets import STUDENTS, VOTERS, choose_settings
-from concf.training.memory import kept_memory
+from concf.model.scorers import Factors
+from concf.training.config.presets import choose_settings
+from concf.training.recipe import search
+from concf.training.recipe.recipe import Recipe
+from concf.training.run import union
 from concf.training.train import train
-from concf.training.trainer import Trainer
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DATA = ("citeulike-paper", "foursquare-released", "ciao-released", "citeulike-released")  # the slowest first
-TEST_SEEDS, CHOICE_SEEDS = range(5, 10), range(5)
-ALONE = ("citeulike-paper", 5)  # data and seed
+ROWS = ("citeulike-released", "ciao-released", "foursquare-released", "citeulike-paper")
+PUBLIC = ("gowalla-given", "yelp2018-given")
+TEST_SEEDS, CHOICE_SEEDS, PUBLIC_SEEDS = range(10, 15), range(2), range(1)
 AT, METRICS = (20, 50), ("recall", "ndcg")
-RANKS_ONLY, NO_SIMILARITY = "re-ranker on ranks only", "re-ranker without similarity"
-DROPPED = {RANKS_ONLY: slice(None), NO_SIMILARITY: slice(PAIR_FEATURES - 2, PAIR_FEATURES)}  # features of a head
-ABLATIONS = {
-    "strong": [],
-    "no distillation": ["consensus.weight=0"],
-    "no re-ranker": ["consensus.rerank=false"],
-    RANKS_ONLY: [],
-    NO_SIMILARITY: [],
-    "three student heads": [f"objectives={json.dumps([*VOTERS, *STUDENTS, 'student-3=weighted-squares@0.05'])}"],
-    "no fixed voters": ["consensus.fixed_voters=[]"],
-    "all heads distilled": ["consensus.undistilled=[]"],
-}
-SQUARES = '"weighted-squares@0.03","weighted-squares@0.04"'
-TESTED = {
-    "strong": [],
-    "apart": ["consensus.weight=0"],
-    "squares, re-ranked": [
-        f"objectives=[{SQUARES}]",
-        "consensus.fixed_voters=[]",
-        "consensus.undistilled=[]",
-        "consensus.weight=0",
-    ],
-}
-Job = tuple[str, int, str, tuple[str, ...]]  # data, seed, variant, changes
+REFITS = ("validation", "none")
+FACTORS, SWEEPS = 256, (4, 8, 16)
+BUDGETS = ("fast", "default", "thorough")
+LEFT_OUT = ("als-a", "als-b", "softmax-a", "rp3beta")
+LARGE = "large-simulated"
+SIMULATED = {"users": 138_000, "items": 27_000, "events": 12_000_000, "tastes": 64}
+Job = tuple[str, int]  # data, seed
 
 
 def split_of(name: str, seed: int, folder: Path) -> Split:
@@ -73,78 +61,94 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
     path = folder / f"{name}-{seed}"
     if not path.exists():
         from concf.data.prepare import prepare
+        from concf.data.prepare import split_of as split_log
 
         source, _, protocol = name.partition("-")
-        prepare(source, protocol=protocol, seed=seed, out=path)
+        if name == LARGE:
+            split_log(Simulation(**SIMULATED).draw(seed), seed, min_item=1).save(path)
+        else:
+            prepare(source, protocol=protocol, seed=seed, out=path, valid=0.05 if protocol == "given" else None)
     return Split.load(path)
 
 
-@contextmanager
-def fewer_features(variant: str) -> Iterator[None]:
-    """The re-ranker without some features of the heads, for the variants that are about it."""
-    whole = HeadFeatures.__call__
-
-    def reduced(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
-        features = whole(self, users, items)
-        features[..., DROPPED[variant]] = 0
-        return features
-
-    if variant in DROPPED:
-        HeadFeatures.__call__ = reduced  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        HeadFeatures.__call__ = whole  # type: ignore[method-assign]
+def tested(model: Any, data: Split) -> dict[str, float]:
+    """The test figures, of which training saw nothing."""
+    means = evaluate(model, data, on="test", at=AT, metrics=METRICS).means()
+    return {figure: round(value, 6) for figure, value in means.items()}
 
 
-def trained(job: Job, folder: Path, device: str | None) -> dict[str, Any]:
-    """Every head and consensus at its best, on validation and test."""
-    name, seed, variant, changes = job
-    data = split_of(name, seed, folder)
-    begin = time.perf_counter()
-    with fewer_features(variant):
-        run = train(data, choose_settings("strong", words=changes), seed=seed, device=device)
-    seconds = time.perf_counter() - begin
-    rows = {
-        each: {
-            "validation": round(run.best[each].validation, 6),
-            "epoch": run.best[each].epoch,
-            "test": {figure: round(value, 6) for figure, value in result.means().items()},
-        }
-        for each, result in run.evaluate(at=AT, metrics=METRICS).items()
-    }
-    curve = [record["validation"] for record in run.history if "validation" in record]
-    return {
-        "changes": list(changes),
-        "settings": run.settings.model_dump(mode="json"),
-        "split": data.hash,
-        "best_head": run.best_head(),
-        "rows": rows,
-        "curves": {each: [round(point[each], 4) for point in curve] for each in rows},
-        "epochs": run.epoch,
-        "seconds": round(seconds, 2),
-        "device": str(run.model.user.device),
-    }
+def jobs(only: list[str], public: bool) -> Iterator[Job]:
+    for name in (*ROWS, *PUBLIC) if public else ROWS:
+        if name in only:
+            yield from ((name, seed) for seed in (PUBLIC_SEEDS if name in PUBLIC else TEST_SEEDS))
 
 
-def measure(jobs: list[Job], log: ResultsLog, folder: Path, device: str | None, workers: int) -> None:
-    """Run the jobs that the log does not have, several at a time."""
-    missing = [job for job in jobs if log.find(_key(job)) is None]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        pending = {pool.submit(trained, job, folder, device): job for job in missing}
-        for future in as_completed(pending):
-            job = pending[future]
-            if error := future.exception():
-                log.add(_key(job) | {"failed": True}, {"error": str(error)})
+def run_tests(options: argparse.Namespace) -> None:
+    """The default: every head and consensus, refitted and not."""
+    log, warm = ResultsLog(options.results / "strong.jsonl"), options.device != "cuda"
+    for name, seed in jobs(options.only, public=True):
+        for refit in REFITS:
+            key = {"data": name, "seed": seed, "refit": refit}
+            if log.find(key) is not None:
                 continue
-            line = log.add(_key(job), future.result() | {"workers": workers})
-            best = line["rows"][line["best_head"]], line["rows"]["consensus"]
-            print(*job[:3], *(row["test"]["recall@50"] for row in best), f"{line['seconds']} s", flush=True)
+            data, begin = split_of(name, seed, options.data), time.perf_counter()
+            settings = choose_settings("strong", words=[f"recipe.refit={refit}"])
+            if not warm:  # the libraries of a GPU are loaded at their first use
+                train(data, settings, seed=seed, device=options.device)
+                warm, begin = True, time.perf_counter()
+            run = train(data, settings, seed=seed, device=options.device)
+            seconds = time.perf_counter() - begin
+            rows = {
+                each: {"validation": round(run.best[each].validation, 6), "test": tested(run.recommender(each), data)}
+                for each in run.rows()
+            }
+            line = {
+                "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
+                "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
+                "seconds": round(seconds, 2), "device": str(run.model.user.device),
+            }  # fmt: skip
+            log.add(key, line)
+            print(name, seed, refit, rows["consensus"]["test"], rows["student"]["test"], line["seconds"], flush=True)
 
 
-def _key(job: Job) -> dict[str, Any]:
-    return {"data": job[0], "seed": job[1], "variant": job[2]}
+def tuned_als(data: Split, device: torch.device) -> dict[str, float]:
+    """Unobserved weight, penalty and sweeps of iALS with all factors, by the validation of everyone."""
+    validation = Validation(data, "recall@50", device)
+    als = ALS(Pairs.observed(data.train, device), data.train.shape, FACTORS)
+    start, best = als.start(0), {}
+
+    def measure(place: tuple[int, ...]) -> search.Point:
+        unobserved, penalty, item, done = search.UNOBSERVED[place[0]], search.PENALTY[place[1]], start, 0
+        for sweeps in SWEEPS:
+            user, item = als.fit(item, unobserved, penalty, sweeps - done)
+            done = sweeps
+            lists = by_factors("als", Factors(user, item), data.train, validation.users, 50).lists
+            best[place, sweeps] = validation.of_its_users(lists)
+        return search.Point(place, max(best[place, sweeps] for sweeps in SWEEPS))
+
+    search.climb((len(search.UNOBSERVED), len(search.PENALTY)), (3, 4), measure, 10)
+    place, sweeps = max(best, key=lambda each: best[each])
+    return {"unobserved": search.UNOBSERVED[place[0]], "penalty": search.PENALTY[place[1]], "sweeps": sweeps}
+
+
+def run_als(options: argparse.Namespace) -> None:
+    """iALS by our own solver: its settings chosen on seed 0 of each data set, as those of the other baselines."""
+    log, device = ResultsLog(options.results / "strong-baselines.jsonl"), torch.device(options.device or "cpu")
+    for name, seed in jobs(options.only, public=True):
+        settings: dict[str, float] | None = None
+        for refit in REFITS:
+            key = {"data": name, "seed": seed, "refit": refit, "model": "als"}
+            if log.find(key) is None:
+                settings = settings or tuned_als(split_of(name, 0, options.data), device)
+                data, begin = split_of(name, seed, options.data), time.perf_counter()
+                learned = union([data.train, data.valid]) if refit == "validation" else data.train
+                als = ALS(Pairs.observed(learned, device), learned.shape, FACTORS)
+                factors = Factors(*als.fit(als.start(seed), **settings))  # type: ignore[arg-type]
+                seconds = round(time.perf_counter() - begin, 2)
+                log.add(
+                    key, {"settings": settings, "split": data.hash, "seconds": seconds, "test": tested(factors, data)}
+                )
+                print(key, settings, flush=True)
 
 
 def chosen_settings(name: str, model: str) -> dict[str, Any]:
@@ -155,79 +159,114 @@ def chosen_settings(name: str, model: str) -> dict[str, Any]:
     return dict(best["key"]["settings"])
 
 
-def baselines(log: ResultsLog, folder: Path) -> None:
-    for name in DATA:
-        for model, candidate in BASELINES.items():
-            settings = candidate.make(**chosen_settings(name, model))
-            for seed in TEST_SEEDS:
-                key = {"data": name, "seed": seed, "variant": model}
+def run_baselines(options: argparse.Namespace) -> None:
+    """The other baselines, refitted and not."""
+    log = ResultsLog(options.results / "strong-baselines.jsonl")
+    for name, seed in jobs(options.only, public=False):
+        for model in options.models:
+            settings = BASELINES[model].make(**chosen_settings(name, model))
+            for refit in REFITS:
+                key = {"data": name, "seed": seed, "refit": refit, "model": model}
                 if log.find(key) is None:
-                    data, begin = split_of(name, seed, folder), time.perf_counter()
-                    fitted = settings.fit(data.train, seed=seed)
+                    data, begin = split_of(name, seed, options.data), time.perf_counter()
+                    learned = union([data.train, data.valid]) if refit == "validation" else data.train
+                    fitted = settings.fit(learned, seed=seed)
+                    line = {"settings": settings.model_dump(), "split": data.hash}
+                    seconds = round(time.perf_counter() - begin, 2)
+                    log.add(key, line | {"seconds": seconds, "test": tested(fitted, data)})
+                    print(key, flush=True)
+
+
+@contextmanager
+def without(voter: str | None) -> Iterator[None]:
+    """A recipe in which one voter has no vote."""
+    whole: Callable[..., Any] = Recipe._voters
+
+    def fewer(self: Recipe, log: csr_array, users: torch.Tensor) -> Any:
+        return [each for each in whole(self, log, users) if each.name != voter]
+
+    Recipe._voters = fewer  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Recipe._voters = whole  # type: ignore[method-assign]
+
+
+def run_ablations(options: argparse.Namespace) -> None:
+    """On validation alone: the budgets, and the default without each voter."""
+    log = ResultsLog(options.results / "strong-ablations.jsonl")
+    variants = [(budget, None) for budget in BUDGETS] + [("default", voter) for voter in LEFT_OUT]
+    for name in options.only:
+        for seed in PUBLIC_SEEDS if name in PUBLIC else CHOICE_SEEDS:
+            for budget, voter in variants:
+                key = {"data": name, "seed": seed, "budget": budget, "without": voter}
+                if log.find(key) is None:
+                    data, begin = split_of(name, seed, options.data), time.perf_counter()
+                    settings = choose_settings("strong", words=["recipe.refit=none", f"recipe.budget={budget}"])
+                    with without(voter):
+                        run = train(data, settings, seed=seed, device=options.device)
                     seconds = time.perf_counter() - begin
-                    means = evaluate(fitted, data, on="test", at=AT, metrics=METRICS).means()
-                    test = {figure: round(value, 6) for figure, value in means.items()}
-                    line = {"settings": settings.model_dump(), "split": data.hash, "seconds": round(seconds, 2)}
-                    log.add(key, line | {"rows": {model: {"test": test}}})
-            print(name, model, flush=True)
+                    figures = {each: round(run.best[each].validation, 6) for each in run.rows()}
+                    stages = {record["stage"]: round(record["seconds"], 2) for record in run.history}
+                    log.add(key, {"validation": figures, "seconds": round(seconds, 2), "stages": stages})
+                    print(key, figures, round(seconds, 1), flush=True)
 
 
-def alone(log: ResultsLog, folder: Path, device: str | None) -> None:
-    job: Job = (*ALONE, "strong", ())
-    line = trained(job, folder, device)
-    log.add(_key(job) | {"alone": True, "device": line["device"]}, line)
-    print(line["seconds"], "s", flush=True)
+def run_times(options: argparse.Namespace) -> None:
+    """Seconds and processor seconds of each budget, refit and all, beside implicit's ALS before and after it."""
+    log = ResultsLog(options.results / "strong-times.jsonl")
+    rival = BASELINES["ials"].make(factors=256, iterations=15, alpha=40.0, regularisation=60.0)
+
+    def took(work: Callable[[], Any]) -> tuple[float, float]:
+        begin, used = time.perf_counter(), time.process_time()
+        work()
+        return time.perf_counter() - begin, time.process_time() - used
+
+    for name in options.only:
+        data = split_of(name, 0 if name in PUBLIC else 10, options.data)
+        for budget in ("fast", "default"):
+            key = {"data": name, "budget": budget}
+            if log.find(key) is None:
+                busy = busy_cores()
+                before = took(partial(rival.fit, data.train, seed=0))
+                settings = choose_settings("strong", words=[f"recipe.budget={budget}"])
+                ours = took(partial(train, data, settings, seed=10, device="cpu"))
+                after = took(partial(rival.fit, data.train, seed=0))
+                line = {"seconds": ours, "rival_seconds": [before, after], "cores_busy_elsewhere": busy}
+                log.add(key, line | {"times": 2 * ours[0] / (before[0] + after[0])})
+                print(key, line, flush=True)
 
 
-def steps(log: ResultsLog, folder: Path, device: str | None) -> None:
-    """Medians of six steps and rankings, and what a whole run takes by them."""
-    data, settings = split_of(*ALONE, folder), choose_settings("strong")
-    trainer = Trainer(data, settings, ALONE[1], device or "cpu")
-    batches = list(trainer._draw(0).split(trainer.batch_size))
-    works = {
-        "step": lambda: trainer._step(batches[0], False),
-        "ranking": lambda: trainer.consensus.validate(trainer.consensus.update()),
-        "taught_step": lambda: trainer._step(batches[0], True),
-    }
-    with kept_memory(trainer.model):
-        took = medians(in_turns(works, 6))
-    epochs, every, first = settings.training.epochs, settings.consensus.every, settings.consensus.first_consensus_epoch
-    whole = len(batches) * (first * took["step"] + (epochs - first) * took["taught_step"])
-    whole += len({*range(0, epochs, every), epochs - 1}) * took["ranking"]
-    line = {"seconds": took, "batches": len(batches), "whole_run_seconds": whole, "threads": torch.get_num_threads()}
-    log.add({"data": ALONE[0], "seed": ALONE[1], "device": str(trainer.device)}, line | {"busy": busy_cores()})
-    print(line, flush=True)
+def run_large(options: argparse.Namespace) -> None:
+    """Seconds and memory of the whole default on a large simulated log."""
+    data, begin = split_of(LARGE, 0, options.data), time.perf_counter()
+    run = train(data, choose_settings("strong"), seed=0, device=options.device)
+    seconds = time.perf_counter() - begin
+    memory = torch.cuda.max_memory_allocated() / 2**30 if options.device == "cuda" else None
+    stages = {record["stage"]: round(record["seconds"], 2) for record in run.history}
+    figures = {each: round(run.best[each].validation, 6) for each in run.rows()}
+    line = {"pairs": data.train.nnz, "shape": list(data.train.shape), "seconds": round(seconds, 2), "stages": stages}
+    key = {"data": LARGE, "simulation": SIMULATED, "device": options.device or "cpu"}
+    ResultsLog(options.results / "strong-large.jsonl").add(key, line | {"GiB": memory, "validation": figures})
+    print(line, memory, flush=True)
+
+
+COMMANDS = {
+    "test": run_tests, "als": run_als, "baselines": run_baselines, "ablations": run_ablations, "times": run_times,
+    "large": run_large,
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["baselines", "test", "ablations", "alone", "steps"])
+    parser.add_argument("what", choices=list(COMMANDS))
     parser.add_argument("--data", type=Path, default=ROOT / "data")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=DATA, help="data sets")
-    parser.add_argument("--seeds", type=int, nargs="*")
-    parser.add_argument("--variants", nargs="*")
+    parser.add_argument("--only", nargs="*", default=[*ROWS, *PUBLIC], help="data sets")
+    parser.add_argument("--models", nargs="*", default=["ials", "rp3beta", "ease", "itemknn"], help="of baselines")
     options = parser.parse_args()
-    if options.what == "baselines":
-        baselines(ResultsLog(options.results / "strong-baselines.jsonl"), options.data)
-        return
-    if options.what in ("alone", "steps"):
-        work = {"alone": alone, "steps": steps}[options.what]
-        work(ResultsLog(options.results / f"strong-{options.what}.jsonl"), options.data, options.device)
-        return
-    test = options.what == "test"
-    variants = TESTED if test else ABLATIONS
-    jobs = [
-        (name, seed, variant, tuple(changes))
-        for variant, changes in variants.items()
-        for name in DATA
-        for seed in options.seeds or (TEST_SEEDS if test else CHOICE_SEEDS)
-        if name in options.only and variant in (options.variants or variants)
-    ]
-    log = ResultsLog(options.results / ("strong.jsonl" if test else "strong-ablations.jsonl"))
-    measure(jobs, log, options.data, options.device, options.workers)
+    COMMANDS[options.what](options)
 
 
 if __name__ == "__main__":

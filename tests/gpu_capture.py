@@ -25,7 +25,7 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # products in a fix
 
 import pytest
 import torch
-from gpu_kernels import EXACT, moving, settings, small
+from gpu_kernels import EXACT, moving, settings, small, with_a_student
 from torch import Tensor
 
 from concf.model import kernels
@@ -238,9 +238,7 @@ def chosen(preset: str, dropout: float, samples: int | None) -> ConCFSettings:
     parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "initial_std": 0.3}}
     if samples is not None:
         parts["losses"] = {"softmax_samples": samples}
-    if preset == "strong":
-        parts |= {"consensus": {"warm_up": 1}, "training": {"steps": None}}
-    return settings(preset, **parts)
+    return with_a_student(**parts) if preset == "student" else settings(preset, **parts)
 
 
 def equal(one: list[Tensor], other: list[Tensor]) -> bool:
@@ -249,7 +247,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 
 CASES = pytest.mark.parametrize(
     ("preset", "dropout", "samples"),
-    [("reference", 0.0, None), ("reference", 0.0, 20), ("reference", 0.3, None), ("strong", 0.0, None)],
+    [("reference", 0.0, None), ("reference", 0.0, 20), ("reference", 0.3, None), ("student", 0.0, None)],
 )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from gpu_kernels import settings, small
+from gpu_kernels import settings, small, with_a_student
 
 from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup
@@ -34,7 +34,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "mlp": {"encoder": "mlp"},
     "mf": {"encoder": "mf"},
     "lightgcn": {"encoder": "lightgcn"},
-    "strong": {"encoder": "mf", "sharing": "none"},
+    "student": {"encoder": "mf", "sharing": "none"},
     "sampled": {"encoder": "mlp"},
 }
 DIVIDED = ("mlp", "mf", "sampled")
@@ -51,8 +51,8 @@ class Several(ProcessGroup):
 def chosen(case: str) -> ConCFSettings:
     model = {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3} | CHANGES[case]
     limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
-    if case == "strong":
-        return settings("strong", model=model, training=limits | {"steps": None}, consensus={"every": 1, "warm_up": 2})
+    if case == "student":
+        return with_a_student(model=model, training=limits)
     losses = {"softmax_samples": 20} if case == "sampled" else {}
     return settings("reference", model=model, losses=losses, training=limits | {"weight_decay": 1e-3})
 

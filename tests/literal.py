@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from math import exp, log
+from math import exp
 from statistics import pstdev
 
 import torch
 from literal_branch import Branch, Draws, Lists
-from literal_features import features
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -44,15 +43,8 @@ def adam(parameter: Tensor, gradient: Tensor, state: dict, rate: float, decay: f
 class LiteralConCF:
     """Algorithm 1 on a model of its own."""
 
-    def __init__(
-        self, model: Model, settings: ConCFSettings, train: csr_array, fixed_voters: list[Lists] | None = None,
-        held: csr_array | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, model: Model, settings: ConCFSettings, train: csr_array) -> None:
         self.model, self.settings, self.train = model, settings, train
-        self.fixed_voters, self.held = (
-            fixed_voters or [],
-            held,
-        )  # rankings of fixed voters; the validation part, for voter weights
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
@@ -156,13 +148,7 @@ class LiteralConCF:
             self.rankings[epoch].append(
                 [sorted(unseen[u], key=lambda i, u=u: (-scores[u][i], i)) for u in range(n_users)]
             )
-        self.rankings[epoch] += self.fixed_voters
         times = list(self.rankings)
-        self.voter_weights = [1.0] * len(self.rankings[epoch])
-        if chosen.voter_temperature is not None:
-            found = [self.recall(lists) for lists in self.rankings[epoch]]
-            loudest = max(v for v, name in zip(found, self.electorate(), strict=True) if name not in chosen.non_voting)
-            self.voter_weights = [exp(-(1 - v / loudest) / chosen.voter_temperature) for v in found]
         if chosen.window_moves:
             window = times[-chosen.window :]
         else:  # refreshed at epoch |Q| p, too late for that epoch's consensus, then frozen
@@ -172,81 +158,9 @@ class LiteralConCF:
         voting = times[-2] if late else times[-1]
         agreed = [self.consensus_of(u, voting, window) for u in range(n_users)]
         by_rank = [self.consensus_of(u, voting, []) for u in range(n_users)]
-        if chosen.rerank:
-            agreed = self.reranked(agreed, voting)
         end = None if chosen.tail is None else chosen.length + chosen.tail
         self.consensus_target = [items[:end] for items in agreed]
         return {"consensus": agreed, "R-consensus": by_rank}
-
-    def reranked(self, agreed: Lists, voting: int, learners: list[int] | None = None) -> Lists:
-        """Every user's list in the order of a re-ranker that `learners`, or all who are validated, have taught."""
-        valid = self.held.toarray() > 0
-        everyone = [u for u in range(len(agreed)) if valid[u].any()]
-        told = [self.told(u, agreed[u], voting) for u in range(len(agreed))]
-        wanted = [torch.tensor([float(valid[u, item]) for item in agreed[u]]) for u in range(len(agreed))]
-        voters = [head for head, name in enumerate(self.electorate()) if name not in self.settings.consensus.non_voting]
-        loud, plain = [self.voter_weights[head] for head in voters], torch.zeros(told[0].shape[1])
-        for place, voter_weight in enumerate(loud):
-            plain[3 * place + 1] = voter_weight / (sum(loud) / len(loud))
-        drawn = 10 * torch.cat([told[u] for u in everyone]).var(0, correction=0).clamp(min=1e-6)
-
-        def cost(weights: Tensor) -> Tensor:
-            total = (drawn * (weights - plain).square()).sum()
-            for u in everyone if learners is None else learners:
-                hits = wanted[u]
-                if hits.sum():
-                    scores = told[u] @ weights
-                    total = total + scores.exp().sum().log() - (hits * scores).sum() / hits.sum()
-            return total
-
-        weights = plain.clone()
-        with torch.enable_grad():
-            for _ in range(30):
-                slope = torch.autograd.functional.jacobian(cost, weights)
-                step = torch.linalg.solve(torch.autograd.functional.hessian(cost, weights), slope)
-                while cost(weights - step) > cost(weights) + 1e-12:
-                    step = step / 2
-                weights = weights - step
-        self.reranker = weights
-        scores = [(each @ weights).tolist() for each in told]
-        return [
-            [items[place] for place in sorted(range(len(items)), key=lambda place, u=u: (-scores[u][place], place))]
-            for u, items in enumerate(agreed)
-        ]
-
-    def told(self, u: int, items: list[int], voting: int) -> Tensor:
-        """[items, 3 voters + 5 + 16 heads] what a re-ranker looks at."""
-        chosen, dense = self.settings.consensus, torch.from_numpy(self.train.toarray() > 0)
-        popular, active = ([log(max(n, 1)) for n in dense.sum(side).tolist()] for side in (0, 1))
-        heads = [vectors for name, vectors in self.model.factors().items() if name not in chosen.non_voting]
-        scores, rows = [head.scores(torch.arange(len(active))) for head in heads], []
-        for item in items:
-            p = (popular[item] - sum(popular) / len(popular)) / max(spread(tuple(popular)), 1e-9)
-            q = (active[u] - sum(active) / len(active)) / max(spread(tuple(active)), 1e-9)
-            row = []
-            for voter, name in enumerate(self.electorate()):
-                if name not in chosen.non_voting:
-                    named, t = self.rankings[voting][voter][u][: chosen.top_k], chosen.temperature
-                    rank = named.index(item) if item in named else float("inf")
-                    row += [exp(-rank / (t / 4)), exp(-rank / t), exp(-rank / (4 * t))]
-            row += [p, p**2, p**3, p * q, p**2 * q]
-            for head, its in zip(heads, scores, strict=True):
-                said = features(its, head.item, dense, u, item)
-                row += [*said, *(p * each for each in said[:4]), *(q * each for each in said[:4])]
-            rows.append(row)
-        return torch.tensor(rows).reshape(len(items), -1)
-
-    def electorate(self) -> list[str]:
-        return [*self.model.names, *self.settings.consensus.fixed_names]
-
-    def recall(self, lists: Lists) -> float:
-        """Of the validation items among the first n, the mean over users who have any."""
-        valid = self.held.toarray() > 0
-        n, shares = int(self.settings.training.metric.partition("@")[2]), []
-        for u, items in enumerate(lists):
-            if valid[u].any():
-                shares.append(sum(valid[u, item] for item in items[:n]) / valid[u].sum())
-        return sum(shares) / len(shares)
 
     def consensus_of(self, u: int, voting: int, window: list[int]) -> list[int]:
         """One user's, by the ranking of the epoch `voting`, consistency over those of the epochs `window`."""
@@ -254,16 +168,15 @@ class LiteralConCF:
         kept = min(chosen.kept or n_items, n_items)
         votes: dict[int, int] = {}
         best: dict[int, int] = {}
-        for head, name in enumerate(self.electorate()):
+        for head, name in enumerate(self.model.names):
             if name in chosen.non_voting:
                 continue
-            voter_weight = self.voter_weights[head]
             for rank, item in enumerate(self.rankings[voting][head][u][: chosen.top_k or n_items]):
-                earned = round(voter_weight * exp(-rank / chosen.temperature) * STEPS)
+                earned = round(exp(-rank / chosen.temperature) * STEPS)
                 if window and chosen.consistency_temperature is not None:
                     past = [self.rankings[time][head][u][:kept] for time in window]
                     ranks = tuple(items.index(item) if item in items else kept for items in past)
-                    earned += round(voter_weight * exp(-spread(ranks) / chosen.consistency_temperature) * STEPS)
+                    earned += round(exp(-spread(ranks) / chosen.consistency_temperature) * STEPS)
                 votes[item] = votes.get(item, 0) + earned
                 best[item] = min(best.get(item, rank), rank)
         return sorted(votes, key=lambda item: (-votes[item], best[item], item))

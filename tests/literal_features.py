@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from math import log
-from statistics import fmean, pstdev
+from collections.abc import Sequence
+from math import fsum, log, sqrt
+from statistics import fmean
 
 from torch import Tensor
+
+
+def pstdev(values: Sequence[float]) -> float:
+    """The population standard deviation; that of `statistics` computes with fractions, and is slow."""
+    mean = fmean(values)
+    return sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 def features(

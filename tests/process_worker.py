@@ -20,7 +20,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
+from concf.training.config.presets import choose_settings, preset
 from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
 from concf.training.train import train
@@ -32,12 +32,12 @@ CASES: dict[str, dict[str, Any]] = {
     "lightgcn": {"model": {"encoder": "lightgcn"}},
     "paper": {"preset": "paper"},
     "released": {"preset": "released", "training": {"epochs": 5}},
-    "strong": {
-        "preset": "strong",
-        "model": {"encoder": "mf", "sharing": "none", "initial_std": 0.3},
-        "consensus": {"warm_up": 2},
+    "squares and cosines teach a student": {
+        "objectives": ("als-a=weighted-squares@0.02", "cosine-softmax@0.2", "student=weighted-squares"),
+        "model": {"encoder": "mf", "sharing": "none"},
+        "consensus": {"warm_up": 2, "non_voting": ("student",), "undistilled": ("als-a", "cosine-softmax@0.2")},
         "balance": {"on": False},
-        "training": {"steps": None, "order": "users"},
+        "training": {"order": "users"},
     },
     "shared squares and cosines": {
         "objectives": ("weighted-squares@0.02", "cosine-softmax@0.2", "squared-error-everywhere", "multinomial"),
@@ -69,24 +69,16 @@ CASES: dict[str, dict[str, Any]] = {
         "objectives": ("multinomial",),
         "training": {"watch": "multinomial", "validated_users": 2},
     },
-    "fixed voters, and voter weights by validation": {
-        "consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "voter_temperature": 0.5}
-    },
-    "a re-ranker, five users validated": {
-        "consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "consistency_temperature": None, "rerank": True},
-        "training": {"validated_users": 5},
-    },
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
 FEW = (
-    "mlp", "mf", "lightgcn", "strong", "everything is taught in batches of four", "a table for each head",
-    "sampled cosines, by user",
+    "mlp", "mf", "lightgcn", "squares and cosines teach a student", "everything is taught in batches of four",
+    "a table for each head", "sampled cosines, by user",
 )  # fmt: skip
 WHOLE = {
     "lightgcn": "the encoder LightGCN",
-    "strong": "'als-a' looks at all items",
+    "squares and cosines teach a student": "'als-a' looks at all items",
     "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
-    "a re-ranker, five users validated": "consensus.rerank looks at the vectors of all users and items",
 }  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
@@ -99,17 +91,17 @@ def data() -> Split:
 def settings(case: str) -> ConCFSettings:
     """A preset scaled down, as in test_train.py: no dropout; decay, so that no true gradient is zero."""
     changes = dict(CASES[case])
-    preset = changes.pop("preset", "reference")
+    base = changes.pop("preset", "reference")
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2},
         "consensus": {"every": 1, "window": 2, "top_k": 6, "kept": 8, "length": 3, "tail": 6},
         "training": {"epochs": 3, "batch": 20, "weight_decay": 1e-3, "metric": "recall@3"},
     }
-    if preset != "paper":
+    if base != "paper":
         chosen["model"]["initial_std"], chosen["balance"] = 0.3, {"settle": 2}
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
-    return choose_settings(preset, chosen)
+    return choose_settings(base, chosen)
 
 
 def trained(case: str, group: ProcessGroup = ALONE, **words: Any) -> Run:
@@ -146,9 +138,9 @@ def write(run: Run, folder: Path, name: str, group: ProcessGroup) -> None:
     save_file(tensors(run), folder / f"{name}.{group.rank}.safetensors")
 
 
-def refused(group: ProcessGroup, case: str = "mlp", **words: Any) -> str:
+def refused(group: ProcessGroup, chosen: ConCFSettings, **words: Any) -> str:
     try:
-        train(data(), settings(case), group=group, device="cpu", **words)
+        train(data(), chosen, group=group, device="cpu", **words)
     except ConcfError as error:
         return str(error)
     return "nothing"
@@ -162,7 +154,7 @@ def on_a_full_disk(group: ProcessGroup, out: Path) -> str:
     if group.is_main:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, unlimited[1]))
     try:
-        return refused(group, out=out, checkpoint_seconds=0)
+        return refused(group, settings("mlp"), out=out, checkpoint_seconds=0)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
 
@@ -175,7 +167,7 @@ def train_sharded(group: ProcessGroup, folder: Path) -> None:
     """The same cases with sharded tables, where they can be; runs of one and of three processes go on."""
     for case in cases(group.size):
         if case in WHOLE:
-            (folder / f"divided {case}.{group.rank}").write_text(refused(group, case, out=folder / "never"))
+            (folder / f"divided {case}.{group.rank}").write_text(refused(group, settings(case), out=folder / "never"))
         else:
             run = trained(case, group, out=folder / f"divided {case}")
             if group.sharded:
@@ -227,7 +219,8 @@ def train_all(group: ProcessGroup, folder: Path) -> None:
     stopped(RESUMED, 2, folder / "stopped here", group)
     write(trained(RESUMED, group, out=folder / "stopped alone", resume=True), folder, "resumed", group)
     if group.several:
-        (folder / f"refused.{group.rank}").write_text(refused(group, seed=group.rank))
+        (folder / f"refused.{group.rank}").write_text(refused(group, settings("mlp"), seed=group.rank))
+        (folder / f"strong.{group.rank}").write_text(refused(group, preset("strong"), out=folder / "never"))
 
 
 def work(folder: Path) -> None:

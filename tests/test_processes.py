@@ -105,6 +105,9 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
         for rank in range(processes):
             message = (here / f"refused.{rank}").read_text()
             assert f"process 1 of {processes} has another seed than process 0" in message
+            message = (here / f"strong.{rank}").read_text()
+            assert "the preset strong has a recipe for one. Choose the preset reference" in message
+        assert not (here / "never").exists()
     assert_same_checkpoint(folder / "3" / "divided stopped", folder / "alone" / RESUMED, RESUMED)
     assert_goes_on_alone(folder / "2" / "divided stopped", folder)
     assert spoken.count("best head") == 2  # two commands, and of each one process speaks
@@ -168,6 +171,13 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         refuse_unsplittable(ProcessGroup(0, 12), data)
     with pytest.raises(ConfigError, match="in one process and in memory"):
         train(data, chosen, parts=ABLATIONS["PCL"], group=ProcessGroup(0, 2))
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_the_default_preset_is_trained_by_one_process(shards: bool, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"preset strong has a recipe for one\. .* or leave --processes out"):
+        train(process_worker.data(), group=ProcessGroup(0, 2, shards=shards), device="cpu", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
@@ -251,4 +261,7 @@ def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path
     code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
     assert code == 2
     assert err.count("unknown setting") == err.count("\n") == 1
+    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2")
+    assert code == 2
+    assert err.count("the preset strong has a recipe for one") == err.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -1,181 +1,451 @@
-"""The re-ranker: its weights explain the validation part best, and what they make of the lists."""
+"""Voters and the re-ranker: literal features, the weights that explain the validation part best, re-ranked lists."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
+from math import e
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from literal import LiteralConCF
-from test_strong import data, run  # noqa: F401
-from test_train import SEED, in_double, listed, tiny  # noqa: F401
-from test_train import small as tiny_settings
+from hypothesis import given
+from hypothesis import strategies as st
+from literal_reranker import LiteralCost, LiteralReranker, LiteralVoter, listed_features, ranking
+from scipy.sparse import csr_array
+from small_run import small_data
+from torch import Tensor
 
+from concf.consensus import features, reranker, voters
 from concf.consensus.features import N_FEATURES, HeadFeatures
 from concf.consensus.reranker import (
     CURVE_FEATURES,
+    FOLDS,
     HEAD_FEATURES,
+    LIST_FEATURES,
     PLAIN,
     VOTER_FEATURES,
-    Reranked,
+    Reranker,
+    Weights,
     feature_rows,
     popularity_and_activity,
 )
+from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.inference.recommender import Recommender
+from concf.model.scorers import Factors
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run
-from concf.training.trainer import Trainer
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-RERANKED = tiny_settings(
-    consensus={
-        "fixed_voters": ("rp3beta(beta=0.1)", "itemknn"),
-        "rerank": True,
-        "voter_temperature": 0.5,
-        "consistency_temperature": None,
-    }
-)
+USERS, ITEMS, SIZE, TOP_K, TEMPERATURE = 31, 13, 4, 6, 4.0
+VOTED = {"top_k": TOP_K, "temperature": TEMPERATURE}
+EVERYONE = tuple(range(USERS))
+NEW, LAST_ITEM, DONE = 4, 7, 9  # users who have used nothing, all but one item, and everything
+WEIGHTS = (1.0, 0.6, 0.25)
 
 
-def both_ways() -> tuple[Trainer, LiteralConCF, dict[str, torch.Tensor]]:
-    """A trainer and its literal after two epochs, and the lists that the trainer agreed on."""
-    split = tiny()
-    trainer = Trainer(split, RERANKED, SEED)
-    for epoch in range(2):
-        trainer.epoch(epoch)
-    lists = trainer.consensus.update()
-    fixed_voters = [listed(each) for each in trainer.consensus.fixed_rankings]
-    literal = LiteralConCF(trainer.model, RERANKED, split.train, fixed_voters, split.valid)
-    literal.agree(0)
-    return trainer, literal, lists
+class Table(NamedTuple):
+    """A scorer without vectors. table: [users, items]."""
+
+    table: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        return self.table[users]
 
 
-def test_weights_and_lists_are_the_literal_ones(in_double) -> None:  # noqa: F811
-    trainer, literal, lists = both_ways()
-    assert torch.allclose(trainer.consensus.reranker.weights, literal.reranker, rtol=0, atol=1e-8)
-    curve = literal.reranker[-CURVE_FEATURES - 5 * HEAD_FEATURES : -5 * HEAD_FEATURES]
-    assert curve.abs().min() > 1e-3  # where it begins they are 0
-    assert literal.reranker[-5 * HEAD_FEATURES :].abs().median() > 1e-3
-    assert listed(lists["consensus"]) != listed(lists["R-consensus"])
-    for reranked, plain in zip(listed(lists["consensus"]), listed(lists["R-consensus"]), strict=True):
-        assert sorted(reranked) == sorted(plain)
+class Case(NamedTuple):
+    """A log, two voters with vectors and one without, and what users hold out: [users, items]."""
+
+    train: csr_array
+    heads: tuple[Factors, Factors]
+    table: Tensor
+    held_out: Tensor
 
 
-def test_who_is_validated_was_not_learned_from(in_double) -> None:  # noqa: F811
-    trainer, literal, lists = both_ways()
-    assert trainer.consensus.reranked.cross_fitted is not None
-    cross_fitted, plain = listed(trainer.consensus.reranked.cross_fitted), listed(lists["R-consensus"])
-    validated = trainer.consensus.validation.users.tolist()
-    for fold in (0, 1):
-        learners = [u for u in validated if u % 2 != fold]
-        expected = literal.reranked(plain, 0, learners)
-        for user in (u for u in validated if u % 2 == fold):
-            assert cross_fitted[user] == expected[user]
-    assert trainer.consensus.validate(lists)["consensus"] == trainer.consensus.validation(
-        trainer.consensus.reranked.cross_fitted
+@cache
+def case() -> Case:
+    """Voters that know something of what is held out; item 3 was used by nobody."""
+    random = np.random.default_rng(2)
+    draw = torch.Generator().manual_seed(2)
+
+    def drawn(*size: int) -> Tensor:
+        return torch.randn(*size, generator=draw, dtype=torch.float64)
+
+    user, item, bias = drawn(USERS, SIZE), drawn(ITEMS, SIZE), drawn(ITEMS)
+    liked = user @ item.T + drawn(USERS, ITEMS)
+    used = random.random((USERS, ITEMS)) < 0.3
+    used[NEW], used[:, 3] = False, False
+    used[LAST_ITEM] = used[DONE] = True
+    used[LAST_ITEM, 3] = False
+    held_out = (liked > liked.quantile(0.75)) & ~torch.from_numpy(used)
+    heads = Factors(user, item, bias), Factors(user + drawn(USERS, SIZE), item)
+    return Case(csr_array(used.astype(np.float32)), heads, liked + 2 * drawn(USERS, ITEMS), held_out)
+
+
+def voters_of(users: Sequence[int], k: int = TOP_K, dtype: torch.dtype = torch.float64) -> list[Voter]:
+    rows, train = torch.tensor(users), case().train
+    heads = [Factors(*(None if part is None else part.to(dtype) for part in (each.user, each.item, each.bias)))
+             for each in case().heads]  # fmt: skip
+    listed = by_scores("table", Table(case().table.to(dtype)), train, rows, k)
+    return [by_factors("one", heads[0], train, rows, k), listed, by_factors("two", heads[1], train, rows, k)]
+
+
+def reranker_of(
+    users: Sequence[int] = EVERYONE, length: int = ITEMS, dtype: torch.dtype = torch.float64, k: int = TOP_K
+) -> Reranker:
+    found = voters_of(users, k, dtype)
+    return Reranker(case().train, torch.tensor(users), found, WEIGHTS, length=length, **VOTED)
+
+
+@cache
+def literal(users: tuple[int, ...] = EVERYONE) -> LiteralReranker:
+    everyone, (one, two) = torch.arange(USERS), case().heads
+    three = [
+        LiteralVoter(one.scores(everyone), one.item),
+        LiteralVoter(case().table),
+        LiteralVoter(two.scores(everyone), two.item),
+    ]
+    return LiteralReranker(used(), users, three, WEIGHTS, length=ITEMS, **VOTED)
+
+
+def used() -> Tensor:
+    return torch.from_numpy(case().train.toarray() > 0)
+
+
+def wanted(fast: Reranker, held_out: Tensor | None = None) -> Tensor:
+    """[n, L] where the lists have what users hold out. held_out: [users, items]."""
+    held_out = case().held_out if held_out is None else held_out
+    lists = fast.lists[:, : reranker.TOP].long()
+    return held_out[fast.users].gather(1, lists.clamp(min=0)) & (lists >= 0)
+
+
+@cache
+def literal_cost() -> LiteralCost:
+    held_out = [{i for i in range(ITEMS) if case().held_out[u, i]} for u in EVERYONE]
+    return LiteralCost(literal(), held_out)
+
+
+def listed(lists: Tensor) -> list[list[int]]:
+    """Without the empty places, which come last."""
+    rows = lists.tolist()
+    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
+    return [[item for item in row if item >= 0] for row in rows]
+
+
+@pytest.mark.parametrize("cells", [1, 3 * ITEMS, 1 << 22], ids=["one by one", "in threes", "at once"])
+def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch, cells: int) -> None:
+    monkeypatch.setattr(voters, "CPU_CELLS", cells)
+    users, table = (8, 2, LAST_ITEM, 0, DONE, 30, 11, NEW), case().table
+    found = by_scores("table", Table(table), case().train, torch.tensor(users), TOP_K)
+    assert (found.name, found.factors, found.lists.dtype) == ("table", None, torch.int32)
+    assert listed(found.lists) == [ranking(table[u].tolist(), used()[u].tolist(), TOP_K) for u in users]
+    for row, (u, items) in enumerate(zip(users, listed(found.lists), strict=True)):
+        for place in range(TOP_K):
+            expected = listed_features(table, used(), users, u, items[place]) if place < len(items) else [0, 0, 0]
+            assert found.listed[row, place].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:
+    everyone = torch.arange(USERS)
+    one, thousand, shifted = (
+        by_scores("table", Table(table), case().train, everyone, TOP_K)
+        for table in (case().table, 1000 * case().table, case().table + 5)
     )
+    assert torch.allclose(one.listed, thousand.listed, rtol=0, atol=1e-9)
+    assert torch.allclose(one.listed[..., :2], shifted.listed[..., :2], rtol=0, atol=1e-9)
+    assert all(torch.equal(one.lists, each.lists) for each in (thousand, shifted))
+    nothing = by_scores("table", Table(torch.zeros(USERS, ITEMS)), case().train, everyone, TOP_K)
+    assert not nothing.listed.any()
+    assert listed(nothing.lists) == [[i for i in range(ITEMS) if not used()[u, i]][:TOP_K] for u in EVERYONE]
 
 
-def test_without_anything_to_learn_from_the_votes_are_as_they_were(in_double) -> None:  # noqa: F811
-    trainer, _, lists = both_ways()
-    trainer.consensus.validation.valid = torch.empty(0, dtype=torch.int64)
-    plain = lists["R-consensus"]
-    verdict = reranked_again(trainer, plain)
-    weights = trainer.consensus.reranker.weights
-    loud = torch.tensor(trainer.consensus.voter_weights)
-    assert torch.allclose(weights[PLAIN : VOTER_FEATURES * len(loud) : VOTER_FEATURES], loud / loud.mean())
-    assert torch.count_nonzero(weights) == len(loud)
-    assert torch.equal(verdict.lists, plain)
-    assert torch.equal(verdict.cross_fitted, plain)
+def test_scores_are_cut_where_the_features_of_vectors_are() -> None:
+    for name in ("Z_SCORE", "RELATIVE_SCORE", "LEAST_GAP", "LEAST_STD"):
+        assert getattr(voters, name) == getattr(features, name)
+    table = torch.zeros(USERS, ITEMS, dtype=torch.float64)
+    table[NEW, 3] = 1e6  # one user stands out, and nobody has used the item
+    found = by_scores("table", Table(table), case().train, torch.arange(USERS), TOP_K)
+    assert found.lists[NEW, 0] == 3
+    assert found.listed[NEW, 0, 1] == voters.RELATIVE_SCORE[1]
+    assert found.listed[..., 0].abs().max() <= voters.Z_SCORE[1]
 
 
-def reranked_again(trainer: Trainer, plain: torch.Tensor) -> Reranked:
-    agreement, factors = trainer.consensus, trainer.model.factors()
-    voters = [trainer.consensus.queue[-1][voter] for voter in agreement.voters]
-    return agreement.reranker(
-        plain, voters, agreement.voter_weights, [factors[name] for name in agreement.voting_heads()]
-    )
+def test_a_voter_with_vectors_has_the_literal_lists() -> None:
+    users = (8, 2, LAST_ITEM, 0, DONE, 30, NEW)
+    for head in case().heads:
+        found = by_factors("head", head, case().train, torch.tensor(users), TOP_K)
+        scores = head.scores(torch.arange(USERS)).tolist()
+        assert listed(found.lists) == [ranking(scores[u], used()[u].tolist(), TOP_K) for u in users]
+        assert (found.factors, found.listed) == (head, None)
 
 
-def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.consensus.reranker.TOP", 4)
-    trainer, _, lists = both_ways()
-    plain = lists["R-consensus"]
-    verdict = reranked_again(trainer, plain)
-    assert not torch.equal(verdict.lists, plain)
-    assert torch.equal(verdict.lists[:, :4].sort(1).values, plain[:, :4].sort(1).values)
-    assert torch.equal(verdict.lists[:, 4:], plain[:, 4:])
-    assert (verdict.scores.diff(dim=1) <= 0).all()
-    assert torch.allclose(verdict.scores[:, 3:].diff(dim=1), torch.tensor(-1.0))
+@pytest.mark.parametrize("users", [EVERYONE, (12, 3, LAST_ITEM, 20, 0, DONE, NEW)], ids=["everyone", "some"])
+def test_plain_lists_and_features_are_the_literal_ones(in_double, users: tuple[int, ...]) -> None:
+    fast, slow = reranker_of(users), literal(users)
+    assert listed(fast.lists) == slow.lists
+    found, empty = fast.features(torch.arange(len(users)))
+    assert found.isfinite().all()
+    for row, items in enumerate(slow.lists):
+        assert (~empty[row]).tolist() == [place < len(items) for place in range(ITEMS)]
+        if items:
+            assert torch.allclose(found[row, : len(items)], slow.table(row), rtol=0, atol=1e-9)
 
 
-def test_a_part_of_the_users_teaches_weights_for_all(data: Split, in_double, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.consensus.reranker.MOST_LEARNERS", 7)
-    trainer = Trainer(data, RERANKED, SEED)
-    trainer.epoch(0)
-    reranker, plain = trainer.consensus.reranker, trainer.consensus.update()["R-consensus"]
-    validated = trainer.consensus.validation.users
-    assert 0 < int(reranker.learners.sum()) <= 7 < len(validated)
-    few = reranked_again(trainer, plain)
-    others = validated[~reranker.learners]
-    assert torch.equal(few.lists[others], few.cross_fitted[others])  # nobody learned from them
-    kept = reranker.learners.clone()
-    reranker.learners = torch.ones_like(kept)
-    everyone = reranked_again(trainer, plain)
-    reranker.learners = kept
-    assert not torch.equal(few.lists, everyone.lists)
-    assert torch.equal(reranked_again(trainer, plain).lists, few.lists)
+def test_what_a_voter_lists_beyond_its_vote_is_not_looked_at(in_double) -> None:
+    short, long = reranker_of(), reranker_of(k=TOP_K + 3)
+    assert long.voters[1].lists.shape == (USERS, TOP_K + 3)
+    assert torch.equal(short.lists, long.lists)
+    found, empty = long.features(torch.arange(USERS))
+    expected, _ = short.features(torch.arange(USERS))
+    assert torch.allclose(found[~empty], expected[~empty], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3, 4])
-def test_each_half_of_the_learners_teaches_the_other(data: Split, stride: int, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("concf.consensus.reranker.MOST_LEARNERS", -(-len(data.validated) // stride))
-    reranker = Trainer(data, RERANKED, SEED).consensus.reranker
-    halves = torch.bincount(reranker.folds[reranker.learners], minlength=2)
-    assert halves.sum() == -(-len(data.validated) // stride)
-    assert halves.min() > 0.3 * halves.sum()
+def test_features_of_some_rows_are_those_of_all(in_double) -> None:
+    fast, rows = reranker_of(), torch.tensor([20, 3, 3, LAST_ITEM])
+    for some, everything in zip(fast.features(rows), fast.features(torch.arange(USERS)), strict=True):
+        assert torch.allclose(some, everything[rows], rtol=0, atol=1e-12)
 
 
-def test_what_never_changes_has_no_weight_in_single_precision_either(data: Split, monkeypatch) -> None:  # noqa: F811
+def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
+    monkeypatch.setattr(reranker, "USERS", 4)  # several blocks
+    fast, cost = reranker_of(), literal_cost()
+    fitted = fast.fit(wanted(fast))
+    assert len(cost.learners) > 20
+    assert torch.allclose(fitted.centre, cost.centre, rtol=0, atol=1e-9)
+    for left_out, weights in [(None, fitted.everyone), *enumerate(fitted.folds)]:
+        begin, end = (cost.gradient(each, left_out).abs().max() for each in (cost.prior, weights))
+        assert end < 1e-6 * begin
+        assert cost(weights, left_out) < cost(cost.prior, left_out)
+    assert len(fitted.folds) == FOLDS
+    assert (fitted.folds - fitted.everyone).abs().amax(1).min() > 1e-3  # everyone counts
+
+
+def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
+    """With hardly any penalty a weight is far from where it begins."""
+    monkeypatch.setattr(reranker, "PENALTY", 1e-3)
+    fast, cost = reranker_of(), literal_cost()
+    fitted = fast.fit(wanted(fast))
+    monkeypatch.setattr(cost, "penalty", cost.penalty / 10 * 1e-3)
+    assert cost.gradient(fitted.everyone).abs().max() < 1e-6 * cost.gradient(cost.prior).abs().max()
+
+
+@pytest.mark.parametrize("cross_fitted", [False, True])
+def test_lists_are_in_the_order_of_the_literal_scores(in_double, monkeypatch, cross_fitted: bool) -> None:
+    monkeypatch.setattr(reranker, "SCORED_USERS", 7)
+    fast, slow = reranker_of(), literal()
+    fitted = fast.fit(wanted(fast))
+    lists, scores = fast.rerank(fitted, cross_fitted=cross_fitted)
+    assert listed(lists) != slow.lists
+    for row, items in enumerate(slow.lists):
+        weights = fitted.folds[row % 5] if cross_fitted else fitted.everyone
+        literal_scores = ((slow.table(row) - fitted.centre) @ weights).tolist() if items else []
+        order = sorted(range(len(items)), key=lambda place, s=literal_scores: (-s[place], place))
+        assert listed(lists)[row] == [items[place] for place in order]
+        expected = [literal_scores[place] for place in order] + [-np.inf] * (ITEMS - len(items))
+        assert scores[row].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("row", [0, 6, 12, 18, 29])
+def test_what_a_user_holds_out_does_not_rank_its_own_list(in_double, row: int) -> None:
+    fast = reranker_of()
+    before = wanted(fast)
+    assert before[row].any()
+    after = before.clone()
+    after[row] = ~before[row] & (fast.lists[row] >= 0)  # all other items that are listed
+    old, new = fast.fit(before), fast.fit(after)
+    fold = row % FOLDS
+    assert torch.allclose(old.folds[fold], new.folds[fold], rtol=0, atol=1e-6)
+    others = [each for each in range(FOLDS) if each != fold]
+    assert (old.folds[others] - new.folds[others]).abs().amax(1).min() > 1e-3
+    assert (old.everyone - new.everyone).abs().max() > 1e-3
+    lists = [fast.rerank(each, cross_fitted=True)[0] for each in (old, new)]
+    assert torch.equal(lists[0][fold::FOLDS], lists[1][fold::FOLDS])
+    assert not torch.equal(*lists)
+
+
+def test_the_order_of_the_users_does_not_matter(in_double) -> None:
+    """Folds are by the row, so that rows that change places within a fold are cross-fitted alike."""
+    order = np.random.default_rng(0).permutation(USERS)
+    within = np.concatenate([np.arange(USERS)[USERS % FOLDS :].reshape(-1, FOLDS)[::-1].ravel(), [0]])
+    assert (within[:-1] % FOLDS == np.arange(1, USERS) % FOLDS).all()
+    within = np.roll(within, 1)
+    for rows, cross_fitted in ((order, False), (within, True)):
+        first, second = reranker_of(), reranker_of(tuple(rows.tolist()))
+        one, other = first.fit(wanted(first)), second.fit(wanted(second))
+        assert torch.allclose(one.everyone, other.everyone, rtol=0, atol=1e-6)
+        lists = first.rerank(one, cross_fitted=cross_fitted)[0], second.rerank(other, cross_fitted=cross_fitted)[0]
+        assert torch.equal(lists[0][rows], lists[1])
+
+
+def changed_feature(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     whole = HeadFeatures.__call__
 
-    def the_same_of_all(self: HeadFeatures, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-        said = whole(self, users, items)
-        said[..., -1] = -200.0
-        return said
+    def changed(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
+        mine = whole(self, users, items)
+        mine[..., -1] = change(mine[..., -1])
+        return mine
 
-    monkeypatch.setattr(HeadFeatures, "__call__", the_same_of_all)
-    trainer = Trainer(data, RERANKED, SEED)
-    trainer.epoch(0)
-    trainer.consensus.update()
-    of_heads = trainer.consensus.reranker.weights[-5 * HEAD_FEATURES :].view(5, HEAD_FEATURES)
+    monkeypatch.setattr(HeadFeatures, "__call__", changed)
+
+
+def test_a_feature_may_be_shifted(in_double, monkeypatch) -> None:
+    def fitted() -> tuple[Weights, Tensor, Tensor]:
+        fast = reranker_of()
+        weights = fast.fit(wanted(fast))
+        return weights, *fast.rerank(weights)
+
+    before, lists, scores = fitted()
+    changed_feature(monkeypatch, lambda feature: feature + 50.0)
+    after, lists_after, scores_after = fitted()
+    assert torch.allclose(before.everyone, after.everyone, rtol=0, atol=1e-6)
+    assert (after.centre - before.centre).sum() == pytest.approx(2 * 50.0)
+    assert torch.equal(lists, lists_after)
+    assert torch.allclose(scores, scores_after, rtol=0, atol=1e-6)
+
+
+def test_what_never_changes_has_no_weight_in_single_precision_either(monkeypatch) -> None:
+    changed_feature(monkeypatch, lambda feature: torch.full_like(feature, -200.0))
+    fast = reranker_of(dtype=torch.float32)
+    weights = fast.fit(wanted(fast)).everyone
+    begin = 3 * VOTER_FEATURES + CURVE_FEATURES
+    of_heads = weights[begin : begin + 2 * HEAD_FEATURES].view(2, HEAD_FEATURES)
     assert of_heads.abs().max() > 1e-3
     assert of_heads[:, N_FEATURES - 1].abs().max() < 1e-6
 
 
-def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity_and_what_heads_say() -> None:
+def test_single_precision_comes_to_the_same_weights(in_double) -> None:
+    fast = reranker_of()
+    expected = fast.fit(wanted(fast))
+    torch.set_default_dtype(torch.float32)
+    single = reranker_of(dtype=torch.float32)
+    found = single.fit(wanted(single))
+    assert torch.equal(single.lists, fast.lists)
+    assert (found.everyone - expected.everyone).abs().max() < 1e-3
+    assert found.everyone.dtype == found.folds.dtype == torch.float64
+
+
+def test_with_nothing_to_learn_from_the_votes_are_as_they_were(in_double) -> None:
+    fast = reranker_of()
+    fitted = fast.fit(torch.zeros_like(fast.lists, dtype=torch.bool))
+    loud = torch.tensor(WEIGHTS)
+    for weights in (fitted.everyone, *fitted.folds):
+        assert torch.equal(weights[PLAIN : VOTER_FEATURES * len(loud) : VOTER_FEATURES], loud / loud.mean())
+        assert torch.count_nonzero(weights) == len(loud)
+        assert torch.equal(weights, literal().prior())
+    for cross_fitted in (False, True):
+        assert torch.equal(fast.rerank(fitted, cross_fitted=cross_fitted)[0], fast.lists)
+
+
+def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
+    fast = reranker_of()
+    hits = wanted(fast)
+    learners = hits.any(1).nonzero()[:, 0]
+    few = hits.clone()
+    few[learners[7:]] = False
+    expected, everyone = fast.fit(few), fast.fit(hits)
+    monkeypatch.setattr(reranker, "MOST_LEARNERS", 7)
+    found = fast.fit(hits)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-9)
+    assert not torch.allclose(found.everyone, everyone.everyone, rtol=0, atol=1e-3)
+
+
+def test_what_is_not_reranked_stays_behind(in_double, monkeypatch) -> None:
+    monkeypatch.setattr(reranker, "TOP", 4)
+    fast = reranker_of()
+    lists, scores = fast.rerank(fast.fit(wanted(fast)))
+    plain = fast.lists
+    assert not torch.equal(lists, plain)
+    assert torch.equal(lists[:, :4].sort(1).values, plain[:, :4].sort(1).values)
+    assert torch.equal(lists[:, 4:], plain[:, 4:])
+    there = (plain[:, :4] >= 0).all(1)
+    assert (scores[there].diff(dim=1) <= 0).all()
+    assert torch.allclose(scores[there, 3:].diff(dim=1), torch.tensor(-1.0))
+
+
+def test_who_has_used_everything_has_an_empty_list_and_no_nan(in_double) -> None:
+    fast = reranker_of()
+    fitted = fast.fit(wanted(fast))
+    for cross_fitted in (False, True):
+        lists, scores = fast.rerank(fitted, cross_fitted=cross_fitted)
+        assert (lists[DONE] == -1).all()
+        assert (scores[DONE] == -torch.inf).all()
+        assert listed(lists)[LAST_ITEM] == [3]
+        assert not scores.isnan().any()
+        assert torch.equal(scores > -torch.inf, lists >= 0)
+
+
+def test_a_list_may_be_longer_or_shorter_than_the_votes(in_double) -> None:
+    long, short = reranker_of(length=ITEMS + 5), reranker_of(length=3)
+    assert torch.equal(long.lists[:, :3], short.lists)
+    assert (long.lists[:, ITEMS:] == -1).all()
+    for fast in (long, short):
+        lists, scores = fast.rerank(fast.fit(wanted(fast)), cross_fitted=True)
+        assert lists.shape == scores.shape == fast.lists.shape
+        assert [sorted(row) for row in listed(lists)] == [sorted(row) for row in listed(fast.lists)]
+
+
+def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity_and_the_heads() -> None:
     ranks = torch.full((3, 1, 2), 7)
     ranks[1, 0, 0] = 0
-    said = torch.arange(2 * N_FEATURES).float().view(1, 2, N_FEATURES)
-    features = feature_rows(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), [said], 7, 10.0)
-    assert features.shape == (1, 2, 3 * VOTER_FEATURES + CURVE_FEATURES + HEAD_FEATURES)
-    assert features[0, 0, : 3 * VOTER_FEATURES].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
-    assert not features[0, 1, : 3 * VOTER_FEATURES].any()
-    assert features[0, 1, 3 * VOTER_FEATURES : -HEAD_FEATURES].tolist() == [-2, 4, -8, -6, 12]
-    assert features[0, 0, -HEAD_FEATURES:].tolist() == [*range(8), 0, 0.5, 1, 1.5, 0, 3, 6, 9]
+    of_head = torch.arange(2 * N_FEATURES).float().view(1, 2, N_FEATURES)
+    of_list = reranker.listed_features(torch.tensor([[[4.0, 5.0, 6.0]]]).expand(1, 7, 3), ranks[1], 7)
+    assert of_list.tolist() == [[[4, 5, 6, 1], [0, 0, 0, 0]]]
+    found = feature_rows(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), [of_head], [of_list], 7, 10.0)
+    assert found.shape == (1, 2, 3 * VOTER_FEATURES + CURVE_FEATURES + HEAD_FEATURES + LIST_FEATURES)
+    (votes, curve, head, without), (no_votes, no_curve, _, nothing) = (
+        row.split([3 * VOTER_FEATURES, CURVE_FEATURES, HEAD_FEATURES, LIST_FEATURES]) for row in found[0]
+    )
+    assert votes.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
+    assert not no_votes.any()
+    assert not nothing.any()
+    assert curve.tolist() == [0.5, 0.25, 0.125, 1.5, 0.75]
+    assert no_curve.tolist() == [-2, 4, -8, -6, 12]
+    assert head.tolist() == [*range(8), 0, 0.5, 1, 1.5, 0, 3, 6, 9]
+    assert without.tolist() == [4, 5, 6, 1, 2, 2.5, 12, 15]
 
 
-def test_popularity_and_activity_have_mean_0_and_spread_1(data: Split) -> None:  # noqa: F811
-    for each in popularity_and_activity(data.train):
+def test_popularity_and_activity_have_mean_0_and_deviation_1() -> None:
+    for each in popularity_and_activity(case().train):
         assert float(each.mean()) == pytest.approx(0, abs=1e-12)
         assert float(each.std(correction=0)) == pytest.approx(1)
+    for each in popularity_and_activity(csr_array(np.eye(5))):
+        assert not each.any()
 
 
-def test_lists_are_in_the_order_of_the_reranker_and_explained_by_it(run: Run) -> None:  # noqa: F811
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.floats(0.01, 2), st.floats(0.1, 100))
+def test_a_voter_weight_decays_with_its_validation(found: list[float], temperature: float, times: float) -> None:
+    weights = voter_weights(found, temperature)
+    assert max(weights) == weights[found.index(max(found))] == 1
+    order = sorted(range(len(found)), key=found.__getitem__)
+    assert all(weights[lower] <= weights[higher] for lower, higher in pairwise(order))
+    assert voter_weights([times * each for each in found], temperature) == pytest.approx(weights, rel=1e-6)
+
+
+def test_a_temperature_below_the_best_a_voter_has_the_weight_1_over_e() -> None:
+    assert voter_weights([0.25, 0.24, 0.0], 0.04) == pytest.approx([1, 1 / e, e**-25])
+    assert voter_weights([0.0, 0.0], 0.04) == [1, 1]
+
+
+SMALL = {
+    "model": {"dimensions": 8},
+    "consensus": {"top_k": 8, "shown": 12},
+    "training": {"metric": "recall@5"},
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    data = Split.load(small_data(tmp_path_factory.mktemp("data") / "small"))
+    return train(data, choose_settings("strong", SMALL), seed=3, device="cpu")
+
+
+def test_lists_are_in_the_order_of_the_reranker_and_explained_by_it(run: Run) -> None:
     model = Recommender(run, frame="arrays")
     for user in model.user_ids.values[::9].tolist():
         items, scores = model.recommend(user, k=6)
@@ -187,8 +457,3 @@ def test_lists_are_in_the_order_of_the_reranker_and_explained_by_it(run: Run) ->
         items, scores = model.recommend(user, k=6)
         assert np.array_equal(items, many_items[place])
         assert scores == pytest.approx(many_scores[place], rel=1e-5)
-
-
-def test_a_reranker_does_not_weigh_consistency() -> None:
-    with pytest.raises(ConfigError, match=r"consensus\.rerank weighs ranks, not consistency"):
-        choose_settings("strong", {"consensus": {"consistency_temperature": 10.0}})

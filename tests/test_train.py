@@ -80,8 +80,7 @@ def follow(chosen: ConCFSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
-    fixed_voters = [listed(each) for each in trainer.consensus.fixed_rankings]
-    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train, fixed_voters, data.valid)
+    literal = LiteralConCF(Trainer(data, chosen, SEED).model, chosen, data.train)
     consensus_targets, kept = [], chosen.consensus.kept or 12
     for epoch in range(chosen.training.epochs):
         record = trainer.epoch(epoch)
@@ -165,24 +164,6 @@ ALONE: dict[str, dict[str, Any]] = {
         "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users"),
         "losses": {"softmax_samples": 5, "softmax_power": 1.0},
         "training": {"order": "users", "batch": 6},
-    },
-    "fixed voters vote": {"consensus": {"fixed_voters": ("rp3beta(beta=0.2)", "itemknn(neighbours=3, shrink=0.5)")}},
-    "reranked": {
-        "consensus": {
-            "fixed_voters": ("rp3beta(beta=0.1)",),
-            "rerank": True,
-            "voter_temperature": 0.5,
-            "consistency_temperature": None,
-        }
-    },
-    "voter weights by validation": {"consensus": {"fixed_voters": ("rp3beta(beta=0.1)",), "voter_temperature": 0.5}},
-    "non-voting ones do not set the tone": {
-        "consensus": {
-            "fixed_voters": ("rp3beta",),
-            "non_voting": ("rp3beta", "bpr"),
-            "voter_temperature": 0.2,
-            "consistency_temperature": None,
-        }
     },
 }
 

@@ -15,7 +15,7 @@ from concf.training.config.presets import PRESETS, choose_settings
 
 RATE = "training.learning_rate"
 ODD = [
-    "consensus.consistency_temperature=none", "consensus.clip=40",
+    "recipe=none", "consensus.consistency_temperature=none", "consensus.clip=40",
     'consensus.non_voting=["bpr"]', "consensus.undistilled=[]",
     "objectives=bpr,cml", "consensus.weight_range=[0.25, 4]", "balance.on=false", "training.weight_decay=1e-7",
     'model.encoder=a "b":\\c\x7fé𝄞',
@@ -39,8 +39,8 @@ def test_the_default_space_fits_the_settings() -> None:
     assert default_space(base, {RATE}).keys() == DEFAULT_SPACE.keys() - {RATE}
     alone = choose_settings(single="bpr", words=["model.encoder=mf"])
     assert list(default_space(alone, ())) == [RATE, "training.weight_decay", "model.dimensions"]
-    reranked = default_space(choose_settings("strong"), ())
-    assert reranked.keys() == DEFAULT_SPACE.keys() - {"consensus.consistency_temperature", "model.dropout"}
+    recipe = default_space(choose_settings("strong"), ())  # its voters' settings are searched by the run itself
+    assert recipe.keys() == {"consensus.temperature", "model.dimensions"}
 
 
 def value(settings: Any, name: str) -> Any:

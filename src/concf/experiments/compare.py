@@ -130,7 +130,7 @@ def compare(
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
     models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name. Of a grid of more
-            than 60 points some are tried: uphill from the middle, one setting at a time (see `grid_search`)
+            than 60 points some are tried: uphill from the middle (see `grid_search`)
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are

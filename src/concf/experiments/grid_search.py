@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from itertools import product
+from itertools import combinations, product
 from math import prod
 from typing import Any
 
@@ -29,22 +29,32 @@ def _everywhere(sizes: Sequence[int]) -> Search:
 
 
 def _uphill(sizes: Sequence[int]) -> Search:
-    """One setting after the other moves to the better of its neighbouring values, until no neighbour is better."""
+    """Moves to better neighbouring values of one setting, or of two at once, until no such neighbour is better.
+
+    Two at once, since the best weight of unobserved pairs, say, depends on the penalty: neither helps alone.
+    """
     here = tuple((size - 1) // 2 for size in sizes)
     scores = dict(zip([here], (yield [here]), strict=True))
-    axis, settled = 0, 0  # settled: settings in a row that stay where they are
-    while settled < len(sizes):
-        beside = [(*here[:axis], at, *here[axis + 1 :]) for at in (here[axis] - 1, here[axis] + 1)]
-        beside = [point for point in beside if 0 <= point[axis] < sizes[axis]]
+    axes = range(len(sizes))
+    directions: list[tuple[int, ...]] = [*combinations(axes, 1), *combinations(axes, 2)]
+    at, settled = 0, 0  # settled: directions in a row that lead to nothing better
+    while settled < len(directions):
+        beside = _beside(here, directions[at], sizes)
         unknown = [point for point in beside if point not in scores]
         if unknown:
             scores |= dict(zip(unknown, (yield unknown), strict=True))
         best = max([here, *beside], key=lambda point: scores[point])
         if best == here:
-            axis, settled = (axis + 1) % len(sizes), settled + 1
+            at, settled = (at + 1) % len(directions), settled + 1
         else:
             here, settled = best, 0
     return here, scores[here]
+
+
+def _beside(here: Point, axes: Sequence[int], sizes: Sequence[int]) -> list[Point]:
+    """The points of the grid that differ by one step along each of these axes, and nowhere else."""
+    steps = [(here[axis] - 1, here[axis] + 1) if axis in axes else (here[axis],) for axis in range(len(sizes))]
+    return [point for point in product(*steps) if all(0 <= at < size for at, size in zip(point, sizes, strict=True))]
 
 
 def at_edges(grid: Mapping[str, Sequence[Any]], point: Point) -> list[str]:

@@ -34,9 +34,11 @@ EXAMPLE = "{ low = 0.001, high = 0.03, log = true } or { choices = [32, 64] }"
 def default_space(base: ConCFSettings, fixed: Collection[str]) -> dict[str, dict[str, Any]]:
     """The default space without the settings that are fixed or have no effect.
 
-    A single head has no consensus, and only the MLP has dropout.
+    A single head has no consensus, only the MLP has dropout, and a recipe chooses the settings of its voters itself.
     """
     unused = set(fixed)
+    if base.recipe is not None:
+        unused |= DEFAULT_SPACE.keys() - {"consensus.temperature", "model.dimensions"}
     if not base.several:
         unused |= {name for name in DEFAULT_SPACE if name.startswith("consensus.")}
     if base.model.encoder != "mlp":
@@ -116,9 +118,9 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def differences(settings: ConCFSettings, other: ConCFSettings) -> dict[str, Any]:
-    """Full name -> value, of the settings that differ from the other's."""
-    theirs = flat(other.model_dump())
-    return {name: value for name, value in flat(settings.model_dump()).items() if value != theirs[name]}
+    """Full name -> value, of the settings that differ from the other's, or that the other does not have."""
+    mine, theirs = flat(settings.model_dump()), flat(other.model_dump())
+    return {name: value for name, value in mine.items() if name not in theirs or value != theirs[name]}
 
 
 def as_toml(settings: Mapping[str, Any]) -> str:

@@ -73,7 +73,8 @@ class Side:
         order = (row * n_columns + column).argsort(stable=True)
         column, root, target = column[order], pairs.weight[order].sqrt(), pairs.target[order]
         count = torch.bincount(row, minlength=self.n)
-        self.weight = torch.zeros(self.n, dtype=root.dtype, device=root.device).index_add_(0, row, pairs.weight)
+        self.weight = torch.zeros(self.n, dtype=root.dtype, device=root.device)
+        self.weight.index_add_(0, row[order], pairs.weight[order])
         first = count.cumsum(0) - count
         by_length = count.sort(stable=True).indices
         self.blocks = []

@@ -99,7 +99,8 @@ def train(
     watchers = [] if watch is None else [watch]
     if chosen.recipe is not None:
         own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
-        _refuse_own([name for name, each in own.items() if each is not None], group)
+        _refuse_own([name for name, each in own.items() if each is not None])
+        refuse_several_processes(chosen, group.size)
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
         refuse_blind(run.metric, data)
         recipe = Recipe(run, here)
@@ -137,13 +138,17 @@ def _begun(
         yield
 
 
-def _refuse_own(given: Sequence[str], group: ProcessGroup) -> None:
+def _refuse_own(given: Sequence[str]) -> None:
     """What the recipe has no place for."""
     if given:
         raise ConfigError(
             f"{given[0]}: for Algorithm 1, and the preset strong has a recipe. Choose the preset reference"
         )
-    if group.several:
+
+
+def refuse_several_processes(settings: ConCFSettings, processes: int) -> None:
+    """Refuse to carry out a recipe in more than one process."""
+    if settings.recipe is not None and processes > 1:
         raise ConfigError(
             "several processes train Algorithm 1, and the preset strong has a recipe for one. Choose the preset "
             "reference, or leave --processes out"

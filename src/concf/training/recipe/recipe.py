@@ -37,9 +37,9 @@ from concf.training.recipe.students import solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
 SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most ...
-WALKERS = 1024  # ... of them for RP3beta
 SMALL = 32  # factors of the first search
 NEIGHBOURS = 500  # of each item, that RP3beta keeps
+BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT, WALKS = "student", "rp3beta"
 
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 PLANS = {
     "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
-    "default": Plan(3, (2, 2), (4, 1), (2, 3)),
+    "default": Plan(3, (2, 2), (3, 2), (2, 2)),
     "thorough": Plan(6, (6, 4), (12, 6), (4, 6)),
 }
 
@@ -135,8 +135,7 @@ class Recipe:
         small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
         points = search.search_als(small, train, few, small.start(self._seed(0)), (3, 4), self.plan.rounds)
         self.chosen["als"] = _als_settings(points[0])
-        fewer = Validation(self.data, self.run.metric, self.device, validated=sample(few.validated, WALKERS, self.seed))
-        walked = search.search_walks(train, fewer, self.device)
+        walked = search.search_walks(train, few, self.device)
         for name, (_, alpha, beta) in zip(self.settings.fixed_voters, walked, strict=False):
             self.chosen[name] = {"alpha": alpha, "beta": beta}
         return {"chosen": dict(self.chosen), "tried": len(points) + len(walked)}
@@ -159,15 +158,20 @@ class Recipe:
         return {"chosen": {name: self.chosen[name] for name in ("als-a", "als-b")}} | self._validate("als-a", "als-b")
 
     def _softmax(self, head: str) -> dict[str, Any]:
-        """From the vectors of the better ALS; a second one has the next best temperature."""
-        train, start = self.data.train, self.vectors["als-a"]
+        """From the vectors of the better ALS; a second one has the next best temperature.
+
+        One that is far behind ALS after an epoch will have no vote to speak of, and learns no longer.
+        """
+        train = self.data.train
         if head == self.softmaxes[0]:
-            points = search.search_temperature(train, self.validation, *start, self._seed(2))
-            for name, point in zip(self.softmaxes, points, strict=False):
-                self.chosen[name] = {"temperature": search.TEMPERATURE[point.place[0]]}
-        epochs, temperature = self.plan.softmax[0], self.chosen[head]["temperature"]
-        self.vectors[head] = fit_softmax(train, *start, temperature, epochs, self._seed(3))
-        return {"chosen": {head: self.chosen[head]}} | self._validate(head)
+            tried = search.search_temperature(train, self.validation, *self.vectors["als-a"], self._seed(2))
+            for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
+                behind = float(figure < BEHIND * self.figures["als-a"])
+                self.chosen[name], self.vectors[name] = {"temperature": temperature, "behind": behind}, vectors
+        vectors, chosen = self.vectors[head], self.chosen[head]
+        epochs = 0 if chosen["behind"] else self.plan.softmax[0]
+        self.vectors[head] = fit_softmax(train, *vectors, chosen["temperature"], epochs, self._seed(3))
+        return {"chosen": {head: chosen}} | self._validate(head)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """The validation figures of heads."""
@@ -243,7 +247,8 @@ class Recipe:
             if head in self.vectors:
                 self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
         for head in self.softmaxes:
-            epochs, temperature = self.plan.softmax[1], self.chosen[head]["temperature"]
+            epochs = 1 if self.chosen[head]["behind"] else self.plan.softmax[1]
+            temperature = self.chosen[head]["temperature"]
             self.vectors[head] = fit_softmax(log, *self.vectors[head], temperature, epochs, self._seed(5))
         return {}
 

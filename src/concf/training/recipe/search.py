@@ -24,8 +24,7 @@ from concf.training.recipe.softmax import fit_softmax
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 ALPHA, BETA = (0.4, 0.5, 0.6, 0.7, 0.8), (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-TEMPERATURE = (0.03, 0.04, 0.055, 0.075, 0.1, 0.14, 0.19, 0.26, 0.36)
-EPOCHS = 1  # of the softmax at each temperature
+TEMPERATURE = (0.07, 0.12, 0.2)
 WALKERS = 256  # users who walk together
 FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
 
@@ -112,12 +111,13 @@ def _walked_lists(walks: Walks, train: csr_array, validation: Validation) -> dic
     return {beta: torch.cat(lists) for beta, lists in found.items()}
 
 
-def search_temperature(train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int) -> list[Point]:
-    """The temperature of the softmax, by few epochs of the validated users alone."""
-
-    def measure(place: tuple[int, ...]) -> Point:
-        vectors = fit_softmax(train, user, item, TEMPERATURE[place[0]], EPOCHS, seed, validation.users)
+def search_temperature(
+    train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int
+) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:
+    """(validation, temperature, vectors) of the softmax after an epoch of the validated users, the best first."""
+    tried = []
+    for temperature in TEMPERATURE:
+        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users)
         voter = by_factors("softmax", Factors(*vectors), train, validation.users, validation.depth)
-        return Point(place, validation.of_its_users(voter.lists))
-
-    return climb((len(TEMPERATURE),), (len(TEMPERATURE) // 2,), measure, len(TEMPERATURE))
+        tried.append((validation.of_its_users(voter.lists), temperature, vectors))
+    return sorted(tried, key=lambda each: -each[0])

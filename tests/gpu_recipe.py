@@ -1,0 +1,292 @@
+"""The recipe on a GPU against the CPU. Not collected by itself: `pytest --noconftest tests/gpu_recipe.py` with a GPU.
+
+In float64 both must agree but for the order of sums. In float32, in which the recipe works, the bounds are shares of
+the greatest score; two items that all but tie may change places, so that lists are compared by what they share. A stage
+begins where the CPU's stage before it has ended: a difference does not grow from stage to stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from gpu_kernels import near, small
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.consensus import voters as voting
+from concf.consensus.reranker import TOP, Reranker, Weights
+from concf.consensus.settings import CONSENSUS
+from concf.consensus.voters import Voter, by_factors, by_scores
+from concf.data.split import Split
+from concf.evaluation.evaluate import evaluate
+from concf.model.als import Pairs
+from concf.model.scorers import Factors
+from concf.model.walks import Walks
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.recipe import softmax
+from concf.training.recipe.recipe import STUDENT, Recipe
+from concf.training.recipe.students import solve_student, teach_student
+from concf.training.run import Run, make_model
+from concf.training.train import train
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
+
+GPU, CPU = torch.device("cuda"), torch.device("cpu")
+USERS, ITEMS, SIZE, TOP_K = 200, 90, 12, 30
+EXACT = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the greatest figure: nothing but the order of sums
+LEARNED = {
+    torch.float64: 1e-6,
+    torch.float32: 3e-3,
+}  # after steps of Adam or Newton, each by what the one before came to
+FIGURE = 0.02  # of a validation figure, between 0 and 1
+SHARED = 0.95  # of the items of two lists
+
+
+@pytest.fixture(autouse=True)
+def on_one_thread() -> Iterator[None]:
+    """Threads of the CPU's small operations would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=list(EXACT), ids=str)
+def dtype(request: pytest.FixtureRequest) -> Iterator[torch.dtype]:
+    torch.set_default_dtype(request.param)
+    yield request.param
+    torch.set_default_dtype(torch.float32)
+
+
+class Table(NamedTuple):
+    """A scorer without vectors. table: [users, items]."""
+
+    table: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        return self.table[users]
+
+
+def log() -> csr_array:
+    """The first user has used nothing, the last one everything."""
+    used = np.random.default_rng(1).random((USERS, ITEMS)) < 0.2
+    used[0], used[-1] = False, True
+    return csr_array(used.astype(np.float32))
+
+
+def drawn(seed: int, *size: int) -> Tensor:
+    """The same for every device and in every precision."""
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def placed(parts: list[Tensor], device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+    return [part.to(device, dtype) for part in parts]
+
+
+def shared(one: Tensor, other: Tensor) -> float:
+    """The share of the items of lists [users, k] that other lists hold too."""
+    one, other = (each.cpu().numpy() for each in (one, other))
+    both = sum(len(np.intersect1d(a[a >= 0], b[b >= 0])) for a, b in zip(one, other, strict=True))
+    return both / max(int((one >= 0).sum()), 1)
+
+
+def everyone(device: torch.device) -> Tensor:
+    return torch.arange(USERS, device=device)
+
+
+def voters_on(device: torch.device, dtype: torch.dtype) -> list[Voter]:
+    """Two with vectors and one without, that know something of each other's taste."""
+    user, item, bias, noise = drawn(2, USERS, SIZE), drawn(3, ITEMS, SIZE), drawn(4, ITEMS), drawn(5, USERS, SIZE)
+    table = user @ item.T + drawn(6, USERS, ITEMS)
+    one, two = (
+        Factors(*placed([vectors, item, bias], device, dtype)) for vectors in (user + noise / 2, user - noise / 2)
+    )
+    users, scorer = everyone(device), Table(table.to(device, dtype))
+    return [
+        by_factors("one", one, log(), users, TOP_K),
+        by_scores("table", scorer, log(), users, TOP_K),
+        by_factors("two", two, log(), users, TOP_K),
+    ]
+
+
+@pytest.mark.parametrize("cells", [1 << 26, 7 * ITEMS])
+def test_voters_are_the_cpu_s(dtype: torch.dtype, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voting, "GPU_CELLS", cells)
+    for there, here in zip(voters_on(GPU, dtype), voters_on(CPU, torch.float64), strict=True):
+        assert there.lists.device.type == GPU.type
+        assert shared(there.lists, here.lists) >= (1 if dtype == torch.float64 else SHARED)
+        if here.listed is not None and there.listed is not None:
+            same = (there.lists.cpu() == here.lists)[..., None]
+            assert same.float().mean() > SHARED
+            near(there.listed.cpu() * same, here.listed * same, EXACT[dtype])
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, -0.2), (0.8, 0.3)])
+def test_walks_are_the_cpu_s(alpha: float, beta: float) -> None:
+    there, here = (Walks(log(), alpha, device).scorer(beta).scores(everyone(device)) for device in (GPU, CPU))
+    assert there.device.type == GPU.type
+    near(there, here, EXACT[torch.float32])
+
+
+def reranked(device: torch.device, dtype: torch.dtype) -> tuple[Reranker, Weights]:
+    """Fitted on what a drawn taste holds out."""
+    reranker = Reranker(
+        log(), everyone(device), voters_on(device, dtype), [1.0, 0.7, 0.4], length=50, top_k=TOP_K, temperature=8.0
+    )
+    liked = drawn(2, USERS, SIZE) @ drawn(3, ITEMS, SIZE).T
+    held_out = (liked > liked.quantile(0.8)).to(device)
+    lists = reranker.lists[:, :TOP].long()
+    return reranker, reranker.fit(held_out.gather(1, lists.clamp(min=0)) & (lists >= 0))
+
+
+def test_a_reranker_is_the_cpu_s(dtype: torch.dtype) -> None:
+    here, expected = reranked(CPU, dtype)
+    there, fitted = reranked(GPU, dtype)
+    assert shared(there.lists, here.lists) >= (1 if dtype == torch.float64 else SHARED)
+    if torch.equal(there.lists.cpu(), here.lists):
+        (found, gaps), (wanted, _) = there.features(everyone(GPU)), here.features(everyone(CPU))
+        near(found.masked_fill(gaps[..., None], 0), wanted.masked_fill(gaps.cpu()[..., None], 0), EXACT[dtype])
+    for one, other in zip(fitted, expected, strict=True):
+        assert one.device.type == GPU.type
+        near(one, other, LEARNED[dtype])
+    for cross_fitted in (False, True):
+        lists, scores = there.rerank(fitted, cross_fitted=cross_fitted)
+        same = lists[:, :10].cpu() == here.rerank(expected, cross_fitted=cross_fitted)[0][:, :10]
+        assert same.float().mean() >= (1 if dtype == torch.float64 else SHARED)
+        assert not scores.isnan().any()
+
+
+@pytest.mark.parametrize("cells", [1 << 28, 11 * ITEMS])
+def test_the_gradient_of_the_softmax_is_the_cpu_s(
+    dtype: torch.dtype, cells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(softmax, "GPU_CELLS", cells)
+    pairs, results = Pairs.observed(log(), CPU), []
+    for device, kind in ((GPU, dtype), (CPU, torch.float64)):
+        user, item = (
+            each.requires_grad_() for each in placed([drawn(7, USERS, SIZE), drawn(8, ITEMS, SIZE)], device, kind)
+        )
+        softmax._backward(user, item, everyone(device), pairs.user.to(device), pairs.item.to(device), 0.1)
+        results.append((user.grad, item.grad))
+    for found, expected in zip(*results, strict=True):
+        near(found, expected, EXACT[dtype])
+
+
+def test_a_softmax_learns_as_on_the_cpu(dtype: torch.dtype) -> None:
+    scores = []
+    for device, kind in ((GPU, dtype), (CPU, torch.float64)):
+        start = placed([drawn(7, USERS, SIZE), drawn(8, ITEMS, SIZE)], device, kind)
+        user, item = softmax.fit_softmax(log(), *start, 0.1, 3, 5)
+        scores.append(user @ item.T)
+    near(*scores, LEARNED[dtype])
+
+
+@pytest.mark.parametrize("epochs", [0, 3])
+def test_a_student_is_the_cpu_s(dtype: torch.dtype, epochs: int) -> None:
+    """Of the same lists, some of which are shorter: solved alone, and taught by the consensus loss after that."""
+    lists, scores = voters_on(CPU, torch.float64)[0].lists, []
+    for device, kind in ((GPU, dtype), (CPU, torch.float64)):
+        observed, users, mine = Pairs.observed(log(), device, kind), everyone(device), lists.to(device)
+        (start,) = placed([drawn(9, ITEMS, SIZE) / 10], device, kind)
+        solved = solve_student(observed, users, mine, (USERS, ITEMS), start, 2)
+        user, item = teach_student(*solved, users, mine, epochs, 3)
+        scores.append(user @ item.T)
+    near(*scores, LEARNED[dtype])
+
+
+def split() -> Split:
+    return small(300, 120)
+
+
+def chosen(budget: str = "default", refit: str = "validation") -> ConCFSettings:
+    changes: dict[str, Any] = {
+        "model": {"dimensions": 16},
+        "consensus": {"top_k": 40, "shown": 40},
+        "training": {"metric": "recall@10"},
+        "recipe": {"budget": budget, "refit": refit},
+    }
+    return choose_settings("strong", changes)
+
+
+def begun(data: Split, settings: ConCFSettings, device: torch.device) -> Recipe:
+    return Recipe(Run(data, settings, 3, make_model(data, settings).to(device)), device)
+
+
+def moved(state: Any, device: torch.device) -> Any:
+    """A state, with its tensors on another device."""
+    if isinstance(state, dict):
+        return {name: moved(each, device) for name, each in state.items()}
+    if isinstance(state, tuple):
+        return tuple(moved(each, device) for each in state)
+    return state.to(device) if isinstance(state, Tensor) else state
+
+
+def test_every_stage_is_the_cpu_s() -> None:
+    """Scores of vectors are compared where both devices have chosen the same settings, which they nearly always do."""
+    data, settings = split(), chosen()
+    there, here = (begun(data, settings, device) for device in (GPU, CPU))
+    compared = set()
+    for number, stage in enumerate(here.stages):
+        before = {head: vectors[1] for head, vectors in here.vectors.items()}
+        found, expected = there.stage(number), here.stage(number)
+        assert found["stage"] == expected["stage"] == stage
+        for name, figure in expected.get("validation", {}).items():
+            assert found["validation"][name] == pytest.approx(figure, abs=FIGURE), (stage, name)
+        new = [head for head, (_, item) in here.vectors.items() if item is not before.get(head)]
+        for head in (each for each in new if found.get("chosen") == expected.get("chosen")):
+            scores = [user @ item.T for user, item in (there.vectors[head], here.vectors[head])]
+            assert scores[0].device.type == GPU.type
+            near(*scores, 1e-3 if head.startswith("als") else 2e-2)
+            compared.add(head)
+        if stage != list(here.stages)[-1]:
+            there.load_state_dict(moved(here.state_dict(), GPU))
+            there._cache.clear()
+    assert {"als-a", "als-b", STUDENT} <= compared
+    lists, plain, votes = there.agreed()
+    assert {each.device.type for each in (lists, plain, votes["items"], votes["reranked"])} == {GPU.type}
+    assert shared(plain[:, :20], here.agreed()[1][:, :20]) > SHARED
+    assert shared(lists[:, :20], here.agreed()[0][:, :20]) > SHARED
+
+
+def assert_alike(there: Run, here: Run) -> None:
+    """Two whole runs: what was chosen may differ where figures all but tie."""
+    assert there.rows() == here.rows()
+    for name in here.rows():
+        assert there.best[name].validation == pytest.approx(here.best[name].validation, abs=FIGURE), name
+        means = [evaluate(run.recommender(name), run.data, at=10).means()["recall@10"] for run in (there, here)]
+        assert means[0] == pytest.approx(means[1], abs=FIGURE), name
+    first = [torch.as_tensor(run.best[CONSENSUS].lists)[:, :10] for run in (there, here)]
+    assert shared(*first) > 0.9
+
+
+@pytest.mark.parametrize(("budget", "refit"), [("fast", "none"), ("default", "validation"), ("thorough", "validation")])
+def test_a_whole_run_comes_close_to_the_cpu_s(budget: str, refit: str) -> None:
+    data, settings = split(), chosen(budget, refit)
+    there, here = (train(data, settings, seed=3, device=device) for device in (GPU, CPU))
+    assert there.model.user.device.type == GPU.type
+    assert_alike(there, here)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("last", [1, 3])
+def test_a_killed_run_goes_on_on_the_gpu(tmp_path: Path, last: int) -> None:
+    def die(record: dict[str, Any]) -> None:
+        if record["epoch"] == last:
+            raise Killed
+
+    data = split()
+    with pytest.raises(Killed):
+        train(data, chosen(), seed=3, device=GPU, out=tmp_path, watch=die)
+    run = train(data, out=tmp_path, resume=True)
+    assert run.finished
+    assert run.model.user.device.type == GPU.type
+    assert_alike(run, train(data, chosen(), seed=3, device=GPU))
