@@ -131,7 +131,10 @@ def test_none_is_a_level_of_sharing_too() -> None:
             "no shared embedding to balance on: set balance.on = false",
         ),
         (["--set", "training.metric=recall"], "training.metric = 'recall': expected one of recall, "),
-        (["--set", "model.encoder=tower"], "unknown encoder 'tower'; choose from mlp, mf, lightgcn"),
+        (
+            ["--preset", "reference", "--set", "model.encoder=tower"],
+            "unknown encoder 'tower'; choose from mlp, mf, lightgcn",
+        ),
         (["--single", "hinge"], "unknown objective 'hinge'; choose from bpr, cml"),
         (["--preset", "best"], "unknown preset 'best'; choose from paper, released, reference"),
         (["--config", "nowhere.toml"], "nowhere.toml: cannot be read as TOML"),

@@ -215,7 +215,8 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
         jobs_done.extend([(job[0][2], sorted((name, on) for name, _, _, on in job)) for job in jobs])
         return one_after_the_other(work, jobs)
 
-    monkeypatch.setattr(Trained, "train", lambda self, split: Popularity().fit(split.train))
+    monkeypatch.setattr(Trained, "train", lambda self, split, refit: Popularity().fit(split.train))
+    monkeypatch.setattr(Trained, "validation", lambda self, run, metric: 0.5)
     monkeypatch.setattr(Trained, "recommender", lambda self, run: run)
     monkeypatch.setattr("concf.experiments.measure.execute", here)
     found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
@@ -225,7 +226,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
         (0, [(name, on) for name in both for on in ("test", "valid")]), (1, [(name, "test") for name in both]),
     ])  # fmt: skip
     refitted = {model["model"]: model["fitted_on"] for model in found.as_dict()["models"]}
-    assert refitted == dict.fromkeys(both, "train") | {"popularity": "train and valid"}
+    assert refitted == dict.fromkeys([*both, "popularity"], "train and valid")
     jobs_done.clear()
     compare(data, ["popularity"], seeds=2, engine="ray", refit=False)
     assert sorted(jobs_done) == [(0, [("popularity", "test"), ("popularity", "valid")]), (1, [("popularity", "test")])]

@@ -15,7 +15,7 @@ from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
 from concf.runtime.files import sha256
 from concf.service.loading import Loader
-from concf.training.config.presets import STRONG, STUDENTS
+from concf.training.config.presets import STRONG
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -66,7 +66,7 @@ def test_one_list_is_explained(short: dict[str, Any]) -> None:
 def test_what_it_leaves_behind(short: dict[str, Any]) -> None:
     page = Path(short["report"]).read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert all(name in page for name in STUDENTS)
+    assert all(name in page for name in STRONG.heads)
     assert json.loads((Path(short["out"]) / "demo.json").read_text()) == json.loads(json.dumps(short))
     loaded = Loader(None, None)(Path(short["run"]), 1)  # what `concf serve` does
     assert short["example"]["user"] in loaded.recommender.user_ids.values

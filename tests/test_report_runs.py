@@ -75,8 +75,11 @@ def test_one_head_alone_has_no_consensus(concf: CLI, tmp_path: Path) -> None:
 def test_heads_of_the_default_preset_stand_beside_their_objectives_once(concf: CLI, tmp_path: Path) -> None:
     content, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
     rows = {row[0].split()[0]: row[0].split()[1] for row in shown.tables["results", "Test part"][1:5]}
-    assert rows["als-a"] == "weighted-squares@0.02"
-    assert "weighted-squares" not in shown.tables["results", "Validation part"][1][0]
+    assert rows["als-a"] == "weighted-squares"
+    assert ("results", "Validation part") not in shown.tables, "the run was refitted on it"
+    stages = shown.tables["stages", "What each stage chose and measured"][1:]
+    assert [row[0] for row in stages] == ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]
+    assert ("curves", "Validation") not in shown.tables, "stages have no curves"
     assert ("curves", "Balancing weights") not in shown.tables, "the preset does not balance"
     votes = shown.tables["examples", "Votes, user 1"]
     assert votes[0][2] == "score"

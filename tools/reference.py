@@ -74,7 +74,7 @@ def _groups() -> Iterator[tuple[str, type[Settings]]]:
     """("", the settings themselves), then each group of them."""
     yield "", ConCFSettings
     for name, field in ConCFSettings.model_fields.items():
-        for kind in get_args(field.annotation) or (field.annotation,):  # a group may be none
+        for kind in (field.annotation, *get_args(field.annotation)):  # a group, or a group that may be none
             if isinstance(kind, type) and issubclass(kind, Settings):
                 yield name, kind
 
@@ -90,8 +90,7 @@ def _rows(group: str, kind: type[Settings]) -> list[list[str]]:
         if not group and name in dict(_groups()):
             continue
         groups = [getattr(chosen, group) if group else chosen for chosen in _presets().values()]
-        values = [None if each is None else getattr(each, name) for each in groups]
-        shown = [f"`{_value(value)}`" for value in values]
+        shown = ["no recipe" if each is None else f"`{_value(getattr(each, name))}`" for each in groups]
         bold = [text if text == shown[0] else f"**{text}**" for text in shown]
         full = f"`{group}.{name}`" if group else f"`{name}`"
         rows.append([full, _type(field), *bold, _escaped(field.description or "")])

@@ -38,7 +38,7 @@ class Entrant:
 
     name: str
     settings: dict[str, Any]
-    validation: float
+    validation: float | None
     edges: list[str]
     refitted: bool
     tests: list[dict[str, float]]
@@ -132,8 +132,8 @@ def compare(
     models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name. Of a grid of more
             than 60 points some are tried: uphill from the middle (see `grid_search`)
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
-    refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test; the
-            figures of ConCF are those of the run that was validated. False: all are tested as they were validated
+    refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
+            the preset strong does by itself; other presets are tested as they were validated. False: all are
     log:    JSON lines of the measurements; what it holds already is not measured again
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core

@@ -20,15 +20,28 @@ class Trained(Settings):
     preset: str
     ship: Literal["consensus", "head"]
 
-    def train(self, split: Split) -> Any:
+    @property
+    def has_recipe(self) -> bool:
+        """Whether the run is refitted by itself, and measures its validation before."""
+        return preset(self.preset).recipe is not None
+
+    def train(self, split: Split, refit: bool) -> Any:
         """Train on a split, whose validation part stops the run. Both ways of shipping come of the same run."""
         from concf.training.train import train
 
-        return train(split, preset=self.preset, seed=split.recipe.seed)
+        changes = {"recipe": {"refit": "validation" if refit else "none"}} if self.has_recipe else None
+        return train(split, changes, preset=self.preset, seed=split.recipe.seed)
 
     def recommender(self, run: Any) -> Any:
         """Of a run that was trained."""
-        return run.recommender(CONSENSUS if self.ship == "consensus" else run.best_head())
+        return run.recommender(self._shipped(run))
+
+    def validation(self, run: Any, metric: str) -> float | None:
+        """The figure from before the refit; None of another metric than the run was validated by."""
+        return float(run.best[self._shipped(run)].validation) if run.metric == metric else None
+
+    def _shipped(self, run: Any) -> str:
+        return CONSENSUS if self.ship == "consensus" else str(run.best_head())
 
 
 def contenders(names: list[str]) -> dict[str, Candidate]:

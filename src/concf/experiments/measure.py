@@ -35,7 +35,7 @@ class Figures:
 
     def refits(self, settings: Baseline, on: str) -> bool:
         """Whether these settings are fitted on training and validation pairs, rather than on training pairs alone."""
-        return self.refit and on == "test" and not isinstance(settings, Trained)
+        return self.refit and (settings.has_recipe if isinstance(settings, Trained) else on == "test")
 
     def measure(self, fitted: Any, split: Split, on: str) -> Cell:
         """Evaluate a fitted model."""
@@ -59,7 +59,7 @@ class Fit:
         _, settings, seed, on = job[0]
         split, begin = self.splits[seed], time.perf_counter()
         if isinstance(settings, Trained):
-            fitted = settings.train(split)
+            fitted = settings.train(split, self.figures.refit)
         else:
             pairs = (split.train + split.valid).tocsr() if self.figures.refits(settings, on) else split.train
             fitted = settings.fit(pairs, seed=seed)
@@ -67,7 +67,11 @@ class Fit:
         cells = []
         for _, each, _, on in job:
             model = each.recommender(fitted) if isinstance(each, Trained) else fitted
-            cells.append(self.figures.measure(model, split, on) | seconds)
+            if on == "valid" and isinstance(each, Trained) and each.has_recipe:
+                cell: Cell = {"mean": {self.figures.tune_on: each.validation(fitted, self.figures.tune_on)}}
+            else:
+                cell = self.figures.measure(model, split, on)
+            cells.append(cell | seconds)
         return cells
 
 

@@ -65,7 +65,7 @@ class Watch:
         from optuna import TrialPruned
 
         self.epochs += 1
-        if "validation" in record:
+        if self.target in record.get("validation", {}):
             figure = float(record["validation"][self.target])
             self.best = figure if self.best is None else max(self.best, figure)
             self.trial.report(self.best, record["epoch"])
