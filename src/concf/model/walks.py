@@ -9,6 +9,8 @@ GPU the block is dense.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import torch
 from scipy.sparse import csr_array, diags_array
@@ -57,5 +59,7 @@ class HeldBack:
 
 
 def _on(matrix: csr_array, device: torch.device) -> Tensor:
-    first, columns = (torch.from_numpy(each.astype(np.int64)) for each in (matrix.indptr, matrix.indices))
-    return torch.sparse_csr_tensor(first, columns, torch.from_numpy(matrix.data), matrix.shape).to(device)
+    ends, columns, data = (torch.from_numpy(each) for each in (matrix.indptr, matrix.indices, matrix.data))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are young
+        return torch.sparse_csr_tensor(ends, columns, data, matrix.shape, check_invariants=False).to(device)

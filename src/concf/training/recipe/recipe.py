@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 PLANS = {
     "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
-    "default": Plan(3, (2, 2), (3, 2), (2, 2)),
+    "default": Plan(3, (2, 2), (3, 2), (2, 3)),
     "thorough": Plan(6, (6, 4), (12, 6), (4, 6)),
 }
 
@@ -216,8 +216,8 @@ class Recipe:
         self.figures[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
         self.figures[CONSENSUS] = self.validation.of_its_users(lists)
         self._cache["lists"] = lists
-        names = [*self.settings.fixed_voters, R_CONSENSUS, CONSENSUS]
-        return {"validation": {name: self.figures[name] for name in names}}
+        named = [*self.settings.fixed_voters, R_CONSENSUS, CONSENSUS]
+        return {"validation": {name: self.figures[name] for name in named if name in self.figures}}
 
     def _cross_fitted(self) -> Tensor:
         """[validated, L] the consensus by weights that each user's own items did not help to fit."""
