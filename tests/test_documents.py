@@ -98,9 +98,8 @@ def test_commands_in_sentences_exist_with_their_options(page: Path) -> None:
 def test_settings_that_are_set_exist(page: Path) -> None:
     for span in code_of(page):
         words = [quoted or plain for quoted, plain in re.findall(r"--set (?:'([^']+)'|(\S+))", span)]
-        choose_settings(
-            "reference", words=[word for word in words if "my_" not in word]
-        )  # a module of the reader's own
+        base = "strong" if any(word.startswith("recipe.") for word in words) else "reference"
+        choose_settings(base, words=[word for word in words if "my_" not in word])  # a module of the reader's own
 
 
 @each_page
