@@ -1,6 +1,6 @@
 """From a CSV of who used what to recommendations: python examples/recommend_from_csv.py [LOG.csv]
 
-Without a file a small log is simulated, which trains in less than a minute.
+Without a file a small log is simulated, which trains in some seconds.
 """
 
 import sys
