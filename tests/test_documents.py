@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from pkgutil import resolve_name
 from shutil import which
-from typing import Any
+from typing import Any, get_args
 
 import architecture
 import pytest
@@ -192,21 +192,28 @@ def settings_rows() -> dict[str, list[str]]:
 
 def test_the_page_of_settings_has_all_of_them_with_values_that_can_be_set() -> None:
     rows = settings_rows()
-    expected = [
-        name if not hasattr(field.annotation, "model_fields") else f"{name}.{below}"
+    kinds = {  # a group may be optional: RecipeSettings | None
+        name: next((each for each in get_args(field.annotation) if hasattr(each, "model_fields")), field.annotation)
         for name, field in ConCFSettings.model_fields.items()
-        for below in getattr(field.annotation, "model_fields", [""])
+    }
+    expected = [
+        f"{name}.{below}" if below else name
+        for name, kind in kinds.items()
+        for below in getattr(kind, "model_fields", [""])
     ]
     assert list(rows) == expected
     for name, (kind, *values, meaning) in rows.items():
         assert kind, name
         assert meaning, f"{name}: say what it means, at the end of its line"
         for preset, shown in zip(("reference", "paper", "released", "strong"), values, strict=True):
+            assert shown.startswith("**") == (shown.strip("*") != values[0]), (name, preset)
             group, _, setting = name.rpartition(".")
+            if group and getattr(PRESETS[preset], group) is None:
+                assert shown == "`none`", (name, preset)
+                continue
             chosen, wanted = choose_settings(preset, words=[f"{name}={shown.strip('*`')}"]), PRESETS[preset]
             values_set = [getattr(getattr(each, group) if group else each, setting) for each in (chosen, wanted)]
             assert values_set[0] == values_set[1], (name, preset)
-            assert shown.startswith("**") == (shown.strip("*") != values[0]), (name, preset)
 
 
 def test_the_page_of_commands_has_every_option() -> None:
