@@ -12,15 +12,15 @@ if len(sys.argv) > 1:
     model = concf.ConCF("strong").fit(Path(sys.argv[1]))
 else:
     log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
-    model = concf.ConCF("reference", training={"epochs": 15}, consensus={"every": 3, "window": 2}).fit(log)
+    model = concf.ConCF("strong", recipe={"budget": "fast"}, model={"dimensions": 32}).fit(log)
 
 alice, bob = model.user_ids.values[:2].tolist()
-print(f"For users {alice} and {bob}, by the consensus of all heads:")
+print(f"For users {alice} and {bob}, by the consensus of all voters:")
 print(model.recommend([alice, bob], k=3))
 
 first = model.recommend(alice, k=1)["item_id"].item()
-votes = {head["head"]: round(head["vote"], 2) for head in model.explain(alice, first)["heads"]}
-print(f"Why item {first} for user {alice}? The votes of the heads: {votes}")
+votes = {each["head"]: round(each["vote"], 2) for each in model.explain(alice, first)["heads"]}
+print(f"Why item {first} for user {alice}? The votes: {votes}")
 
 print(f"Someone new, who has used item {first} alone:")
 print(model.recommend(history=[first], k=3))
