@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 
 PLANS = {
     "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
-    "default": Plan(3, (2, 2), (3, 2), (2, 3)),
+    "default": Plan(3, (2, 2), (3, 2), (2, 2)),
     "thorough": Plan(6, (6, 4), (12, 6), (4, 6)),
 }
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
 
-LISTED = 100  # items of a list that are regressed on
+LISTED = 64  # items of a list that are regressed on
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
 LOWEST_TARGET = 0.3  # of the last listed item; the first has 1
 UNOBSERVED, PENALTY = 0.03, 0.003  # of the regression; a list weighs the same for every user of every log
-TAUGHT, TAIL = 50, 100  # places that the consensus loss orders, and further ones in its denominators
+TAUGHT, TAIL = 50, 50  # places that the consensus loss orders, and further ones in its denominators
 SCALE = 30.0  # scores are between 0 and 1: times this they are the logits of the consensus loss
 LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
 
