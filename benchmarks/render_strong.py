@@ -1,4 +1,4 @@
-"""docs/strong.md and docs/strong.png, from the lines that benchmarks/strong.py measured.
+"""docs/strong.md and docs/leaderboard.md, from the lines that benchmarks/strong.py measured.
 
 python benchmarks/render_strong.py
 """
@@ -8,179 +8,178 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from scipy.stats import ttest_rel
 from sources import commits_table, lines
-from strong import ABLATIONS, CHOICE_SEEDS, DATA, ROOT
+from strong import PUBLIC, ROOT, ROWS
 
+from concf.runtime.text_tables import markdown
+
+HEAD, AGREED = "`strong`, the head it ships", "`strong`, consensus"
+OURS = {HEAD: "student", AGREED: "consensus"}
 FIGURES = ("recall@50", "ndcg@50")
-HEAD, AGREED = "ConCF `strong`, the head it ships", "ConCF `strong`, consensus"
-FUSION, RERANKED = "its voters trained separately, rank fusion", "its voters trained separately, re-ranked"
-CONTROL = "two heads of weighted squares, re-ranked"
-OURS = (HEAD, AGREED, FUSION, RERANKED, CONTROL)
-Series = dict[int, dict[str, float]]  # seed -> figures
+PUBLISHED = {  # Recall@20 and NDCG@20 as published; who chose by the test part is said in the page's words
+    "gowalla-given": {
+        "LightGCN": (0.1820, 0.1547), "EASE^R": (0.1765, 0.1467), "SimpleX": (0.1872, 0.1557),
+        "UltraGCN": (0.1862, 0.1580), "GF-CF": (0.1849, 0.1518), "LinkProp-Multi": (0.1908, 0.1573),
+        "BSPM-EM": (0.1920, 0.1597), "BSL with LightGCN": (0.1892, 0.1590), "NESCL": (0.1917, 0.1617),
+        "ChebyCF": (0.1941, 0.1616),
+    },
+    "yelp2018-given": {
+        "LightGCN": (0.0653, 0.0532), "EASE^R": (0.0657, 0.0552), "SimpleX": (0.0701, 0.0575),
+        "UltraGCN": (0.0683, 0.0561), "GF-CF": (0.0697, 0.0571), "BSPM-EM": (0.0720, 0.0593),
+        "XSimGCL": (0.0723, 0.0604), "NESCL": (0.0743, 0.0611), "BSL with LightGCN": (0.0744, 0.0617),
+    },
+}  # fmt: skip
+Series = dict[int, dict[str, float]]  # seed -> test figures
 
 
-def series() -> dict[str, dict[str, Series]]:
-    """Data set -> who -> seed -> test figures."""
-    found: dict[str, dict[str, Series]] = {each: {} for each in DATA}
-    for line in [*lines("strong-baselines"), *lines("strong")]:
-        key, rows = line["key"], line["rows"]
-        who: dict[str, dict[str, Any]] = {
-            "strong": {HEAD: line.get("best_head"), AGREED: "consensus"},
-            "apart": {FUSION: "R-consensus", RERANKED: "consensus"},
-            "squares, re-ranked": {CONTROL: "consensus"},
-        }
-        for title, row in who.get(key["variant"], {key["variant"]: key["variant"]}).items():
-            found[key["data"]].setdefault(title, {})[key["seed"]] = rows[row]["test"]
+def series(refit: str) -> dict[str, dict[str, Series]]:
+    """Data set -> who -> seed -> test figures, of those that were refitted or not."""
+    found: dict[str, dict[str, Series]] = {}
+    for line in lines("strong"):
+        key = line["key"]
+        if key["refit"] == refit:
+            for who, row in OURS.items():
+                found.setdefault(key["data"], {}).setdefault(who, {})[key["seed"]] = line["rows"][row]["test"]
+    for line in lines("strong-baselines"):
+        key = line["key"]
+        if key["refit"] == refit:
+            found.setdefault(key["data"], {}).setdefault(key["model"], {})[key["seed"]] = line["test"]
     return found
-
-
-def best_baseline(known: dict[str, Series]) -> dict[str, str]:
-    """The best baseline of each metric, chosen on the very splits that are reported: the hardest to beat."""
-    baselines = {who: runs for who, runs in known.items() if who not in OURS}
-    return {figure: max(baselines, key=lambda who: value(baselines[who], figure)) for figure in FIGURES}
 
 
 def value(runs: Series, figure: str) -> float:
     return mean(run[figure] for run in runs.values())
 
 
+def best_baseline(known: dict[str, Series]) -> dict[str, str]:
+    """The best baseline of each figure, chosen on the very splits that are reported: the hardest to beat."""
+    baselines = {who: runs for who, runs in known.items() if who not in OURS}
+    return {figure: max(baselines, key=lambda who: value(baselines[who], figure)) for figure in FIGURES}
+
+
 def row(who: str, known: dict[str, Series]) -> list[str]:
     cells, best = [who], best_baseline(known)
     for figure in FIGURES:
         figures = [run[figure] for run in known[who].values()]
-        spread = f" ± {stdev(figures):.4f}" if len(figures) > 1 else ""
-        cells.append(f"{mean(figures):.4f}{spread}")
+        cells.append(f"{mean(figures):.4f} ± {stdev(figures):.4f}")
     for figure in FIGURES:
         baseline = known[best[figure]]
         shared = sorted(baseline.keys() & known[who].keys())
         mine, theirs = ([runs[seed][figure] for seed in shared] for runs in (known[who], baseline))
         if who == best[figure]:
             cells.append("best baseline")
-            continue
-        p = ttest_rel(mine, theirs).pvalue if len(shared) > 1 else float("nan")
-        cells.append(f"{100 * (mean(mine) / mean(theirs) - 1):+.1f} % (p {p:.2g})")
+        else:
+            p = ttest_rel(mine, theirs).pvalue
+            cells.append(f"{100 * (mean(mine) / mean(theirs) - 1):+.1f} % (p {p:.2g})")
     return cells
 
 
-def table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, ["---"] * len(header), *rows]) + "\n"
-
-
-def section(name: str, known: dict[str, Series]) -> str:
-    ordered = sorted(known, key=lambda who: -value(known[who], "recall@50"))
+def tables(refit: str) -> str:
+    """A table for each data set."""
+    known, parts = series(refit), []
     header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
-    source, _, protocol = name.partition("-")
-    return f"\n### {source}, protocol `{protocol}`\n\n" + table(header, [row(who, known) for who in ordered])
+    for name in ROWS:
+        ordered = sorted(known[name], key=lambda who: -value(known[name][who], "recall@50"))
+        source, _, protocol = name.partition("-")
+        rows = markdown(header, [row(who, known[name]) for who in ordered])
+        parts.append(
+            f"### {source}, protocol `{protocol}`{'' if refit == 'validation' else ', not refitted'}\n\n{rows}"
+        )
+    return "\n".join(parts)
+
+
+def summary() -> str:
+    """A line for each data set: what refitting brings, and how much of the consensus the head keeps."""
+    whole, part = series("validation"), series("none")
+    header = ["data", "refitting, consensus R@50, N@50", "refitting, head", "head of consensus R@50, N@50"]
+    rows = []
+    for name in (*ROWS, *PUBLIC):
+        cells = [name.replace("-", ", ")]
+        for who in (AGREED, HEAD):
+            gains = (100 * (value(whole[name][who], each) / value(part[name][who], each) - 1) for each in FIGURES)
+            cells.append(", ".join(f"{gain:+.1f} %" for gain in gains))
+        kept = (100 * value(whole[name][HEAD], each) / value(whole[name][AGREED], each) for each in FIGURES)
+        rows.append([*cells, ", ".join(f"{share:.1f} %" for share in kept)])
+    return markdown(header, rows)
 
 
 def ablations() -> str:
-    """Validation of the best head and of the consensus without each part, beside `strong` on the same splits."""
-    found: dict[str, dict[tuple[str, int], tuple[float, float]]] = {}
+    """Validation Recall@50 of consensus and head, by budget and without each voter."""
+    rows = []
     for line in lines("strong-ablations"):
-        rows_of, key = line["rows"], line["key"]
-        if key["seed"] in CHOICE_SEEDS:
-            both = rows_of[line["best_head"]]["validation"], rows_of["consensus"]["validation"]
-            found.setdefault(key["variant"], {})[key["data"], key["seed"]] = both
-    names, tables = list(reversed(DATA)), []
-    for splits in sorted({frozenset(runs) for runs in found.values()}, key=lambda each: -len(each)):
-        rows = []
-        for title in (each for each in ABLATIONS if each in found):
-            if title == "strong" or found[title].keys() == splits:
-                runs = {name: [found[title][each] for each in sorted(splits) if each[0] == name] for name in names}
-                figures = [", ".join(f"{mean(each):.4f}" for each in zip(*runs[name], strict=True)) for name in names]
-                rows.append([title, *figures])
-        seeds = {name: ", ".join(str(seed) for each, seed in sorted(splits) if each == name) for name in names}
-        tables.append(table(["", *(f"{name} ({seeds[name]})" for name in names)], rows))
-    return "\n".join(tables)
+        key, figures = line["key"], line["validation"]
+        variant = key["budget"] if key["without"] is None else f"default without {key['without']}"
+        shown = [f"{figures[each]:.4f}" for each in ("consensus", "student", "R-consensus")]
+        rows.append([f"{key['data']}, seed {key['seed']}", variant, *shown, f"{line['seconds']:.0f}"])
+    return markdown(["data", "", "consensus", "head", "plain consensus", "seconds, shared H200"], rows)
 
 
-def goal(known: dict[str, dict[str, Series]]) -> str:
-    """What is reached on each data set, in a sentence."""
-    sentences = []
-    for name in reversed(DATA):
-        rows, best = known[name], best_baseline(known[name])
-        gains = {
-            who: [100 * (value(rows[who], figure) / value(rows[best[figure]], figure) - 1) for figure in FIGURES]
-            for who in OURS
-            if who in rows
-        }
-        shown = {who: " / ".join(f"{gain:+.1f} %" for gain in pair) for who, pair in gains.items()}
-        met = "reached" if min(gains[HEAD]) >= 0 else "not reached"
-        above = (
-            "above"
-            if all(mine > other for mine, other in zip(gains[AGREED], gains[FUSION], strict=True))
-            else "not above"
-        )
-        five = " and ".join(
-            f"{letter} {'yes' if gain >= 5 else 'no'}" for letter, gain in zip("RN", gains[AGREED], strict=True)
-        )
-        sentences.append(
-            f"- {name.replace('-', ', protocol `')}`: the head {shown[HEAD]} (R / N; {met}); the consensus "
-            f"{shown[AGREED]} (5 %: {five}), in both metrics {above} its voters trained separately and fused "
-            f"({shown[FUSION]})."
-        )
-    return "\n".join(sentences)
+def times() -> str:
+    """Seconds on two cores, beside implicit's ALS."""
+    header = ["data", "budget", "seconds", "implicit's ALS", "ratio", "processor seconds, ratio"]
+    rows = []
+    for line in lines("strong-times"):
+        ours, rivals = line["seconds"], line["rival_seconds"]
+        rival, used = mean(each[0] for each in rivals), mean(each[1] for each in rivals)
+        cells = [
+            f"{ours[0]:.0f}",
+            f"{rival:.1f}",
+            f"{line['times']:.1f}",
+            f"{ours[1]:.0f} / {used:.0f} = {ours[1] / used:.1f}",
+        ]
+        rows.append([line["key"]["data"].replace("-", ", "), line["key"]["budget"], *cells])
+    return markdown(header, rows)
 
 
-def plot(target: Path) -> None:
-    """Accuracy against seconds of training: baselines by name, ours by markers that a legend explains."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 6.8), layout="constrained")
-    seconds: dict[tuple[str, str], list[float]] = {}
-    for line in [*lines("strong-baselines"), *lines("strong")]:
-        seconds.setdefault((line["key"]["data"], line["key"]["variant"]), []).append(line["seconds"])
-    variant = {HEAD: "strong", AGREED: "strong", FUSION: "apart", RERANKED: "apart", CONTROL: "squares, re-ranked"}
-    axes = figure.subplots(2, 2).flat
-    for axis, (name, known) in zip(axes, reversed(series().items()), strict=True):
-        for who, runs in known.items():
-            x, y = max(mean(seconds[name, variant.get(who, who)]), 0.02), value(runs, "recall@50")
-            if who in OURS:
-                place = OURS.index(who)
-                axis.scatter(x, y, color=f"C{place}", marker="o^sDv"[place], s=30, label=who.replace("`", ""))
-            else:
-                axis.scatter(x, y, color="0.5", s=22)
-                axis.annotate(who, (x, y), (4, 3), textcoords="offset points", fontsize=8)
-        axis.set(xscale="log", title=name.replace("-", ", "), xlabel="seconds to train", ylabel="test Recall@50")
-        axis.margins(0.15)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=8)
-    figure.savefig(target, dpi=110)
+def leaderboard(name: str) -> str:
+    """Published figures and ours, by NDCG@20."""
+    known, rows = {refit: series(refit)[name] for refit in ("validation", "none")}, []
+    for refit, words in (("validation", ", refitted on all of train"), ("none", ", 95 % of train")):
+        for who in known[refit]:
+            figures = known[refit][who][0]
+            rows.append((f"{who}{words}", figures["recall@20"], figures["ndcg@20"], "chosen on validation"))
+    rows += [(who, *figures, "published") for who, figures in PUBLISHED[name].items()]
+    ordered = sorted(rows, key=lambda each: -each[2])
+    return markdown(["", "R@20", "N@20", ""], [[who, f"{r:.4f}", f"{n:.4f}", how] for who, r, n, how in ordered])
 
 
-def _time(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+def alone() -> str:
+    """Seconds of single runs on an H200 that did nothing else."""
+    took: dict[str, list[float]] = {}
+    for line in lines("strong"):
+        if line.get("alone") and line["key"]["refit"] == "validation":
+            took.setdefault(line["key"]["data"], []).append(line["seconds"])
+    return ", ".join(f"{name.replace('-', ' `')}` {mean(each):.1f} s" for name, each in took.items())
 
 
-def page() -> str:
-    """docs/strong.md."""
-    known = series()
-    alone, steps = lines("strong-alone"), lines("strong-steps")[-1]
-    whole = ("strong", "strong-baselines", "strong-ablations", "strong-alone")
-    text = (ROOT / "benchmarks" / "strong_words.md").read_text("utf-8")
+def page(words: str = "strong_words.md") -> str:
+    """docs/strong.md, or another page of the same lines."""
+    large = lines("strong-large")[-1]
+    names = ("strong", "strong-baselines", "strong-ablations", "strong-large", "strong-times")
     filled = {
-        "tables": "".join(section(name, known[name]) for name in reversed(DATA)),
+        "refitted": tables("validation"),
+        "not_refitted": tables("none"),
+        "summary": summary(),
         "ablations": ablations(),
-        "goal": goal(known),
-        "alone": " and ".join(
-            f"{_time(line['seconds'])} on {'an H200' if 'cuda' in line['device'] else 'two cores'}" for line in alone
-        ),
-        **{name: f"{seconds:.2g}" for name, seconds in steps["seconds"].items()},
-        "settings": ", ".join(f"`{name}`" for name in alone[0]["settings"]["objectives"]),
-        "commits": commits_table({name: lines(name) for name in whole} | {"strong-steps": [steps]}),
+        "times": times(),
+        "alone": alone(),
+        "large": f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB ({large['pairs']:,} training pairs)",
+        "gowalla": leaderboard("gowalla-given"),
+        "yelp": leaderboard("yelp2018-given"),
+        "commits": commits_table({name: lines(name) for name in names}),
     }
-    for name, words in filled.items():
-        text = text.replace(f"{{{{{name}}}}}", words)
+    text = (ROOT / "benchmarks" / words).read_text("utf-8")
+    for name, content in filled.items():
+        text = text.replace(f"{{{{{name}}}}}", content)
     return text
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    (ROOT / "docs" / "strong.md").write_text(page(), encoding="utf-8")
-    plot(ROOT / "docs" / "strong.png")
+    for name in ("strong", "leaderboard"):
+        Path(ROOT / "docs" / f"{name}.md").write_text(page(f"{name}_words.md"), encoding="utf-8")
 
 
 if __name__ == "__main__":

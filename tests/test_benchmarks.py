@@ -232,7 +232,7 @@ def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
     assert named <= set(files)
     for name in files:
         row = next(line for line in text.splitlines() if line.startswith(f"| `benchmarks/results/{name}.jsonl`"))
-        newest = name in benchmark("render").NEWEST or name == "strong-steps"
+        newest = name in benchmark("render").NEWEST
         lines = sources.lines(name)[-1:] if newest and page != "scale.md" else sources.lines(name)
         assert row == f"| `benchmarks/results/{name}.jsonl` | {commits_of(lines)} |"
 
