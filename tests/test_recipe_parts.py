@@ -18,6 +18,7 @@ from concf.model.als import ALS, Pairs
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.walks import Walks
 from concf.training.recipe import softmax, students
+from concf.training.recipe.adam import Adam
 from concf.training.recipe.search import Point, climb
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -210,3 +211,20 @@ def test_teaching_lowers_the_consensus_loss_and_moves_nobody_else() -> None:
     assert losses[-1] < losses[0]
     unchanged = students.teach_student(user, item, LISTED_USERS, LISTS, 0, 0)
     assert torch.equal(unchanged[0], user)
+
+
+def test_steps_of_adam_are_those_of_pytorch() -> None:
+    random = torch.Generator().manual_seed(0)
+    drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in ((5, 3), (4, 3))]
+    ours, theirs = ([each.clone().requires_grad_() for each in drawn] for _ in range(2))
+    mine, reference = Adam(ours), torch.optim.Adam(theirs, lr=0.1)
+    for rate in (0.1, 0.03, 0.01, 0.01):
+        for tables in (ours, theirs):
+            (tables[0] @ tables[1].T).sin().sum().backward()
+        mine.step(rate)
+        reference.param_groups[0]["lr"] = rate
+        reference.step()
+        reference.zero_grad()
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-12)
+            assert one.grad is None

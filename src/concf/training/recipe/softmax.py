@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.model.als import Pairs
+from concf.training.recipe.adam import Adam
 
 LEARNING_RATE = 0.01
 STEPS = 24  # batches of an epoch, each of a share of the users ...
@@ -30,19 +31,17 @@ def fit_softmax(
     everyone = torch.arange(len(user), device=user.device) if users is None else users
     everyone = everyone[count[everyone] > 0]
     vectors = [(F.normalize(each) * LENGTH).requires_grad_() for each in (user, item)]
-    optimiser = torch.optim.Adam(vectors, lr=LEARNING_RATE, foreach=True)
+    optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)
     batches = max(1, min(STEPS, len(everyone) // FEWEST_USERS))
     total, step = epochs * batches, 0
     for _ in range(epochs):
         order = everyone[torch.randperm(len(everyone), generator=random).to(user.device)]
         for mine in order.chunk(batches):
-            optimiser.param_groups[0]["lr"] = LEARNING_RATE * min(1.0, 2 * (total - step) / total)  # falls at the end
-            optimiser.zero_grad(set_to_none=True)
             row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
             place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
             _backward(vectors[0], vectors[1], mine, row, pairs.item[first[mine][row] + place], temperature)
-            optimiser.step()
+            optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total))  # it falls in the second half
             step += 1
     return F.normalize(vectors[0].detach()), F.normalize(vectors[1].detach())
 

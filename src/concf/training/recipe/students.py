@@ -14,6 +14,7 @@ from torch import Tensor
 
 from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
+from concf.training.recipe.adam import Adam
 
 LISTED = 64  # items of a list that are regressed on
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
@@ -45,17 +46,16 @@ def teach_student(
 ) -> tuple[Tensor, Tensor]:
     """The vectors after some epochs of the consensus loss, by Adam. lists: [n, L] of the users [n]."""
     vectors = [each.clone().requires_grad_() for each in (user, item)]
-    optimiser = torch.optim.Adam(vectors, lr=LEARNING_RATE, foreach=True)
+    optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)
     taught = lists[:, : TAUGHT + TAIL]
     batches = max(1, min(BATCHES, len(users) // USERS))
     for _ in range(epochs):
         for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
             listed = taught[mine].long()
-            optimiser.zero_grad(set_to_none=True)
             wanted = torch.nn.functional.embedding(listed.clamp(min=0), vectors[1])  # [b, L, d]
             scores = torch.bmm(wanted, vectors[0][users[mine], :, None])[..., 0].masked_fill(listed < 0, -torch.inf)
             weight = torch.full((len(mine),), 1 / (TAUGHT * len(mine)), dtype=scores.dtype, device=scores.device)
             listwise(SCALE * scores, min(TAUGHT, listed.shape[1]), weight).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimiser.step(LEARNING_RATE)
     return vectors[0].detach(), vectors[1].detach()
