@@ -87,7 +87,7 @@ def run_tests(options: argparse.Namespace) -> None:
     """The default: every head and consensus, refitted and not."""
     log, warm = ResultsLog(options.results / "strong.jsonl"), options.device != "cuda"
     for name, seed in jobs(options.only, public=True):
-        for refit in REFITS:
+        for refit in options.refits:
             key = {"data": name, "seed": seed, "refit": refit}
             if log.find(key) is not None:
                 continue
@@ -136,7 +136,7 @@ def run_als(options: argparse.Namespace) -> None:
     log, device = ResultsLog(options.results / "strong-baselines.jsonl"), torch.device(options.device or "cpu")
     for name, seed in jobs(options.only, public=True):
         settings: dict[str, float] | None = None
-        for refit in REFITS:
+        for refit in options.refits:
             key = {"data": name, "seed": seed, "refit": refit, "model": "als"}
             if log.find(key) is None:
                 settings = settings or tuned_als(split_of(name, 0, options.data), device)
@@ -165,7 +165,7 @@ def run_baselines(options: argparse.Namespace) -> None:
     for name, seed in jobs(options.only, public=False):
         for model in options.models:
             settings = BASELINES[model].make(**chosen_settings(name, model))
-            for refit in REFITS:
+            for refit in options.refits:
                 key = {"data": name, "seed": seed, "refit": refit, "model": model}
                 if log.find(key) is None:
                     data, begin = split_of(name, seed, options.data), time.perf_counter()
@@ -264,6 +264,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device")
     parser.add_argument("--only", nargs="*", default=[*ROWS, *PUBLIC], help="data sets")
+    parser.add_argument("--refits", nargs="*", default=list(REFITS), help="validation: refitted on it too; none")
     parser.add_argument("--models", nargs="*", default=["ials", "rp3beta", "ease", "itemknn"], help="of baselines")
     options = parser.parse_args()
     COMMANDS[options.what](options)
