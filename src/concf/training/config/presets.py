@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from concf.consensus.settings import ConsensusSettings  # fmt: skip
 from concf.errors import ConfigError
 from concf.model.objectives import LossSettings
-from concf.runtime.settings import flat, named, read_toml
+from concf.runtime.settings import named, read_toml
 from concf.training.config.settings import (
     BalanceSettings,
     ConCFSettings,
@@ -66,10 +66,6 @@ STRONG = ConCFSettings(
     recipe=RECIPE,
 )
 
-OF_A_RECIPE = (
-    "objectives", "model.dimensions", "consensus.temperature", "consensus.top_k", "consensus.kept", "consensus.shown",
-    "training.metric", "training.validated_users",
-)  # fmt: skip
 PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE, "strong": STRONG}
 DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
 
@@ -119,26 +115,9 @@ def choose_settings(
         if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
             with suppress(ValidationError):  # which the settings as a whole report, by the whole name
                 chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
-        settings = ConCFSettings.model_validate(chosen)
+        return ConCFSettings.model_validate(chosen)
     except ValidationError as error:
         raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
-    if settings.recipe is not None:
-        _refuse_without_effect(settings)
-    return settings
-
-
-def _refuse_without_effect(settings: ConCFSettings) -> None:
-    """A recipe has its own way to train: what only Algorithm 1 looks at may not be set beside it."""
-    mine, strong = (flat(each.model_dump()) for each in (settings, STRONG))
-    idle = [
-        name for name, value in mine.items()
-        if name not in OF_A_RECIPE and not name.startswith("recipe") and value != strong.get(name)
-    ]  # fmt: skip
-    if idle:
-        raise ConfigError(
-            f"{idle[0]} = {mine[idle[0]]!r}: has no effect on the preset strong, whose recipe looks at "
-            f"{', '.join(OF_A_RECIPE[1:])} and recipe.*. Begin with the preset reference"
-        )
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
