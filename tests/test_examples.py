@@ -32,7 +32,7 @@ def test_a_log_becomes_lists_reasons_and_a_newcomers_list(run: Run) -> None:
     lines = run("recommend_from_csv.py")
     ranks = [match[1] for line in lines if (match := re.search(r"┆ (\d+) +│$", line))]
     assert ranks == ["1", "2", "3"] * 3  # two users and the newcomer
-    assert any("'squared-error': " in line for line in lines)
+    assert any("'als-a': " in line for line in lines)
 
 
 def test_the_objective_of_ones_own_learns_alone_and_together(run: Run) -> None:
