@@ -129,7 +129,8 @@ def test_voters_are_the_cpu_s(dtype: torch.dtype, cells: int, monkeypatch: pytes
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.5, -0.2), (0.8, 0.3)])
 def test_walks_are_the_cpu_s(alpha: float, beta: float) -> None:
-    there, here = (Walks(log(), alpha, device).scorer(beta).scores(everyone(device)) for device in (GPU, CPU))
+    walks = {device: Walks(log(), alpha, device) for device in (GPU, CPU)}
+    there, here = (walk.held_back(walk(everyone(device)), beta) for device, walk in walks.items())
     assert there.device.type == GPU.type
     near(there, here, EXACT[torch.float32])
 

@@ -1,27 +1,23 @@
-"""The recipe of the preset `strong`: its stages, what they learn from, how they resume, and what is made of the run."""
+"""The recipe of the preset `strong`: its stages, what they learn from, its voters, and what is made of the run."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_array
-from small_run import assert_same_end, history
+from small_recipe import CLI, LOG, REFITS, SMALL, STAGES, assert_same, data, small, trained, without_seconds
 
 from concf.consensus.reranker import FOLDS, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.data.prepare import prepare
 from concf.data.protocols import TEST
-from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.validation import shared_items
@@ -32,58 +28,13 @@ from concf.inference.recommender import Recommender
 from concf.model.als import Pairs
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.popularity import Popularity
-from concf.model.objectives import LossSettings, choose
-from concf.runtime.process_group import ProcessGroup
-from concf.training.checkpoint import RunFolder, load_run
 from concf.training.config import presets
 from concf.training.config.presets import choose_settings, preset
-from concf.training.config.settings import ConCFSettings, TrainingSettings
 from concf.training.recipe.recipe import NEIGHBOURS, STUDENT, VOTER_TEMPERATURE, Recipe
 from concf.training.run import Run, make_model, union
 from concf.training.train import train
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
-
-CLI = Callable[..., tuple[int, str, str]]
-SMALL: dict[str, Any] = {
-    "model": {"dimensions": 8},
-    "consensus": {"top_k": 12, "kept": 12, "shown": 12},
-    "training": {"metric": "recall@5"},
-}
-REFITS = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
-LOG = Simulation(users=48, items=40, events=1300, tastes=4)
-
-
-def small(**recipe: str) -> ConCFSettings:
-    return choose_settings(choose_settings("strong", SMALL), {"recipe": recipe})
-
-
-@cache
-def data() -> Split:
-    return prepare(LOG.draw(1), protocol="random")
-
-
-@cache
-def trained(budget: str = "default", refit: str = "validation") -> Run:
-    return train(data(), small(budget=budget, refit=refit), seed=3)
-
-
-def without_seconds(run: Run) -> list[dict[str, Any]]:
-    return [{name: value for name, value in record.items() if name != "seconds"} for record in run.history]
-
-
-def assert_same(run: Run, other: Run) -> None:
-    """History, vectors, lists and votes, to the bit."""
-    assert without_seconds(run) == without_seconds(other)
-    states = run.model.state_dict(), other.model.state_dict()
-    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
-    for name, best in run.best.items():
-        twin = other.best[name]
-        assert best.validation == twin.validation
-        assert (best.lists is None and twin.lists is None) or torch.equal(
-            *map(torch.as_tensor, (best.lists, twin.lists))
-        )
-        assert all(torch.equal(tensor, twin.votes[part]) for part, tensor in best.votes.items())
 
 
 # What a budget pays for
@@ -148,79 +99,6 @@ def test_the_order_of_the_rows_of_a_log_does_not_matter() -> None:
     for by in (None, STUDENT, R_CONSENSUS):
         lists = [model.recommend(sorted(log["user_id"].unique().to_list()), k=6, by=by) for model in models]
         assert lists[0].equals(lists[1])
-
-
-# Resuming
-
-
-class Killed(Exception):
-    pass
-
-
-def die_after(last: int) -> Callable[[dict[str, Any]], None]:
-    def die(record: dict[str, Any]) -> None:
-        if record["epoch"] == last:
-            raise Killed
-
-    return die
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "whole"
-    train(data(), small(), seed=3, out=out)
-    return out
-
-
-STAGES = ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]
-
-
-@pytest.mark.parametrize("last", range(len(STAGES)), ids=STAGES)
-def test_a_run_that_is_killed_after_a_stage_goes_on_to_the_same_end(whole: Path, tmp_path: Path, last: int) -> None:
-    with pytest.raises(Killed):
-        train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(last))
-    seen: list[str] = []
-    run = train(data(), out=tmp_path / "cut", resume=True, watch=lambda record: seen.append(record["stage"]))
-    assert seen == STAGES[last + 1 :]
-    assert_same_end(tmp_path / "cut", whole)
-    assert_same(run, load_run(whole, data()))
-
-
-@pytest.mark.parametrize("last", [0, 3, 6])
-def test_a_stage_whose_checkpoint_was_not_written_is_done_again(
-    whole: Path, tmp_path: Path, last: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save = RunFolder.save
-
-    def dying(self: RunFolder, run: Run, *rest: Any) -> None:
-        if run.epoch == last + 1:
-            raise Killed
-        save(self, run, *rest)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RunFolder, "save", dying)
-        with pytest.raises(Killed):
-            train(data(), small(), seed=3, out=tmp_path / "cut")
-    assert len(history(tmp_path / "cut")) == last + 1
-    train(data(), out=tmp_path / "cut", resume=True)
-    assert_same_end(tmp_path / "cut", whole)
-
-
-def test_a_saved_run_is_the_run(whole: Path) -> None:
-    assert_same(trained(), load_run(whole, data()))
-
-
-def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: CLI) -> None:
-    with pytest.raises(Killed):
-        train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(2))
-    with pytest.raises(DataError, match=r"not finished, .* concf train --resume --out"):
-        load_run(tmp_path / "cut", data())
-    RunFolder(tmp_path / "cut").keep(data())
-    for command in ("evaluate", "report"):
-        code, _, err = concf(command, tmp_path / "cut")
-        assert (code, "--resume" in err) == (2, True)
-    with pytest.raises(ConfigError, match=r"the run has other settings: recipe\.refit"):
-        train(data(), {"recipe": {"refit": "none"}}, out=tmp_path / "cut", resume=True)
 
 
 # What is learned from
@@ -433,146 +311,7 @@ def test_a_run_says_how_many_users_it_was_validated_on(monkeypatch: pytest.Monke
     assert run.summary()["validated_users"] == len(Recipe(run, torch.device("cpu")).validation.users) == 17
 
 
-# What is refused, on the command line too
-
-
-@pytest.mark.parametrize("name", ["objectives", "encoder", "teacher", "parts"])
-def test_what_the_recipe_has_no_place_for_is_refused(name: str) -> None:
-    own: dict[str, Any] = {
-        "objectives": {},
-        "encoder": print,
-        "teacher": np.zeros((48, 3), np.int32),
-        "parts": object(),
-    }
-    with pytest.raises(ConfigError, match=f"{name}: for Algorithm 1.* preset reference"):
-        train(data(), small(), **{name: own[name]})
-
-
-def test_several_processes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="leave --processes out"):
-        train(data(), small(), group=ProcessGroup(0, 2))
-
-
-@pytest.mark.parametrize(
-    ("base", "changes", "match"),
-    [
-        ("strong", {"objectives": ["bpr", "cml"], "consensus": {"non_voting": ()}}, "the recipe has its own"),
-        ("strong", {"recipe": {"budget": "huge"}}, "recipe.budget = 'huge'"),
-        ("strong", {"recipe": {"epochs": 3}}, "unknown setting 'recipe.epochs'"),
-        ("strong", {"model": {"encoder": "mlp"}}, "recipe .* encoder mf, and this is 'mlp'"),
-        ("reference", {"recipe": {"refit": "everything"}}, "Choose the preset strong"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(base: str, changes: dict[str, Any], match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        choose_settings(base, changes)
-
-
-def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> None:
-    data().save(tmp_path / "data")
-    sets = [word for each in ("model.dimensions=8", "training.metric=recall@5") for word in ("--set", each)]
-    for others in (["--preset", "reference"], ["--single", "bpr"]):
-        for own in (["--budget", "fast"], ["--final"]):
-            code, out, err = concf("train", tmp_path / "data", "--out", tmp_path / "run", *others, *own)
-            assert (code, out) == (2, "")
-            assert "recipe (--budget, --final)" in err
-            assert not (tmp_path / "run").exists()
-    words = ["train", tmp_path / "data", "--out", tmp_path / "run", "--seed", 3, *sets, "--budget", "fast", "--final"]
-    code, out, err = concf(*words)
-    assert code == 0
-    assert "refitted on everything" in out
-    assert "concf evaluate" not in out
-    assert [line.split(":")[0] for line in err.splitlines() if " s" in line and "note" not in line] == [
-        "search", "als", "rerank", "student", "refit", "final",
-    ]  # fmt: skip
-    run = load_run(tmp_path / "run")
-    assert run.settings.recipe is not None
-    assert (run.settings.recipe.budget, run.learned) == ("fast", REFITS["everything"])
-    assert concf("report", tmp_path / "run")[0] == 0
-
-
-def test_fit_for_production(tmp_path: Path) -> None:
-    model = ConCF(seed=3, **SMALL)
-    assert model.fit(data(), final=True).run.learned == REFITS["everything"]
-    assert_same(model.run, train(data(), small(refit="everything"), seed=3))
-    assert model.fit(data()).run.learned == REFITS["validation"]
-    model.save(tmp_path / "run")
-    assert_same(ConCF.load(tmp_path / "run").run, model.run)
-    with pytest.raises(ConfigError, match="Choose the preset strong"):
-        ConCF("reference").fit(data(), final=True)
-
-
-# Logs with hardly anything in them
-
-
-def frame(pairs: list[tuple[int, int]]) -> pl.DataFrame:
-    return pl.DataFrame(pairs, schema={"user_id": pl.Int64, "item_id": pl.Int64}, orient="row")
-
-
-USED = sorted({(user, (2 * user + j * j) % 9) for user in range(12) for j in range(3)})
-FREE = [[item for item in range(9) if (user, item) not in USED] for user in range(12)]
-EVERYTHING = [(11, item) for item in range(9)]
-# name -> training, validation and test pairs
-TINY: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]] = {
-    "3 users, 4 items": ([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3)], [(0, 2)], [(0, 3), (2, 0)]),
-    "one is validated": (USED, [(0, FREE[0][0])], [(0, FREE[0][1]), (1, FREE[1][0])]),
-    "one has used all": (
-        sorted({*USED, *EVERYTHING}), [(0, FREE[0][0]), (3, FREE[3][0])], [(0, FREE[0][1]), (1, FREE[1][0])],
-    ),
-    "one validates all that is left": (
-        sorted({*USED, *EVERYTHING[:-1]}), [EVERYTHING[-1], (3, FREE[3][0])], [(3, FREE[3][1])],
-    ),
-    "one has nothing to train on": (USED, [(99, 1), (0, FREE[0][0])], [(99, 2), (0, FREE[0][1])]),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("budget", ["fast", "thorough"])
-@pytest.mark.parametrize("name", TINY)
-def test_a_tiny_log_is_learned_all_the_same(name: str, budget: str) -> None:
-    log, valid, test = map(frame, TINY[name])
-    model = ConCF(model={"dimensions": 8}, training={"metric": "recall@1"}, recipe={"budget": budget})
-    model.fit(log, protocol="given", valid=valid, test=test)
-    assert all(torch.isfinite(tensor).all() for tensor in model.run.model.state_dict().values())
-    for by in model.run.rows():
-        model.recommend(model.user_ids.values.tolist(), k=3, by=by)
-    for item in model.item_ids.values.tolist():
-        assert np.isfinite(model.explain(0, item)["importance"])
-    assert len(model.recommend(history=[0], k=2)) == 2
-    assert model.run.evaluate(at=1)
-
-
-def test_where_no_list_has_what_is_held_out_the_consensus_stays_as_it_is() -> None:
-    log, valid, test = map(frame, TINY["one is validated"])
-    settings: dict[str, Any] = {"consensus": {"top_k": 1, "kept": 1, "shown": 1}, "training": {"metric": "recall@3"}}
-    split = prepare(log, protocol="given", valid=valid, test=test)
-    for seed in range(3):
-        run = train(split, choose_settings("strong", settings | {"model": {"dimensions": 8}}), seed=seed)
-        if run.best[R_CONSENSUS].validation == 0:
-            assert torch.equal(*(torch.as_tensor(run.best[name].lists)[:, :1] for name in (CONSENSUS, R_CONSENSUS)))
-
-
-# Beside the recipe
-
-
-@pytest.mark.parametrize(
-    ("name", "match"),
-    [
-        ("bpr@0.1", "only weighted-squares, cosine-softmax take a value after @"),
-        ("cosine-softmax@warm", "temperature = 'warm'"),
-        ("cosine-softmax@0", "temperature = '0'"),
-        ("weighted-squares@-1", "penalty = '-1'"),
-        ("cosine-softmax@0.1#", "unknown objective"),
-    ],
-)
-def test_a_value_that_makes_no_sense_is_refused(name: str, match: str) -> None:
-    with pytest.raises(ConfigError, match=match):
-        choose((name,), LossSettings())
-
-
-@pytest.mark.parametrize(("pairs", "steps", "size"), [(120_000, 12, 10_000), (50, 12, 1024), (10**9, 12, 65536)])
-def test_a_batch_is_a_share_of_the_pairs_within_bounds(pairs: int, steps: int, size: int) -> None:
-    assert TrainingSettings(steps=steps, batch=77).pairs_of_batch(pairs) == size
-    assert TrainingSettings(batch=77).pairs_of_batch(pairs) == 77
+# In a comparison and in a search
 
 
 def test_head_and_consensus_take_part_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:

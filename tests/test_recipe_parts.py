@@ -102,17 +102,19 @@ def literal_walks(train: csr_array, alpha: float, beta: float, without_return: b
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, -0.3), (0.7, 0.2), (1.0, 0.0)])
 def test_walks_are_those_of_the_formula(alpha: float, beta: float) -> None:
     train = drawn(2)
-    scores = Walks(train, alpha, CPU).scorer(beta).scores(torch.arange(14))
+    walks = Walks(train, alpha, CPU)
+    scores = walks.held_back(walks(torch.arange(14)), beta)
     assert scores.numpy() == pytest.approx(literal_walks(train, alpha, beta, without_return=False), rel=1e-5)
     some = torch.tensor([9, 3])
-    assert torch.equal(Walks(train, alpha, CPU).scorer(beta).scores(some), scores[some])
+    assert torch.equal(walks.held_back(walks(some), beta), scores[some])
 
 
 @pytest.mark.parametrize(("alpha", "beta"), [(0.4, -0.3), (0.7, 0.2), (0.8, 0.6)])
 def test_walks_rank_unused_items_as_rp3beta_with_all_neighbours(alpha: float, beta: float) -> None:
     train, everyone = drawn(3, 30, 25), np.arange(30)
     baseline = RP3beta(alpha=alpha, beta=beta, neighbours=25).fit(train)
-    walked = Walks(train, alpha, CPU).scorer(beta).scores(torch.arange(30))
+    walks = Walks(train, alpha, CPU)
+    walked = walks.held_back(walks(torch.arange(30)), beta)
     there = train.toarray() == 0
     assert walked.numpy()[there] == pytest.approx(baseline.scores(torch.arange(30)).numpy()[there], rel=1e-5)
     lists = rank(lambda users: walked[users], everyone, 8, seen=train)

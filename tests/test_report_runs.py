@@ -35,16 +35,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("report"), 'consensus.non_voting=["cml"]', "training.metric=ndcg@5")
 
 
-@pytest.fixture(scope="module")
-def run(folder: Path) -> Run:
-    return load_run(folder)
-
-
-@pytest.fixture(scope="module")
-def content(folder: Path, run: Run) -> dict[str, Any]:
-    return gather(run, RunFolder(folder).description(), name="mine", examples=3)
-
-
 def test_hostile_ids_titles_and_names_are_only_text(concf: CLI, tmp_path: Path) -> None:
     nasty = LOG.select(user_id=pl.format(NASTY, "user_id"), item_id=pl.format(NASTY, "item_id"))
     made = trained(tmp_path, "training.epochs=2", log=nasty)
@@ -106,7 +96,8 @@ def test_thousands_of_users(concf: CLI, tmp_path: Path) -> None:
     assert (tmp_path / "page.html").stat().st_size < 400_000
 
 
-def test_a_long_run_has_tables_of_some_epochs(content: dict[str, Any]) -> None:
+def test_a_long_run_has_tables_of_some_epochs(folder: Path) -> None:
+    content = gather(load_run(folder), RunFolder(folder).description())
     curve = [(epoch, 1.0 / (epoch + 1)) for epoch in range(7, 1000)]
     shown = read_page(page(content | {"curves": content["curves"] | {"loss": {"bpr": curve}}}))
     rows = shown.tables["curves", "Own loss"]

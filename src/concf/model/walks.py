@@ -18,8 +18,9 @@ from torch import Tensor
 
 
 class Walks:
-    """A scorer of all items. train: [users, items]; alpha: below 1 rare paths count for more; beta: above 0 popular
-    items are held back.
+    """The walks of a log [users, items], whatever beta is: each costs more than many betas.
+
+    alpha: below 1 rare paths count for more; beta: above 0 popular items are held back
     """
 
     def __init__(self, train: csr_array, alpha: float, device: torch.device) -> None:
@@ -34,7 +35,7 @@ class Walks:
             )
 
     def __call__(self, users: Tensor) -> Tensor:
-        """[b, items] the scores with beta = 0."""
+        """[b, items] the scores of users [b] with beta = 0."""
         rows = self.from_user[users.cpu().numpy()]
         if self.device.type == "cpu":
             return torch.from_numpy((rows @ self.from_item @ self.from_user).toarray())
@@ -42,20 +43,9 @@ class Walks:
         reached: Tensor = self.into_items @ (self.into_users @ start)
         return reached.T.contiguous()
 
-    def scorer(self, beta: float) -> HeldBack:
-        """With that beta."""
-        return HeldBack(self, self.per_item**-beta)
-
-
-class HeldBack:
-    """Walks whose popular ends are held back. scale: [items]."""
-
-    def __init__(self, walks: Walks, scale: Tensor) -> None:
-        self.walks, self.scale = walks, scale
-
-    def scores(self, users: Tensor) -> Tensor:
-        """[b] -> [b, items]."""
-        return self.walks(users).mul_(self.scale)
+    def held_back(self, scores: Tensor, beta: float) -> Tensor:
+        """[b, items] the scores with that beta, of those without."""
+        return scores * self.per_item**-beta
 
 
 def _on(matrix: csr_array, device: torch.device) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -36,12 +37,12 @@ from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
-SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most ...
+SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most
 SMALL = 32  # factors of the first search
 NEIGHBOURS = 500  # of each item, that RP3beta keeps
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
-STUDENT, WALKS = "student", "rp3beta"
+STUDENT = "student"
 
 
 class Plan(NamedTuple):
@@ -69,8 +70,11 @@ PLANS = {
 class Recipe:
     """A run of stages, and what they have come to so far.
 
-    chosen:     voter -> its settings; vectors: head -> ([users, d], [items, d]); validation: name -> figure;
-    weights:    of the re-ranker; stages: the names in order
+    stages:  name -> what it does, in order
+    chosen:  voter -> its settings
+    vectors: head -> ([users, d], [items, d])
+    figures: head, voter or consensus -> its validation
+    weights: of the re-ranker
     """
 
     group = ALONE
@@ -79,7 +83,7 @@ class Recipe:
         data, settings, seed = run.data, run.settings, run.seed
         assert settings.recipe is not None
         self.run, self.data, self.settings, self.seed, self.device = run, data, settings, seed, device
-        self.plan, self.budget = PLANS[settings.recipe.budget], settings.recipe.budget
+        self.plan = PLANS[settings.recipe.budget]
         everyone = sample(data.validated, n_validated(data, settings), seed)
         self.validation = Validation(data, run.metric, device, validated=everyone)
         few = sample(everyone, SEARCHED_USERS, seed)
@@ -96,7 +100,7 @@ class Recipe:
         self.softmaxes = [head for head in heads if head.startswith("softmax")]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {"search": self._search, "als": self._als}
         for head in self.softmaxes:
-            self.stages[head] = lambda head=head: self._softmax(head)  # type: ignore[misc]
+            self.stages[head] = partial(self._softmax, head)
         self.stages |= {"rerank": self._rerank, "student": self._student}
         self.stages |= {} if settings.recipe.refit == "none" else {"refit": self._refit}
         self.stages["final"] = self._final
@@ -121,11 +125,6 @@ class Recipe:
         self.run.best[R_CONSENSUS] = Best(self.figures[R_CONSENSUS], last, last, lists=plain)
         self.run.best[CONSENSUS] = Best(self.figures[CONSENSUS], last, last, lists=lists, votes=votes)
 
-    @property
-    def log(self) -> csr_array:
-        """[users, items] what a refit learns from."""
-        return self.run.log
-
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
 
@@ -133,7 +132,7 @@ class Recipe:
         """ALS with few factors, and RP3beta."""
         train, few = self.data.train, self.searched
         small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
-        points = search.search_als(small, train, few, small.start(self._seed(0)), (3, 4), self.plan.rounds)
+        points = search.search_als(small, train, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds)
         self.chosen["als"] = _als_settings(points[0])
         walked = search.search_walks(train, few, self.device)
         for name, (_, alpha, beta) in zip(self.settings.fixed_voters, walked, strict=False):
@@ -166,11 +165,11 @@ class Recipe:
         if head == self.softmaxes[0]:
             tried = search.search_temperature(train, self.validation, *self.vectors["als-a"], self._seed(2))
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
-                behind = float(figure < BEHIND * self.figures["als-a"])
-                self.chosen[name], self.vectors[name] = {"temperature": temperature, "behind": behind}, vectors
+                more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
+                self.chosen[name], self.vectors[name] = {"temperature": temperature, "epochs": 1 + more}, vectors
         vectors, chosen = self.vectors[head], self.chosen[head]
-        epochs = 0 if chosen["behind"] else self.plan.softmax[0]
-        self.vectors[head] = fit_softmax(train, *vectors, chosen["temperature"], epochs, self._seed(3))
+        more = int(chosen["epochs"]) - 1
+        self.vectors[head] = fit_softmax(train, *vectors, chosen["temperature"], more, self._seed(3))
         return {"chosen": {head: chosen}} | self._validate(head)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
@@ -241,29 +240,29 @@ class Recipe:
 
     def _refit(self) -> dict[str, Any]:
         """The voters on the whole log, each from where it was."""
-        log = self.log
+        log = self.run.log
         als = ALS(Pairs.observed(log, self.device), self.shape, self.factors)
         for head in ("als-a", "als-b"):
             if head in self.vectors:
                 self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
         for head in self.softmaxes:
-            epochs = 1 if self.chosen[head]["behind"] else self.plan.softmax[1]
-            temperature = self.chosen[head]["temperature"]
-            self.vectors[head] = fit_softmax(log, *self.vectors[head], temperature, epochs, self._seed(5))
+            chosen = self.chosen[head]
+            epochs = 1 if chosen["epochs"] == 1 else self.plan.softmax[1]
+            self.vectors[head] = fit_softmax(log, *self.vectors[head], chosen["temperature"], epochs, self._seed(5))
         return {}
 
     def _final(self) -> dict[str, Any]:
         """The consensus of the voters as they are now, for everyone, by the weights from before; and its student."""
         lists = self.agreed()[0]
         users = torch.arange(self.shape[0], device=self.device)
-        self._distil(self.log, users, lists, self.vectors[STUDENT][1], self.plan.student)
+        self._distil(self.run.log, users, lists, self.vectors[STUDENT][1], self.plan.student)
         return {}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The consensus of everyone: its lists [users, L], those of the plain one, and the votes."""
         if "consensus" not in self._cache:
             assert self.weights is not None
-            users, log = torch.arange(self.shape[0], device=self.device), self.log
+            users, log = torch.arange(self.shape[0], device=self.device), self.run.log
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)

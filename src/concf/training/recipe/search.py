@@ -23,6 +23,7 @@ from concf.training.recipe.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
+MIDDLE = 3, 4  # where a search begins: unobserved 0.01, penalty 0.01
 ALPHA, BETA = (0.4, 0.5, 0.6, 0.7, 0.8), (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 TEMPERATURE = (0.07, 0.12, 0.2)
 WALKERS = 256  # users who walk together
@@ -107,7 +108,7 @@ def _walked_lists(walks: Walks, train: csr_array, validation: Validation) -> dic
         used = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
         for beta, lists in found.items():
-            lists.append((scores * walks.per_item**-beta).topk(validation.depth).indices)
+            lists.append(walks.held_back(scores, beta).topk(validation.depth).indices)
     return {beta: torch.cat(lists) for beta, lists in found.items()}
 
 

@@ -1,0 +1,164 @@
+"""What the recipe refuses, on the command line too, and logs with hardly anything in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from small_recipe import CLI, REFITS, SMALL, assert_same, data, small
+
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.data.prepare import prepare
+from concf.errors import ConfigError
+from concf.inference.estimator import ConCF
+from concf.model.objectives import LossSettings, choose
+from concf.runtime.process_group import ProcessGroup
+from concf.training.checkpoint import load_run
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import TrainingSettings
+from concf.training.train import train
+
+pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
+
+
+@pytest.mark.parametrize("name", ["objectives", "encoder", "teacher", "parts"])
+def test_what_the_recipe_has_no_place_for_is_refused(name: str) -> None:
+    own: dict[str, Any] = {
+        "objectives": {},
+        "encoder": print,
+        "teacher": np.zeros((48, 3), np.int32),
+        "parts": object(),
+    }
+    with pytest.raises(ConfigError, match=f"{name}: for Algorithm 1.* preset reference"):
+        train(data(), small(), **{name: own[name]})
+
+
+def test_several_processes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="leave --processes out"):
+        train(data(), small(), group=ProcessGroup(0, 2))
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "match"),
+    [
+        ("strong", {"objectives": ["bpr", "cml"], "consensus": {"non_voting": ()}}, "the recipe has its own"),
+        ("strong", {"recipe": {"budget": "huge"}}, "recipe.budget = 'huge'"),
+        ("strong", {"recipe": {"epochs": 3}}, "unknown setting 'recipe.epochs'"),
+        ("strong", {"model": {"encoder": "mlp"}}, "recipe .* encoder mf, and this is 'mlp'"),
+        ("reference", {"recipe": {"refit": "everything"}}, "Choose the preset strong"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(base: str, changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        choose_settings(base, changes)
+
+
+def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> None:
+    data().save(tmp_path / "data")
+    sets = [word for each in ("model.dimensions=8", "training.metric=recall@5") for word in ("--set", each)]
+    for others in (["--preset", "reference"], ["--single", "bpr"]):
+        for own in (["--budget", "fast"], ["--final"]):
+            code, out, err = concf("train", tmp_path / "data", "--out", tmp_path / "run", *others, *own)
+            assert (code, out) == (2, "")
+            assert "recipe (--budget, --final)" in err
+            assert not (tmp_path / "run").exists()
+    words = ["train", tmp_path / "data", "--out", tmp_path / "run", "--seed", 3, *sets, "--budget", "fast", "--final"]
+    code, out, err = concf(*words)
+    assert code == 0
+    assert "refitted on everything" in out
+    assert "concf evaluate" not in out
+    assert [line.split(":")[0] for line in err.splitlines() if " s" in line and "note" not in line] == [
+        "search", "als", "rerank", "student", "refit", "final",
+    ]  # fmt: skip
+    run = load_run(tmp_path / "run")
+    assert run.settings.recipe is not None
+    assert (run.settings.recipe.budget, run.learned) == ("fast", REFITS["everything"])
+    assert concf("report", tmp_path / "run")[0] == 0
+
+
+def test_fit_for_production(tmp_path: Path) -> None:
+    model = ConCF(seed=3, **SMALL)
+    assert model.fit(data(), final=True).run.learned == REFITS["everything"]
+    assert_same(model.run, train(data(), small(refit="everything"), seed=3))
+    assert model.fit(data()).run.learned == REFITS["validation"]
+    model.save(tmp_path / "run")
+    assert_same(ConCF.load(tmp_path / "run").run, model.run)
+    with pytest.raises(ConfigError, match="Choose the preset strong"):
+        ConCF("reference").fit(data(), final=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("bpr@0.1", "only weighted-squares, cosine-softmax take a value after @"),
+        ("cosine-softmax@warm", "temperature = 'warm'"),
+        ("cosine-softmax@0", "temperature = '0'"),
+        ("weighted-squares@-1", "penalty = '-1'"),
+        ("cosine-softmax@0.1#", "unknown objective"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(name: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        choose((name,), LossSettings())
+
+
+@pytest.mark.parametrize(("pairs", "steps", "size"), [(120_000, 12, 10_000), (50, 12, 1024), (10**9, 12, 65536)])
+def test_a_batch_is_a_share_of_the_pairs_within_bounds(pairs: int, steps: int, size: int) -> None:
+    assert TrainingSettings(steps=steps, batch=77).pairs_of_batch(pairs) == size
+    assert TrainingSettings(batch=77).pairs_of_batch(pairs) == 77
+
+
+# Logs with hardly anything in them
+
+
+def frame(pairs: list[tuple[int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(pairs, schema={"user_id": pl.Int64, "item_id": pl.Int64}, orient="row")
+
+
+USED = sorted({(user, (2 * user + j * j) % 9) for user in range(12) for j in range(3)})
+FREE = [[item for item in range(9) if (user, item) not in USED] for user in range(12)]
+EVERYTHING = [(11, item) for item in range(9)]
+# name -> training, validation and test pairs
+TINY: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]] = {
+    "3 users, 4 items": ([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3)], [(0, 2)], [(0, 3), (2, 0)]),
+    "one is validated": (USED, [(0, FREE[0][0])], [(0, FREE[0][1]), (1, FREE[1][0])]),
+    "one has used all": (
+        sorted({*USED, *EVERYTHING}), [(0, FREE[0][0]), (3, FREE[3][0])], [(0, FREE[0][1]), (1, FREE[1][0])],
+    ),
+    "one validates all that is left": (
+        sorted({*USED, *EVERYTHING[:-1]}), [EVERYTHING[-1], (3, FREE[3][0])], [(3, FREE[3][1])],
+    ),
+    "one has nothing to train on": (USED, [(99, 1), (0, FREE[0][0])], [(99, 2), (0, FREE[0][1])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", ["fast", "thorough"])
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_log_is_learned_all_the_same(name: str, budget: str) -> None:
+    log, valid, test = map(frame, TINY[name])
+    model = ConCF(model={"dimensions": 8}, training={"metric": "recall@1"}, recipe={"budget": budget})
+    model.fit(log, protocol="given", valid=valid, test=test)
+    assert all(torch.isfinite(tensor).all() for tensor in model.run.model.state_dict().values())
+    for by in model.run.rows():
+        model.recommend(model.user_ids.values.tolist(), k=3, by=by)
+    for item in model.item_ids.values.tolist():
+        assert np.isfinite(model.explain(0, item)["importance"])
+    assert len(model.recommend(history=[0], k=2)) == 2
+    assert model.run.evaluate(at=1)
+
+
+def test_where_no_list_has_what_is_held_out_the_consensus_stays_as_it_is() -> None:
+    log, valid, test = map(frame, TINY["one is validated"])
+    settings: dict[str, Any] = {"consensus": {"top_k": 1, "kept": 1, "shown": 1}, "training": {"metric": "recall@3"}}
+    split = prepare(log, protocol="given", valid=valid, test=test)
+    runs = [
+        train(split, choose_settings("strong", settings | {"model": {"dimensions": 8}}), seed=seed) for seed in range(3)
+    ]
+    missed = [run for run in runs if run.best[R_CONSENSUS].validation == 0]
+    assert missed
+    for run in missed:
+        assert torch.equal(*(torch.as_tensor(run.best[name].lists)[:, :1] for name in (CONSENSUS, R_CONSENSUS)))
