@@ -1,4 +1,4 @@
-"""Item-to-item baselines on a GPU against the CPU. Not collected by itself: `pytest tests/gpu_neighbours.py`."""
+"""Neighbours and EASE^R on a GPU against the CPU. Not collected by itself: `pytest tests/gpu_neighbours.py`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from scipy.sparse import csr_array
 
 from concf.evaluation.ranking import rank
 from concf.model.baselines import neighbours
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
 CLOSE = 1e-5  # of the greatest score: float32 sums in any order
-SETTINGS = [ItemKNN(neighbours=30), RP3beta(neighbours=40), RP3beta(neighbours=5000, beta=-0.2)]
+SETTINGS = [ItemKNN(neighbours=30), RP3beta(neighbours=40), RP3beta(neighbours=5000, beta=-0.2), UserKNN(neighbours=50)]
 
 
 def some_matrix() -> csr_array:
@@ -38,3 +39,14 @@ def test_neighbours_and_scores_are_those_of_the_cpu(settings, cells, monkeypatch
     assert (scores.cpu() - expected).abs().max() <= CLOSE * expected.max()
     same = rank(there, np.arange(700), 20, seen=train, device="cuda") == rank(here, np.arange(700), 20, seen=train)
     assert same.mean() > 0.99
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("regularisation", [10.0, 500.0])
+def test_ease_is_that_of_the_cpu_by_both_routes(turned, regularisation):
+    train = csr_array(some_matrix().T.tocsr()) if turned else some_matrix()
+    there, here = (EASE(regularisation=regularisation).fit(train, device=device) for device in ("cuda", "cpu"))
+    users = torch.arange(train.shape[0])
+    scores, expected = there.scores(users), here.scores(users)
+    assert scores.device.type == "cuda"
+    assert (scores.cpu() - expected).abs().max() <= CLOSE * expected.abs().max()

@@ -15,11 +15,12 @@ from concf.evaluation.ranking import rank
 from concf.model.baselines import neighbours as neighbours_module
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta
+from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta, UserKNN
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import BASELINES, candidate
 from concf.model.scorers import as_scorer
 
+CPU = torch.device("cpu")
 HELD_OUT = 3  # items a user, on the checkerboard
 SMALL = {
     "puresvd": {"factors": 2},
@@ -147,29 +148,49 @@ def test_rp3beta_is_the_sum_over_walks_of_three_steps(neighbours, alpha, beta):
     np.testing.assert_allclose(all_scores(fitted, 15), expected, atol=1e-5)
 
 
-ITEM_MODELS = [ItemKNN(neighbours=4), ItemKNN(neighbours=50, shrink=0.0), RP3beta(neighbours=5)]
+@pytest.mark.parametrize("neighbours", [1, 4, 100])
+@pytest.mark.parametrize(("power", "beta"), [(1.0, 0.0), (1.5, 0.2), (2.0, -0.1)])
+def test_userknn_is_the_sum_of_the_cosines_of_the_nearest_users(neighbours, power, beta):
+    train = some_matrix(15, 11, seed=4)
+    pairs = train.toarray() > 0
+    per_item, similarity = pairs.sum(0), np.zeros((15, 15))
+    for u, v in product(range(15), repeat=2):
+        together = sum(per_item[i] ** -0.5 for i in np.flatnonzero(pairs[u] & pairs[v]))
+        similarity[u, v] = (together / (pairs[u].sum() * pairs[v].sum()) ** 0.5) ** power if together else 0.0
+    nearest = keep_nearest(similarity, neighbours)
+    expected = np.zeros((15, 11))
+    for u, i in product(range(15), range(11)):
+        expected[u, i] = sum(nearest[u, v] / per_item[i] ** beta for v in np.flatnonzero(pairs[:, i]))
+    fitted = UserKNN(neighbours=neighbours, power=power, beta=beta).fit(train)
+    np.testing.assert_allclose(all_scores(fitted, 15), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", ITEM_MODELS)
+MODELS = [
+    ItemKNN(neighbours=4), ItemKNN(neighbours=50, shrink=0.0), RP3beta(neighbours=5), UserKNN(neighbours=6),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", MODELS)
 def test_neighbours_do_not_depend_on_blocks_or_threads_to_the_bit(settings, monkeypatch):
     train = some_matrix(40, 23, seed=11)
     whole = all_scores(settings.fit(train), 40)
     monkeypatch.setattr(neighbours_module, "CPU_ROWS", 3)
-    monkeypatch.setattr("torch.get_num_threads", lambda: 3)
+    monkeypatch.setattr(neighbours_module, "n_threads", lambda: 3)
     assert np.array_equal(all_scores(settings.fit(train), 40), whole)
     lists = rank(settings.fit(train), np.arange(40), 9, seen=train)
     monkeypatch.undo()
     assert rank(settings.fit(train), np.arange(40), 9, seen=train).tolist() == lists.tolist()
 
 
-@pytest.mark.parametrize("settings", ITEM_MODELS)
+@pytest.mark.parametrize("settings", MODELS)
 def test_the_route_of_a_gpu_gives_the_same_neighbours_and_scores(settings, monkeypatch):
     train = some_matrix(30, 17, seed=12)
     plain = settings.fit(train)
     monkeypatch.setattr(neighbours_module, "_sparse_keys", neighbours_module._dense_keys)
     monkeypatch.setattr(Rows, "_turned_by_scipy", Rows._turned_by_a_sort)
     dense = settings.fit(train)
-    assert dense.into.matrix.toarray().tolist() == plain.into.matrix.toarray().tolist()
+    for one, other in ((dense.into, plain.into), (dense.profile, plain.profile)):
+        assert one.matrix.toarray().tolist() == other.matrix.toarray().tolist()
     expected = all_scores(plain, 30)
     monkeypatch.setattr(neighbours_module, "GPU_CELLS", 20)  # many pieces
     users, out = torch.tensor([7, 0, 29, 7]), torch.full((4, 17), torch.nan)
@@ -197,15 +218,15 @@ def test_ease_is_one_ridge_regression_an_item_on_all_other_items_by_both_routes(
         gram = others.T @ others + regularisation * np.eye(shape[1] - 1)
         expected[:, item] = others @ np.linalg.solve(gram, others.T @ dense[:, item])
     settings = EASE(regularisation=regularisation)
-    for fitted in (settings._by_items(train), settings._by_users(train), settings.fit(train)):
+    for fitted in (settings._by_items(train, CPU), settings._by_users(train, CPU), settings.fit(train)):
         np.testing.assert_allclose(all_scores(fitted, shape[0]), expected, atol=1e-5)
 
 
 def test_ease_by_users_does_not_depend_on_how_many_items_go_through_together(monkeypatch):
     train = some_matrix(10, 17, seed=6)
-    whole = all_scores(EASE()._by_users(train), 10)
+    whole = all_scores(EASE()._by_users(train, CPU), 10)
     monkeypatch.setattr("concf.model.baselines.ease.BLOCK", 4)
-    np.testing.assert_allclose(all_scores(EASE()._by_users(train), 10), whole, atol=1e-7)
+    np.testing.assert_allclose(all_scores(EASE()._by_users(train, CPU), 10), whole, atol=1e-7)
 
 
 @pytest.mark.parametrize("shape", [(20, 12), (12, 20)])

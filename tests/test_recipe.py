@@ -28,8 +28,10 @@ from concf.inference.recommender import Recommender
 from concf.model.als import Pairs
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.table import BASELINES
 from concf.training.config import presets
 from concf.training.config.presets import choose_settings, preset
+from concf.training.recipe import search
 from concf.training.recipe.recipe import NEIGHBOURS, STUDENT, VOTER_TEMPERATURE, Recipe
 from concf.training.run import Run, make_model, union
 from concf.training.train import train
@@ -45,7 +47,7 @@ pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnin
     [
         ("fast", ["als-a", "als-b", STUDENT], ("rp3beta",)),
         ("default", ["als-a", "als-b", "softmax-a", STUDENT], ("rp3beta",)),
-        ("thorough", ["als-a", "als-b", "softmax-a", "softmax-b", STUDENT], ("rp3beta-a", "rp3beta-b")),
+        ("thorough", ["als-a", "als-b", "softmax-a", "softmax-b", STUDENT], ("rp3beta", "userknn", "ease")),
     ],
 )
 def test_a_budget_has_its_heads_voters_and_stages(budget: str, heads: list[str], fixed: tuple[str, ...]) -> None:
@@ -91,6 +93,15 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
     assert_same(trained(), train(data(), small(), seed=3))
     with pytest.raises(AssertionError):
         assert_same(trained(), train(data(), small(), seed=4))
+
+
+def test_the_number_of_threads_does_not_matter() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1 if before > 1 else 3)
+        assert_same(train(data(), small(), seed=3), trained())
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_the_order_of_the_rows_of_a_log_does_not_matter() -> None:
@@ -233,12 +244,23 @@ def test_a_voters_weight_decays_with_its_validation() -> None:
         assert dict(zip(everyone, weights, strict=True)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_vote_of_rp3beta_is_its_ranking_of_all_that_was_learned_from() -> None:
+def test_the_vote_of_a_fixed_voter_is_its_ranking_of_all_that_was_learned_from() -> None:
     run = trained("thorough")
     for place, name in enumerate(run.settings.fixed_voters, len(run.settings.heads)):
-        model = RP3beta(**run.chosen[name], neighbours=NEIGHBOURS).fit(run.log)
+        own = {} if name == "ease" else {"neighbours": NEIGHBOURS}
+        model = BASELINES[name].make(**run.chosen[name], **own).fit(run.log)
         expected = rank(model, np.arange(run.log.shape[0]), 12, seen=run.log)
         assert run.best[CONSENSUS].votes["items"][place].tolist() == expected.tolist()
+
+
+def test_ease_has_no_vote_where_it_would_cost_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "CPU_EASE", min(data().train.shape) - 1)
+    run = train(data(), small(budget="thorough"), seed=3)
+    assert set(run.chosen) == {"als", "als-a", "als-b", "softmax-a", "softmax-b", "rp3beta", "userknn"}
+    votes = run.best[CONSENSUS].votes
+    assert votes["voter_weights"][-1] == 0
+    assert (votes["items"][-1] == -1).all()
+    assert trained("thorough").best[CONSENSUS].votes["voter_weights"][-1] > 0
 
 
 def test_explanations_show_every_voter_and_not_the_student() -> None:

@@ -139,11 +139,11 @@ def test_the_gradient_of_the_softmax_is_that_of_its_loss(cells: int, monkeypatch
     users = torch.tensor([7, 2, 11])
     row = torch.repeat_interleave(torch.arange(3), torch.from_numpy(np.diff(train.indptr))[users])
     items = torch.from_numpy(train[users.numpy()].indices).long()
-    softmax._backward(user, item, users, row, items, 0.2)
+    with torch.no_grad():
+        slopes = softmax.gradients(user, item, users, row, items, 0.2)
     pairs = list(zip(users[row].tolist(), items.tolist(), strict=True))
     expected = torch.autograd.grad(softmax_loss(user, item, pairs, 0.2), [user, item])
-    for found, wanted in zip((user.grad, item.grad), expected, strict=True):
-        assert found is not None
+    for found, wanted in zip(slopes, expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 
 
@@ -218,15 +218,13 @@ def test_teaching_lowers_the_consensus_loss_and_moves_nobody_else() -> None:
 def test_steps_of_adam_are_those_of_pytorch() -> None:
     random = torch.Generator().manual_seed(0)
     drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in ((5, 3), (4, 3))]
-    ours, theirs = ([each.clone().requires_grad_() for each in drawn] for _ in range(2))
+    ours, theirs = [each.clone() for each in drawn], [each.clone().requires_grad_() for each in drawn]
     mine, reference = Adam(ours), torch.optim.Adam(theirs, lr=0.1)
     for rate in (0.1, 0.03, 0.01, 0.01):
-        for tables in (ours, theirs):
-            (tables[0] @ tables[1].T).sin().sum().backward()
-        mine.step(rate)
+        (theirs[0] @ theirs[1].T).sin().sum().backward()
+        mine.step(rate, [each.grad for each in theirs if each.grad is not None])
         reference.param_groups[0]["lr"] = rate
         reference.step()
         reference.zero_grad()
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, rtol=0, atol=1e-12)
-            assert one.grad is None

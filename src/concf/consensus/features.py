@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
@@ -93,7 +94,11 @@ class HeadFeatures:
         scores = torch.empty(len(item), dtype=self.factors.item.dtype, device=item.device)
         for begin in range(0, len(item), PAIR_BLOCK):
             pairs = slice(begin, begin + PAIR_BLOCK)
-            scores[pairs] = (self.factors.user[self.log.user[pairs]] * self.factors.item[item[pairs]]).sum(1)
+            users, items = (
+                F.embedding(self.log.user[pairs], self.factors.user),
+                F.embedding(item[pairs], self.factors.item),
+            )
+            scores[pairs] = users.mul_(items).sum(1)
         sums = torch.segment_reduce(scores, "sum", offsets=self.log.of_item, axis=0)
         own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
         return own.where(count > 0, mean)
@@ -111,14 +116,16 @@ class HeadFeatures:
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""
-        directions = self.direction[items]
-        score = (directions @ self.factors.user[users + self.log.offset, :, None])[..., 0] * self.norm[items]
+        directions = F.embedding(items, self.direction)  # [b, L, d]; five times as fast as an index
+        used, there = self.log.of(users)
+        user = self.factors.user[users + self.log.offset, None]
+        wanted = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
+        products = torch.bmm(directions, wanted.transpose(1, 2))  # [b, L, H + 1]
+        cosine, score = products[..., :-1], products[..., -1] * self.norm[items]
         if self.factors.bias is not None:
             score = score + self.factors.bias[items]
         score = score / self.unit
         above = score - self.mean[items]
-        used, there = self.log.of(users)
-        cosine = directions @ self.direction[used].transpose(1, 2)  # [b, L, H]
         near = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
         similarity = (near / self.typical[items] + 0.1).log()
         z_score, relative_score = (

@@ -22,6 +22,7 @@ deviation mean the same for voters that are fitted on more data, so that the wei
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.consensus.voters import LISTED_FEATURES, Voter
+from concf.runtime.executors import in_blocks
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # where T is
@@ -44,6 +46,7 @@ TOP = 150  # items of a list that are re-ranked; the rest stays as it is
 MOST_LEARNERS = 8192  # users that weights are fitted on, at most
 FOLDS = 5
 STEPS = 50  # of Newton, at most
+SLOW = 0.3  # a step that is longer than so much of the one before asks for a new curvature
 USERS = 512  # that go through a step of Newton together ...
 SCORED_USERS = 1024  # ... and whose features are held at a time when they are re-ranked
 
@@ -64,14 +67,14 @@ class TrainingSet(NamedTuple):
     """What the weights are fitted on.
 
     features: [users, L, F], centred; empty: [users, L] where a list is shorter; wanted: [users, L] the share of each
-    item in what the user holds out; fold: [users]; prior: [F] the weights of the plain consensus, float64; penalty: [F]
-    of the squared distance from them
+    item in what the user holds out; blocks: of each fold, the rows of its learners; prior: [F] the weights of the plain
+    consensus, float64; penalty: [F] of the squared distance from them
     """
 
     features: Tensor
     empty: Tensor
     wanted: Tensor
-    fold: Tensor
+    blocks: list[list[slice]]
     prior: Tensor
     penalty: Tensor
 
@@ -98,23 +101,27 @@ class Reranker:
             consistency_temperature=None,
         )  # fmt: skip
         self.heads = [HeadFeatures(each.factors, self.log) for each in voters if each.factors is not None]
+        self.made: tuple[Tensor, Tensor] | None = None  # [n] places in what `fit` has made: features, centred
 
     def fit(self, held_out: Tensor) -> Weights:
         """The weights. held_out: [n, TOP or fewer] where the lists have what a user holds out for validation."""
-        rows = torch.arange(len(self.users), device=self.users.device)
-        learners = rows[held_out.any(1)][:MOST_LEARNERS]
-        features, empty = self.features(learners)
-        centre, variance = _moments(features, empty)
+        rows = torch.arange(len(self.users), device=self.users.device)[:MOST_LEARNERS]
+        fold = (rows % FOLDS).where(held_out[rows].any(1), FOLDS)
+        fold, order = fold.sort(stable=True)  # what is fitted on lies together, fold by fold
+        blocks = _blocks(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS])
+        features, empty = self.features(order)
+        centre, variance = _moments(features, empty, list(chain(*blocks)))
+        self.made = order.argsort(), features.sub_(centre)
         prior = torch.zeros(features.shape[2], dtype=torch.float64, device=rows.device)
         votes = torch.tensor(self.voter_weights, dtype=torch.float64, device=rows.device)
         prior[PLAIN : VOTER_FEATURES * len(votes) : VOTER_FEATURES] = votes / votes.mean()
-        wanted = held_out[learners].to(features)
-        training = TrainingSet(
-            features.sub_(centre), empty, wanted / wanted.sum(1, keepdim=True), learners % FOLDS, prior,
-            PENALTY * variance.clamp(min=LEAST_VARIANCE),
-        )  # fmt: skip
-        everyone = _fit(training, None, prior)
-        return Weights(centre, everyone, torch.stack([_fit(training, fold, everyone) for fold in range(FOLDS)]))
+        wanted = held_out[order].to(features)
+        wanted /= wanted.sum(1, keepdim=True).clamp(min=1)
+        penalty = PENALTY * variance.clamp(min=LEAST_VARIANCE)
+        training = TrainingSet(features, empty, wanted, blocks, prior, penalty)
+        everyone, curvature = _fit(training, None, prior)
+        folds = [_fit(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
+        return Weights(centre, everyone, torch.stack(folds))
 
     def rerank(self, weights: Weights, *, cross_fitted: bool = False) -> tuple[Tensor, Tensor]:
         """([n, length], [n, length]) the lists re-ranked, and the scores, descending.
@@ -125,10 +132,15 @@ class Reranker:
         choices = (weights.folds if cross_fitted else weights.everyone[None]).to(self.popularity)
         scores = self.popularity.new_empty(len(rows), min(TOP, self.lists.shape[1]))
         for mine in torch.split(rows, SCORED_USERS):
-            features, _ = self.features(mine)
-            chosen = choices[mine % len(choices)]
-            scores[mine] = torch.bmm(features.sub_(weights.centre), chosen[..., None])[..., 0]
+            features = self._centred(mine, weights.centre)
+            scores[mine] = torch.bmm(features, choices[mine % len(choices), :, None])[..., 0]
         return _ordered(self.lists, scores)
+
+    def _centred(self, rows: Tensor, centre: Tensor) -> Tensor:
+        """[b, L, F] the features of rows [b], as `fit` has made them or made now."""
+        if self.made is not None and int(rows[-1]) < len(self.made[0]):
+            return self.made[1][self.made[0][rows]]
+        return self.features(rows)[0].sub_(centre)
 
     def features(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """([b, L, F], [b, L]) the features of what is listed in rows [b] of `users`, and where a list is shorter."""
@@ -139,7 +151,8 @@ class Reranker:
         ]
         n_features = VOTER_FEATURES * len(self.voters) + CURVE_FEATURES + HEAD_FEATURES * len(self.heads)
         features = self.popularity.new_empty(*lists.shape, n_features + LIST_FEATURES * len(without))
-        for block in self.log.blocks(users):
+
+        def fill(block: Tensor) -> None:
             mine, items = users[block], lists[block].long().clamp(min=0)
             of_heads = [each(mine, items) for each in self.heads]
             of_lists = [listed_features(listed[block], ranked[block], self.top_k) for ranked, listed in without]
@@ -147,6 +160,9 @@ class Reranker:
             features[block] = feature_rows(
                 ranks[:, block], popularity, activity, of_heads, of_lists, self.top_k, self.temperature
             )
+
+        for _ in in_blocks(fill, list(self.log.blocks(users)), lists.device):
+            pass
         return features, lists == NOTHING
 
     def _ranks(self, lists: Tensor, rows: Tensor) -> Tensor:
@@ -160,52 +176,88 @@ class Reranker:
         return torch.cat(blocks, 1)
 
 
-def _moments(features: Tensor, empty: Tensor) -> tuple[Tensor, Tensor]:
-    """([F], [F]) the mean of each feature, and its variance, float64. features: [users, L, F]; empty: [users, L].
+def _blocks(counts: list[int]) -> list[list[slice]]:
+    """Of each fold, its rows in blocks. counts: rows of each fold, which lie together."""
+    bounds = list(accumulate(counts, initial=0))
+    return [
+        [slice(begin, min(begin + USERS, last)) for begin in range(first, last, USERS)]
+        for first, last in pairwise(bounds)
+    ]
+
+
+def _moments(features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor]:
+    """([F], [F]) the mean of each feature, and its variance, float64, over some blocks of users.
 
     No softmax notices a mean that is taken away, but the rounding of single precision does.
     """
     total = torch.zeros(features.shape[2], dtype=torch.float64, device=features.device)
-    square, count = torch.zeros_like(total), (~empty).sum().clamp(min=1).double()
-    for rows, gaps in zip(torch.split(features, USERS), torch.split(empty, USERS), strict=True):
-        there = rows[~gaps].double()
-        total, square = total + there.sum(0), square + there.square().sum(0)
-    mean = total / count
-    return mean.to(features.dtype), square / count - mean.square()
+    square, count = torch.zeros_like(total), torch.zeros_like(total[0])
+    for rows in blocks:
+        there = features[rows][~empty[rows]].double()
+        total, square, count = total + there.sum(0), square + there.square().sum(0), count + len(there)
+    mean = total / count.clamp(min=1)
+    return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
 
 
-def _fit(training: TrainingSet, left_out: int | None, begin: Tensor) -> Tensor:
-    """[F] float64 the best weights. left_out: the fold that is not fitted on; begin: the first weights."""
-    users = torch.arange(len(training.fold), device=training.fold.device)
-    users = users if left_out is None else users[training.fold != left_out]
-    weights, (cost, step) = begin, _newton_step(begin, training, users)
+def _fit(
+    training: TrainingSet, left_out: int | None, begin: Tensor, curvature: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """([F], [F, F]) the best weights, float64, and the curvature that led there. left_out: the fold not fitted on.
+
+    begin: the first weights; curvature: there, or near enough. It changes little near the minimum: as long as the steps
+    fall quickly it stays what it was.
+    """
+    blocks = [each for fold, rows in enumerate(training.blocks) if fold != left_out for each in rows]
+    tolerance = torch.finfo(training.features.dtype).eps ** 0.5
+    weights, (cost, slope) = begin, _slope(begin, training, blocks)
+    curvature = _curvature(begin, training, blocks) if curvature is None else curvature
+    step = torch.linalg.solve(curvature, slope)
     for _ in range(STEPS):
-        if step.abs().max() < torch.finfo(training.features.dtype).eps ** 0.5:
+        if step.abs().max() < tolerance:
             break
-        further = _newton_step(weights - step, training, users)
+        further = _slope(weights - step, training, blocks)
         if further[0] > cost * (1 + 1e-6):  # too far: Newton's steps are for the neighbourhood of the minimum
             step = step / 2
-        else:
-            weights, (cost, step) = weights - step, further
-    return weights
+            continue
+        weights, (cost, slope), last = weights - step, further, step.abs().max()
+        step = torch.linalg.solve(curvature, slope)
+        if step.abs().max() > SLOW * last:
+            curvature = _curvature(weights, training, blocks)
+            step = torch.linalg.solve(curvature, slope)
+    return weights, curvature
 
 
-def _newton_step(weights: Tensor, training: TrainingSet, users: Tensor) -> tuple[float, Tensor]:
-    """The penalised cost of the weights, and Newton's step to its minimum. users: [n] rows to fit on."""
-    cost, slope = weights.new_zeros(()), torch.zeros_like(weights)
-    curvature = torch.zeros(len(weights), len(weights), dtype=weights.dtype, device=weights.device)
-    for mine in torch.split(users, USERS):
-        features, empty, wanted = training.features[mine], training.empty[mine], training.wanted[mine]
-        scores = (features @ weights.to(features)).masked_fill(empty, -torch.inf)
-        cost += (scores.logsumexp(1) - (wanted * scores.masked_fill(empty, 0)).sum(1)).sum()
-        share = scores.softmax(1)
-        slope += torch.einsum("ul,ulf->f", share - wanted, features)
-        mean = torch.einsum("ul,ulf->uf", share, features)
-        curvature += (features * share[:, :, None]).flatten(0, 1).T @ features.flatten(0, 1) - mean.T @ mean
+def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> tuple[float, Tensor]:
+    """The penalised cost of the weights, and its slope [F]."""
+    small = weights.to(training.features)
+
+    def of_block(rows: slice) -> tuple[Tensor, Tensor]:
+        features, empty, wanted = training.features[rows], training.empty[rows], training.wanted[rows]
+        scores = (features @ small).masked_fill(empty, -torch.inf)
+        cost = (scores.logsumexp(1) - (wanted * scores.masked_fill(empty, 0)).sum(1)).sum()
+        return cost, (scores.softmax(1) - wanted).flatten() @ features.flatten(0, 1)
+
     away = weights - training.prior
-    curvature.diagonal().add_(2 * training.penalty)
-    step = torch.linalg.solve(curvature, slope + 2 * training.penalty * away)
-    return float(cost + (training.penalty * away.square()).sum()), step
+    cost, slope = (training.penalty * away.square()).sum(), 2 * training.penalty * away
+    for more_cost, more_slope in in_blocks(of_block, blocks, weights.device):
+        cost, slope = cost + more_cost, slope + more_slope
+    return float(cost), slope
+
+
+def _curvature(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> Tensor:
+    """[F, F] of the penalised cost."""
+    small = weights.to(training.features)
+
+    def of_block(rows: slice) -> Tensor:
+        features = training.features[rows]
+        share = (features @ small).masked_fill(training.empty[rows], -torch.inf).softmax(1)
+        mean = torch.bmm(share[:, None], features)[:, 0]
+        return features.mul(share[:, :, None]).flatten(0, 1).T @ features.flatten(0, 1) - mean.T @ mean
+
+    curvature = torch.diag(2 * training.penalty)
+    for more in in_blocks(of_block, blocks, weights.device):
+        curvature = curvature + more
+    return curvature
 
 
 def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import flat_cells
 from concf.model.scorers import BlockScorer, Factors, ListFunction, Scorer, as_scorer, floats
 from concf.runtime.arguments import check_count
-from concf.runtime.executors import in_threads
+from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.progress import working
 
 NOTHING = -1  # at the end of a list that is shorter
@@ -109,7 +109,7 @@ def rank(
         return lists
     if isinstance(scorer, ListFunction):
         return _rank_lists(scorer, users, k, seen, lists)
-    threads = torch.get_num_threads() if isinstance(scorer, BlockScorer) and torch.device(device).type == "cpu" else 1
+    threads = n_threads() if isinstance(scorer, BlockScorer) and torch.device(device).type == "cpu" else 1
     budget = (memory or (CPU_MEMORY if torch.device(device).type == "cpu" else GPU_MEMORY)) // threads
     _refuse_other_users(scorer, users, seen)
     probe = floats(scorer.scores(torch.as_tensor(users[:1])))

@@ -21,8 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
+
+from concf.runtime.executors import in_blocks
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 27  # figures of a block of rows that are held at a time
 LONGER, MORE = 1.2, 3  # a block's longest row has at most so many times the pairs of its shortest, or so many more
@@ -94,13 +97,17 @@ class Side:
         everywhere = (unobserved * values.clamp(min=0)).to(fixed)
         turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, self.factors)])  # the last: of an empty place
         solved = fixed.new_zeros(self.n, self.factors)
-        for block in self.blocks:
+
+        def solve(block: Block) -> None:
             solved[block.rows] = self._solve(block, turned, everywhere + penalty[block.rows, None])
+
+        for _ in in_blocks(solve, self.blocks, fixed.device):
+            pass
         return solved, turned[:-1]
 
     def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
         """[b, d] the rows of a block. diagonal: [b, d] of M_u."""
-        paired = turned[block.columns].mul_(block.root[..., None])  # [b, L, d]
+        paired = F.embedding(block.columns, turned).mul_(block.root[..., None])  # [b, L, d]
         wanted = (block.root * block.target)[..., None]
         if block.columns.shape[1] > self.factors:
             system = torch.bmm(paired.transpose(1, 2), paired)

@@ -31,7 +31,7 @@ class Walks:
         self.from_item = csr_array(diags_array(per_item**-alpha) @ train.T, dtype=np.float32)
         if device.type != "cpu":
             self.into_users, self.into_items = (
-                _on(each.T.tocsr(), device) for each in (self.from_item, self.from_user)
+                on_device(each.T.tocsr(), device) for each in (self.from_item, self.from_user)
             )
 
     def __call__(self, users: Tensor) -> Tensor:
@@ -48,7 +48,8 @@ class Walks:
         return scores * self.per_item**-beta
 
 
-def _on(matrix: csr_array, device: torch.device) -> Tensor:
+def on_device(matrix: csr_array, device: torch.device) -> Tensor:
+    """A sparse matrix of PyTorch's."""
     ends, columns, data = (torch.from_numpy(each) for each in (matrix.indptr, matrix.indices, matrix.data))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are young

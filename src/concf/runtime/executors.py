@@ -13,13 +13,17 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from importlib import import_module
 from textwrap import shorten
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
 from concf.errors import ConcfError, ConfigError, MissingExtraError
 from concf.runtime.provenance import VERSION
+
+if TYPE_CHECKING:
+    import torch
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -39,6 +43,7 @@ STARTED = {
 }  # fmt: skip
 JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # else Ray tries 20 times, 40 seconds each, where another program listens
 _log = logging.getLogger(__name__)
+_outside: ContextVar[int | None] = ContextVar("threads of PyTorch outside one_thread_each", default=None)
 
 
 class DeadWorkersError(ConcfError):
@@ -61,6 +66,36 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
             yield from pool.map(function, jobs)
     finally:
         torch.set_num_threads(before)  # a worker's setting may reach threads that are started later
+
+
+def in_blocks(function: Callable[[Job], Result], jobs: Sequence[Job], device: torch.device) -> Iterator[Result]:
+    """The results in the order of the jobs: on a CPU as `in_threads` with all threads, on a GPU one after the other."""
+    return in_threads(function, jobs, n_threads() if device.type == "cpu" else 1)
+
+
+def n_threads() -> int:
+    """How many threads may work: PyTorch's own number, or within `one_thread_each` what it was outside."""
+    import torch
+
+    return _outside.get() or torch.get_num_threads()
+
+
+@contextmanager
+def one_thread_each() -> Iterator[None]:
+    """Within, an operation of PyTorch's has one thread, and `in_threads` divides the work.
+
+    Threads that share an operation wait for each other, actively; where other programs work too, most of the time.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    token = _outside.set(n_threads())
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+        _outside.reset(token)
 
 
 def execute(

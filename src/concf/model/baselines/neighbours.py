@@ -1,4 +1,4 @@
-"""Item-to-item models: an item is scored by the user's items that resemble it."""
+"""Neighbours: an item is scored by the user's items that resemble it, or by the users who resemble the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.model.scorers import BlockScorer
-from concf.runtime.executors import in_threads
+from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.settings import Settings
 
 CPU_ROWS = 128  # items whose neighbours are searched together, by one thread
@@ -65,6 +65,29 @@ class RP3beta(Settings):
             return together * held_back[i]
 
         return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into).T)
+
+
+class UserKNN(Settings):
+    """The k nearest users, by a cosine in which what is rare counts for more.
+
+    s_uv = sum_{i in I_u & I_v} |U_i|^-1/2 / sqrt(|I_u| |I_v|);  score(u, i) = sum_{v in U_i} s_uv^power / |U_i|^beta
+    """
+
+    neighbours: int = Field(500, ge=1)  # kept for each user
+    power: float = Field(1.5, gt=0)  # above 1: the nearest of them count for more
+    beta: float = 0.2  # above 0: popular items are held back
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
+        """Compare the histories. train: [users, items]."""
+        per_user, per_item = _counts(train)
+        norm = torch.from_numpy(per_user**0.5).to(device)
+
+        def cosine(together: Tensor, u: Tensor, v: Tensor) -> Tensor:
+            return (together / (norm[u] * norm[v])) ** self.power
+
+        weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
+        by_user, by_item = (Rows.of(matrix, device) for matrix in (weighted, train.T.tocsr()))
+        return Neighbours(nearest(by_user, by_item, self.neighbours, cosine), Rows.of(held_back, device).float())
 
 
 @dataclass(frozen=True)
@@ -119,7 +142,8 @@ class Rows:
 class Neighbours(BlockScorer):
     """score(u, i) = sum_j profile_uj into_ji.
 
-    profile: [users, items] the weights of a user's items; into: [items, items] row j, the items that j is nearest to
+    profile: [users, n] the weights of a user's items, or of its neighbours; into: [n, items] row j, the items that j is
+    nearest to, or has used
     """
 
     profile: Rows
@@ -168,14 +192,14 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
 
 
 def nearest(left: Rows, right: Rows, k: int, similarity: Similarity) -> Rows:
-    """[items, items] row i: the k items j != i with the highest similarity above 0, float32; ties to the lower item.
+    """[n, n] row i: the k items (or users) j != i with the highest similarity above 0, float32; ties to the lower j.
 
-    left: [items, users] and right: [users, items], whose product is what `similarity` is a function of
+    left: [n, m] and right: [m, n], whose product is what `similarity` is a function of
     """
     device, n_items = left.ends.device, right.width
     keys_of, size, threads = _dense_keys, max(1, GPU_CELLS // n_items), 1
     if device.type == "cpu":
-        keys_of, size, threads = _sparse_keys, CPU_ROWS, torch.get_num_threads()
+        keys_of, size, threads = _sparse_keys, CPU_ROWS, n_threads()
 
     def decoded(begin: int) -> tuple[Tensor, Tensor, Tensor]:
         items = torch.arange(begin, min(begin + size, n_items), device=device)

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from concf.errors import ConfigError, MissingExtraError
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.model.baselines.popularity import Popularity
 
 
@@ -57,6 +57,14 @@ class Candidate:
 BASELINES = {
     "popularity": Candidate(Popularity),
     "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
+    "userknn": Candidate(
+        UserKNN,
+        {
+            "neighbours": (100, 500, 2000),
+            "power": (1.0, 1.5, 2.0, 3.0),
+            "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+        },
+    ),
     "ease": Candidate(EASE, {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)}),
     "rp3beta": Candidate(
         RP3beta,

@@ -116,7 +116,7 @@ class RecipeSettings(Settings):
     @property
     def fixed_voters(self) -> tuple[str, ...]:
         """The voters without vectors."""
-        return ("rp3beta-a", "rp3beta-b") if self.budget == "thorough" else ("rp3beta",)
+        return ("rp3beta", "userknn", "ease") if self.budget == "thorough" else ("rp3beta",)
 
     def _pays(self, budget: str) -> bool:
         return list(RECIPE_HEADS).index(budget) <= list(RECIPE_HEADS).index(self.budget)

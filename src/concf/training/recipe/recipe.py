@@ -28,8 +28,10 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
-from concf.model.baselines.neighbours import RP3beta
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.neighbours import RP3beta, UserKNN
 from concf.model.scorers import Factors
+from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE
 from concf.runtime.seeds import derive_seed
 from concf.training.recipe import search
@@ -39,7 +41,12 @@ from concf.training.run import Best, Run, n_validated
 
 SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most
 SMALL = 32  # factors of the first search
-NEIGHBOURS = 500  # of each item, that RP3beta keeps
+NEIGHBOURS = 500  # of each item or user, that are kept
+FIXED: dict[str, Callable[..., Any]] = {
+    "rp3beta": partial(RP3beta, neighbours=NEIGHBOURS),
+    "userknn": partial(UserKNN, neighbours=NEIGHBOURS),
+    "ease": EASE,
+}
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT = "student"
@@ -52,18 +59,20 @@ class Plan(NamedTuple):
     sweeps:  of ALS once its settings are chosen, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of least squares, and epochs of the consensus loss
+    places:  of a consensus list that the student is regressed on, and that the consensus loss looks at
     """
 
     rounds: int
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
+    places: tuple[int, int] = (64, 100)
 
 
 PLANS = {
     "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
     "default": Plan(3, (2, 2), (3, 2), (2, 2)),
-    "thorough": Plan(6, (6, 4), (12, 6), (4, 6)),
+    "thorough": Plan(6, (6, 4), (12, 6), (4, 12), (100, 150)),
 }
 
 
@@ -96,6 +105,7 @@ class Recipe:
         self.figures: dict[str, float] = {}
         self.weights: Weights | None = None
         self._cache: dict[str, Any] = {}
+        self.fixed = [name for name in settings.fixed_voters if search.has_a_vote(name, self.shape, device)]
         heads = [head for head in settings.heads if head != STUDENT]
         self.softmaxes = [head for head in heads if head.startswith("softmax")]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {"search": self._search, "als": self._als}
@@ -109,9 +119,10 @@ class Recipe:
         """Carry out one stage: its record for the history."""
         name, work = list(self.stages.items())[number]
         begin = time.perf_counter()
-        record = {"epoch": number, "stage": name} | work()
-        if number == len(self.stages) - 1:
-            self._finish()
+        with one_thread_each():
+            record = {"epoch": number, "stage": name} | work()
+            if number == len(self.stages) - 1:
+                self._finish()
         return record | {"seconds": time.perf_counter() - begin}
 
     @torch.no_grad()
@@ -129,15 +140,18 @@ class Recipe:
         return derive_seed(self.seed, 18, purpose)
 
     def _search(self) -> dict[str, Any]:
-        """ALS with few factors, and RP3beta."""
+        """ALS with few factors, and the fixed voters."""
         train, few = self.data.train, self.searched
         small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
         points = search.search_als(small, train, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds)
         self.chosen["als"] = _als_settings(points[0])
-        walked = search.search_walks(train, few, self.device)
-        for name, (_, alpha, beta) in zip(self.settings.fixed_voters, walked, strict=False):
-            self.chosen[name] = {"alpha": alpha, "beta": beta}
-        return {"chosen": dict(self.chosen), "tried": len(points) + len(walked)}
+        for name in self.fixed:
+            self.chosen[name] = (
+                search.search_walks(train, few, self.device)
+                if name == "rp3beta"
+                else search.search_fixed(name, train, few, self.device, self.plan.rounds)
+            )
+        return {"chosen": dict(self.chosen)}
 
     def _als(self) -> dict[str, Any]:
         """The two best of the neighbourhood with all factors."""
@@ -186,10 +200,9 @@ class Recipe:
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), log, users, k) for head in heads]
-        for name in self.settings.fixed_voters:
-            chosen = self.chosen[name]
-            walks = RP3beta(**chosen, neighbours=NEIGHBOURS).fit(log, device=self.device)
-            voters.append(by_scores(name, walks, log, users, k))
+        for name in self.fixed:
+            fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device)
+            voters.append(by_scores(name, fitted, log, users, k))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
@@ -228,14 +241,16 @@ class Recipe:
         lists: Tensor = self._cache["lists"]
         return lists
 
-    def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor, plan: tuple[int, int]) -> None:
-        vectors = solve_student(Pairs.observed(log, self.device), users, lists, self.shape, start, plan[0])
-        self.vectors[STUDENT] = teach_student(*vectors, users, lists, plan[1], self._seed(4))
+    def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor) -> None:
+        (sweeps, epochs), (regressed, taught) = self.plan.student, self.plan.places
+        observed = Pairs.observed(log, self.device)
+        vectors = solve_student(observed, users, lists[:, :regressed], self.shape, start, sweeps)
+        self.vectors[STUDENT] = teach_student(*vectors, users, lists[:, :taught], epochs, self._seed(4))
 
     def _student(self) -> dict[str, Any]:
         """A student of the cross-fitted lists, so that its figure is honest too."""
         start = self.vectors["als-a"][1]
-        self._distil(self.data.train, self.validation.users, self._cross_fitted(), start, self.plan.student)
+        self._distil(self.data.train, self.validation.users, self._cross_fitted(), start)
         return self._validate(STUDENT)
 
     def _refit(self) -> dict[str, Any]:
@@ -255,7 +270,7 @@ class Recipe:
         """The consensus of the voters as they are now, for everyone, by the weights from before; and its student."""
         lists = self.agreed()[0]
         users = torch.arange(self.shape[0], device=self.device)
-        self._distil(self.run.log, users, lists, self.vectors[STUDENT][1], self.plan.student)
+        self._distil(self.run.log, users, lists, self.vectors[STUDENT][1])
         return {}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

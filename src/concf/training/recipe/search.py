@@ -7,18 +7,22 @@ once, on the same users; of equals the first stays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.voters import by_factors
+from concf.consensus.voters import by_factors, by_scores
 from concf.evaluation.metrics import flat_cells
+from concf.evaluation.ranking import top_k
 from concf.evaluation.validation import Validation
 from concf.model.als import ALS
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.neighbours import UserKNN
 from concf.model.scorers import Factors
 from concf.model.walks import Walks
+from concf.runtime.executors import in_blocks
 from concf.training.recipe.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -26,6 +30,11 @@ PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MIDDLE = 3, 4  # where a search begins: unobserved 0.01, penalty 0.01
 ALPHA, BETA = (0.4, 0.5, 0.6, 0.7, 0.8), (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 TEMPERATURE = (0.07, 0.12, 0.2)
+FIXED: dict[str, tuple[Any, dict[str, tuple[float, ...]]]] = {
+    "userknn": (UserKNN, {"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}),
+    "ease": (EASE, {"regularisation": (30.0, 100.0, 300.0, 1000.0)}),
+}
+CPU_EASE, GPU_EASE = 10_000, 50_000  # users or items, whichever are fewer, of a log on which EASE^R has a vote
 WALKERS = 256  # users who walk together
 FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
 
@@ -83,33 +92,56 @@ def search_als(
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds)
 
 
-def search_walks(train: csr_array, validation: Validation, device: torch.device) -> list[tuple[float, float, float]]:
-    """(validation, alpha, beta) of RP3beta, the best first; every beta is tried on the same walks."""
-    tried: dict[tuple[int, ...], list[tuple[float, float, float]]] = {}
+def search_walks(train: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
+    """The settings of RP3beta with the best validation; every beta is tried on the same walks."""
+    tried: dict[tuple[float, float], float] = {}
 
     def measure(place: tuple[int, ...]) -> Point:
-        walks = Walks(train, ALPHA[place[0]], device)
-        figures = [
-            (validation.of_its_users(lists), ALPHA[place[0]], beta)
-            for beta, lists in _walked_lists(walks, train, validation).items()
-        ]
-        tried[place] = figures
-        return Point(place, max(figures)[0])
+        alpha = ALPHA[place[0]]
+        lists = _walked_lists(Walks(train, alpha, device), train, validation)
+        figures = {(alpha, beta): validation.of_its_users(listed) for beta, listed in lists.items()}
+        tried.update(figures)
+        return Point(place, max(figures.values()))
 
     climb((len(ALPHA),), (len(ALPHA) // 2,), measure, len(ALPHA))
-    return sorted((each for figures in tried.values() for each in figures), key=lambda each: -each[0])
+    alpha, beta = max(tried, key=lambda each: tried[each])
+    return {"alpha": alpha, "beta": beta}
 
 
 def _walked_lists(walks: Walks, train: csr_array, validation: Validation) -> dict[float, Tensor]:
     """beta -> [validated, depth] the best items that each has not used."""
-    found: dict[float, list[Tensor]] = {beta: [] for beta in BETA}
-    for mine in torch.split(validation.users, WALKERS):
+
+    def listed(mine: Tensor) -> list[Tensor]:
         scores = walks(mine)
         used = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
-        for beta, lists in found.items():
-            lists.append(walks.held_back(scores, beta).topk(validation.depth).indices)
-    return {beta: torch.cat(lists) for beta, lists in found.items()}
+        return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in BETA]
+
+    blocks = in_blocks(listed, torch.split(validation.users, WALKERS), validation.users.device)
+    return {beta: torch.cat(lists) for beta, lists in zip(BETA, zip(*blocks, strict=True), strict=True)}
+
+
+def search_fixed(
+    name: str, train: csr_array, validation: Validation, device: torch.device, rounds: int
+) -> dict[str, float]:
+    """The settings of a fixed voter by the validation of its lists, from the middle of its grid."""
+    make, grid = FIXED[name]
+
+    def settings(place: tuple[int, ...]) -> dict[str, float]:
+        return {name: values[at] for (name, values), at in zip(grid.items(), place, strict=True)}
+
+    def measure(place: tuple[int, ...]) -> Point:
+        fitted = make(**settings(place)).fit(train, device=device)
+        lists = by_scores(name, fitted, train, validation.users, validation.depth).lists
+        return Point(place, validation.of_its_users(lists))
+
+    sizes = tuple(map(len, grid.values()))
+    return settings(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].place)
+
+
+def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
+    """Whether a fixed voter pays on such a log: the cost of EASE^R grows with the cube of its smaller side."""
+    return name != "ease" or min(shape) <= (CPU_EASE if device.type == "cpu" else GPU_EASE)
 
 
 def search_temperature(

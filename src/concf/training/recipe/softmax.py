@@ -5,19 +5,24 @@ L = -sum_(u,i) log softmax(cos(x_u, .) / t)_i   over the observed pairs
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.model.als import Pairs
+from concf.runtime.executors import in_blocks
 from concf.training.recipe.adam import Adam
 
 LEARNING_RATE = 0.01
 STEPS = 24  # batches of an epoch, each of a share of the users ...
 FEWEST_USERS = 64  # ... and of no fewer users than that
 LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by about the learning rate
+LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
+CPU_BLOCKS = 8  # that they are divided into, for the threads
 
 
 def fit_softmax(
@@ -30,7 +35,7 @@ def fit_softmax(
     first = count.cumsum(0) - count
     everyone = torch.arange(len(user), device=user.device) if users is None else users
     everyone = everyone[count[everyone] > 0]
-    vectors = [(F.normalize(each) * LENGTH).requires_grad_() for each in (user, item)]
+    vectors = [F.normalize(each) * LENGTH for each in (user, item)]
     optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)
     batches = max(1, min(STEPS, len(everyone) // FEWEST_USERS))
@@ -40,25 +45,59 @@ def fit_softmax(
         for mine in order.chunk(batches):
             row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
             place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
-            _backward(vectors[0], vectors[1], mine, row, pairs.item[first[mine][row] + place], temperature)
-            optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total))  # it falls in the second half
+            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[first[mine][row] + place], temperature)
+            optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # it falls in the second half
             step += 1
-    return F.normalize(vectors[0].detach()), F.normalize(vectors[1].detach())
+    return F.normalize(vectors[0]), F.normalize(vectors[1])
 
 
-def _backward(user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, temperature: float) -> None:
-    """The gradient of the mean loss over the pairs (users[row], items), added to that of the vectors.
+def gradients(
+    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """([users, d], [items, d]) of the mean loss over the pairs (users[row], items), row ascending.
 
-    The users go through in blocks, whose scores of all items are held one block at a time.
+    With p_ui the softmax of the scores of user u and n_u the pairs of u, the slope of the loss at the score of item i
+    is n_u p_ui, less 1 for each pair (u, i), over the number of pairs. As many users go through together as the scores
+    of all items can be held of.
     """
-    mine, theirs = F.normalize(user[users]) / temperature, F.normalize(item)
-    positive = (mine[row] * theirs[items]).sum() / len(row)
-    size = max(1, (CPU_CELLS if user.device.type == "cpu" else GPU_CELLS) // len(item))
-    weight = torch.bincount(row, minlength=len(users)).to(mine) / len(row)
+    device = user.device
+    mine, theirs = F.normalize(user[users]), F.normalize(item)
+    count = torch.bincount(row, minlength=len(users))
+    ends = [0, *count.cumsum(0).tolist()]
     of_users, of_items = torch.zeros_like(mine), torch.zeros_like(theirs)
-    with torch.no_grad():  # of the sum over users of weight_u log sum_i exp <m_u, t_i>
-        for block in torch.split(torch.arange(len(users), device=users.device), size):
-            share = torch.softmax(mine[block] @ theirs.T, 1).mul_(weight[block, None])
-            of_users[block] = share @ theirs
-            of_items.addmm_(share.T, mine[block])
-    torch.autograd.backward([positive, mine, theirs], [-torch.ones_like(positive), of_users, of_items])
+    size = max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // len(item))
+    for first in range(0, len(users), size):
+        chunk = slice(first, min(first + size, len(users)))
+        slope = mine.new_empty(chunk.stop - first, len(item))
+
+        def at_users(some: slice, slope: Tensor = slope, first: int = first) -> None:
+            here = slice(first + some.start, first + some.stop)
+            pairs = slice(ends[here.start], ends[here.stop])
+            part = torch.mm(mine[here], theirs.T, out=slope[some]).div_(temperature)
+            torch.softmax(part, 1, out=part).mul_(count[here, None])
+            cells = (row[pairs] - here.start) * len(item) + items[pairs]
+            part.view(-1).index_add_(0, cells, part.new_full((len(cells),), -1.0))
+            of_users[here] = part @ theirs
+
+        def at_items(some: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
+            of_items[some].addmm_(slope[:, some].T, mine[chunk])
+
+        for work, length in ((at_users, len(slope)), (at_items, len(item))):
+            for _ in in_blocks(work, _blocks(length, 1 if device.type != "cpu" else CPU_BLOCKS), device):
+                pass
+    scale = 1 / (temperature * len(row))
+    whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, user[users]))
+    return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
+
+
+def _blocks(length: int, count: int) -> list[slice]:
+    """So many runs of like length; an operation on each is the same whatever the number of threads is."""
+    bounds = [length * place // count for place in range(count + 1)]
+    return [slice(begin, end) for begin, end in pairwise(bounds) if begin < end]
+
+
+def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:
+    """[n, d] the slope at vectors of that at their directions."""
+    along: Tensor = (slope * direction).sum(1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=LEAST_LENGTH)
+    return (slope - along * direction) / length

@@ -16,11 +16,10 @@ from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
 from concf.training.recipe.adam import Adam
 
-LISTED = 64  # items of a list that are regressed on
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
 LOWEST_TARGET = 0.3  # of the last listed item; the first has 1
 UNOBSERVED, PENALTY = 0.03, 0.003  # of the regression; a list weighs the same for every user of every log
-TAUGHT, TAIL = 50, 50  # places that the consensus loss orders, and further ones in its denominators
+TAUGHT = 50  # places that the consensus loss orders; the further ones are in its denominators
 SCALE = 30.0  # scores are between 0 and 1: times this they are the logits of the consensus loss
 LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
 
@@ -29,7 +28,7 @@ def solve_student(
     observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int
 ) -> tuple[Tensor, Tensor]:
     """([users, d], [items, d]) by least squares. lists: [n, L] of the users [n]; item: [items, d] the start."""
-    listed = lists[:, :LISTED].long()
+    listed = lists.long()
     rank = torch.arange(listed.shape[1], device=item.device).to(item)
     target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
     there = listed >= 0
@@ -48,14 +47,13 @@ def teach_student(
     vectors = [each.clone().requires_grad_() for each in (user, item)]
     optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)
-    taught = lists[:, : TAUGHT + TAIL]
     batches = max(1, min(BATCHES, len(users) // USERS))
     for _ in range(epochs):
         for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
-            listed = taught[mine].long()
+            listed = lists[mine].long()
             wanted = torch.nn.functional.embedding(listed.clamp(min=0), vectors[1])  # [b, L, d]
             scores = torch.bmm(wanted, vectors[0][users[mine], :, None])[..., 0].masked_fill(listed < 0, -torch.inf)
             weight = torch.full((len(mine),), 1 / (TAUGHT * len(mine)), dtype=scores.dtype, device=scores.device)
-            listwise(SCALE * scores, min(TAUGHT, listed.shape[1]), weight).backward()  # type: ignore[no-untyped-call]
-            optimiser.step(LEARNING_RATE)
+            loss = listwise(SCALE * scores, min(TAUGHT, listed.shape[1]), weight)
+            optimiser.step(LEARNING_RATE, torch.autograd.grad(loss, vectors))
     return vectors[0].detach(), vectors[1].detach()

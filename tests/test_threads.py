@@ -1,0 +1,48 @@
+"""Work that is divided among threads: the same results, in order, whatever their number."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from concf.runtime.executors import in_blocks, in_threads, n_threads, one_thread_each
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_blocks_have_all_threads_and_an_operation_one():
+    with one_thread_each():
+        assert (torch.get_num_threads(), n_threads()) == (1, 3)
+        with one_thread_each():  # a stage within a stage
+            assert (torch.get_num_threads(), n_threads()) == (1, 3)
+        meeting = threading.Barrier(3, timeout=30)  # passed only by three at a time
+        found = list(in_blocks(lambda job: (meeting.wait() < 3, torch.get_num_threads(), job), range(6), CPU))
+        assert found == [(True, 1, job) for job in range(6)]
+        assert torch.get_num_threads() == 1
+    assert (torch.get_num_threads(), n_threads()) == (3, 3)
+
+
+def test_an_error_leaves_everything_as_it_was():
+    with pytest.raises(ZeroDivisionError), one_thread_each():
+        list(in_blocks(lambda job: 1 // job, [2, 1, 0], CPU))
+    assert (torch.get_num_threads(), n_threads()) == (3, 3)
+
+
+def test_a_gpu_has_one_block_after_the_other():
+    mine = threading.get_ident()
+    assert list(in_blocks(lambda _: threading.get_ident(), range(4), torch.device("cuda"))) == [mine] * 4
+
+
+@pytest.mark.parametrize("jobs", [[], [7], list(range(20))])
+def test_results_come_in_the_order_of_the_jobs(jobs):
+    assert list(in_threads(lambda job: job * job, jobs, 3)) == [job * job for job in jobs]
