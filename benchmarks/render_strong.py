@@ -16,7 +16,13 @@ from strong import PUBLIC, ROOT, ROWS
 from concf.runtime.text_tables import markdown
 
 HEAD, AGREED = "`strong`, the head it ships", "`strong`, consensus"
-OURS = {HEAD: "student", AGREED: "consensus"}
+OURS = {
+    HEAD: ("default", "student"),
+    AGREED: ("default", "consensus"),
+    "`--budget thorough`, the head": ("thorough", "student"),
+    "`--budget thorough`, consensus": ("thorough", "consensus"),
+}
+VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b", "softmax-a")}  # rivals, as baselines are
 FIGURES = ("recall@50", "ndcg@50")
 PUBLISHED = {  # Recall@20 and NDCG@20 as published; who chose by the test part is said in the page's words
     "gowalla-given": {
@@ -39,9 +45,9 @@ def series(refit: str) -> dict[str, dict[str, Series]]:
     found: dict[str, dict[str, Series]] = {}
     for line in lines("strong"):
         key = line["key"]
-        if key["refit"] == refit:
-            for who, row in OURS.items():
-                found.setdefault(key["data"], {}).setdefault(who, {})[key["seed"]] = line["rows"][row]["test"]
+        for who, (budget, name) in (OURS | VOTERS).items():
+            if (key["refit"], key["budget"]) == (refit, budget):
+                found.setdefault(key["data"], {}).setdefault(who, {})[key["seed"]] = line["rows"][name]["test"]
     for line in lines("strong-baselines"):
         key = line["key"]
         if key["refit"] == refit:
@@ -80,7 +86,7 @@ def tables(refit: str) -> str:
     """A table for each data set."""
     known, parts = series(refit), []
     header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
-    for name in (each for each in ROWS if len(known[each]) > len(OURS)):  # baselines were measured there
+    for name in (each for each in ROWS if known[each].keys() - OURS - VOTERS):  # baselines were measured there
         ordered = sorted(known[name], key=lambda who: -value(known[name][who], "recall@50"))
         source, _, protocol = name.partition("-")
         rows = markdown(header, [row(who, known[name]) for who in ordered])
@@ -110,7 +116,7 @@ def ablations() -> str:
     rows = []
     for line in lines("strong-ablations"):
         key, figures = line["key"], line["validation"]
-        variant = key["budget"] if key["without"] is None else f"default without {key['without']}"
+        variant = key["budget"] + ("" if key["without"] is None else f" without {key['without']}")
         shown = [f"{figures[each]:.4f}" for each in ("consensus", "student", "R-consensus")]
         rows.append([f"{key['data']}, seed {key['seed']}", variant, *shown, f"{line['seconds']:.0f}"])
     return markdown(["data", "", "consensus", "head", "plain consensus", "seconds, shared H200"], rows)
@@ -137,7 +143,7 @@ def leaderboard(name: str) -> str:
     """Published figures and ours, by NDCG@20."""
     known, rows = {refit: series(refit)[name] for refit in ("validation", "none")}, []
     for refit, words in (("validation", ", refitted on all of train"), ("none", ", 95 % of train")):
-        for who in known[refit]:
+        for who in known[refit].keys() - VOTERS:
             figures = known[refit][who][0]
             rows.append((f"{who}{words}", figures["recall@20"], figures["ndcg@20"], "chosen on validation"))
     rows += [(who, *figures, "published") for who, figures in PUBLISHED[name].items()]
@@ -150,8 +156,10 @@ def alone() -> str:
     took: dict[str, list[float]] = {}
     for line in lines("strong"):
         if line.get("alone") and line["key"]["refit"] == "validation":
-            took.setdefault(line["key"]["data"], []).append(line["seconds"])
-    return ", ".join(f"{name.replace('-', ' `')}` {mean(each):.1f} s" for name, each in took.items())
+            took.setdefault(f"{line['key']['data'].replace('-', ' `')}`, `{line['key']['budget']}`", []).append(
+                line["seconds"]
+            )
+    return "; ".join(f"{name}: {mean(each):.1f} s" for name, each in took.items())
 
 
 def page(words: str = "strong_words.md") -> str:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ AT, METRICS = (20, 50), ("recall", "ndcg")
 REFITS = ("validation", "none")
 FACTORS, SWEEPS = 256, (4, 8, 16)
 BUDGETS = ("fast", "default", "thorough")
-LEFT_OUT = ("als-a", "als-b", "softmax-a", "rp3beta")
+LEFT_OUT = {"default": ("als-a", "als-b", "softmax-a", "rp3beta"), "thorough": ("userknn", "ease")}
 LARGE = "large-simulated"
 SIMULATED = {"users": 138_000, "items": 27_000, "events": 12_000_000, "tastes": 64}
 Job = tuple[str, int]  # data, seed
@@ -87,12 +88,12 @@ def run_tests(options: argparse.Namespace) -> None:
     """The default: every head and consensus, refitted and not."""
     log, warm = ResultsLog(options.results / "strong.jsonl"), options.device != "cuda"
     for name, seed in jobs(options.only, public=True):
-        for refit in options.refits:
-            key = {"data": name, "seed": seed, "refit": refit}
+        for budget, refit in product(options.budgets, options.refits):
+            key = {"data": name, "seed": seed, "refit": refit, "budget": budget}
             if log.find(key) is not None:
                 continue
             data, begin = split_of(name, seed, options.data), time.perf_counter()
-            settings = choose_settings("strong", words=[f"recipe.refit={refit}"])
+            settings = choose_settings("strong", words=[f"recipe.refit={refit}", f"recipe.budget={budget}"])
             if not warm:  # the libraries of a GPU are loaded at their first use
                 train(data, settings, seed=seed, device=options.device)
                 warm, begin = True, time.perf_counter()
@@ -105,10 +106,19 @@ def run_tests(options: argparse.Namespace) -> None:
             line = {
                 "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
                 "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
-                "seconds": round(seconds, 2), "device": str(run.model.user.device),
+                "seconds": round(seconds, 2), "device": str(run.model.user.device), "alone": options.alone,
             }  # fmt: skip
             log.add(key, line)
-            print(name, seed, refit, rows["consensus"]["test"], rows["student"]["test"], line["seconds"], flush=True)
+            print(
+                name,
+                seed,
+                refit,
+                budget,
+                rows["consensus"]["test"],
+                rows["student"]["test"],
+                line["seconds"],
+                flush=True,
+            )
 
 
 def tuned_als(data: Split, device: torch.device) -> dict[str, float]:
@@ -195,7 +205,7 @@ def without(voter: str | None) -> Iterator[None]:
 def run_ablations(options: argparse.Namespace) -> None:
     """On validation alone: the budgets, and the default without each voter."""
     log = ResultsLog(options.results / "strong-ablations.jsonl")
-    variants = [(budget, None) for budget in BUDGETS] + [("default", voter) for voter in LEFT_OUT]
+    variants = [(budget, voter) for budget in BUDGETS for voter in (None, *LEFT_OUT.get(budget, ()))]
     for name in options.only:
         for seed in PUBLIC_SEEDS if name in PUBLIC else CHOICE_SEEDS:
             for budget, voter in variants:
@@ -265,6 +275,8 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--only", nargs="*", default=[*ROWS, *PUBLIC], help="data sets")
     parser.add_argument("--refits", nargs="*", default=list(REFITS), help="validation: refitted on it too; none")
+    parser.add_argument("--budgets", nargs="*", default=["default", "thorough"], help="of test")
+    parser.add_argument("--alone", action="store_true", help="nothing else is on the device: its seconds count")
     parser.add_argument("--models", nargs="*", default=["ials", "rp3beta", "ease", "itemknn"], help="of baselines")
     options = parser.parse_args()
     COMMANDS[options.what](options)
