@@ -7,6 +7,7 @@ from itertools import product
 from statistics import mean, median
 
 from concf.experiments.paper import published
+from concf.experiments.paper.controls import CONSISTENCIES, COUNTED, RC, TEMPERATURES, R
 from concf.experiments.paper.measured import (
     NOT_MEASURED,
     NOTHING,
@@ -21,7 +22,9 @@ from concf.experiments.paper.measured import (
     inside,
     whole,
 )
+from concf.experiments.paper.plan import CIAO_TOO
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
+from concf.experiments.paper.variants import ALONE, BY_MEAN, LIKELIHOODS
 from reproduction.lines import (
     BEST_TESTED,
     CITEULIKE,
@@ -43,6 +46,13 @@ from reproduction.lines import (
 )
 from reproduction.table import Row, Table, compared, splits_of
 
+ALONE_ON = CIAO_TOO  # what other presets are measured on
+KINDS = (R, RC, COUNTED)
+EPOCHS: dict[str, Callable[[int], bool]] = {
+    f"epochs 5 to {WINDOW - 5}, before the window is full": lambda epoch: 0 < epoch < WINDOW,
+    f"epochs {WINDOW} to 50": lambda epoch: WINDOW <= epoch <= 50,
+    "epochs 55 to 100": lambda epoch: epoch > 50,
+}
 DRAWN = "The paper draws these without figures."
 DATA = "data, protocol"
 
@@ -108,9 +118,8 @@ def statistics(lines: Lines) -> list[Table]:
 
 def main(lines: Lines) -> list[Table]:
     """The main table for each data set and cut under `reference`, the presets side by side, then theirs in full."""
-    tables = [_main(lines, *which) for which in product(PRESETS, DATASETS, (50, 20))]
-    of_reference = 2 * len(DATASETS)
-    return [*tables[:of_reference], _presets(lines), *tables[of_reference:]]
+    ours = [_main(lines, "reference", *which) for which in product(DATASETS, (50, 20))]
+    return [*ours, _presets(lines), *(_main(lines, *which) for which in product(PRESETS[1:], ALONE_ON, (50, 20)))]
 
 
 def _main(lines: Lines, preset: str, dataset: Dataset, cut: int) -> Table:
@@ -124,7 +133,7 @@ def _main(lines: Lines, preset: str, dataset: Dataset, cut: int) -> Table:
 def _presets(lines: Lines) -> Table:
     columns = {"best SingleCF": ("SingleCF", BEST), "best head": ("ConCF", BEST), "consensus": ("ConCF", CONSENSUS)}
     rows: list[Row] = []
-    for dataset, preset in product(DATASETS, PRESETS):
+    for dataset, preset in product(ALONE_ON, PRESETS):
         ours = {which: lines.test(which[0], dataset, which[1], preset=preset) for which in columns.values()}
         ours["SingleCF", BEST] = lines.test("SingleCF", dataset, BEST_TESTED, preset=preset)
         pairs = [_pair(dataset, printed(dataset[0], *which), ours[which]) for which in ours]
@@ -227,9 +236,50 @@ def consistency(lines: Lines) -> list[Table]:
     header = ["rank", *(f"{'CF-A' if which == 'one' else 'all'} {kind}" for which, kind in kinds)]
     title = f"RC-consensus over R-consensus from epoch {WINDOW} on"
     return [
+        _controls(lines),
+        _where(lines),
         Table("consistency", "Consistency at epoch 50", header, bins, DRAWN),
         compared("rc-over-r", title, ["heads"], ("at most", "on average"), rises),
     ]
+
+
+def _controls(lines: Lines) -> Table:
+    """The same rankings voted in three ways, with the temperatures of the run and with tuned ones."""
+    rows = []
+    runs = [*product(DATASETS, SCHEMES), (CITEULIKE, "homogeneous"), (CITEULIKE, "initial conditions")]
+    for dataset, variant in runs:
+        usual = [_text(lines.control(variant, dataset, kind, "untuned", "test", "recall@50")) for kind in KINDS]
+        tuned = {kind: lines.control(variant, dataset, kind) for kind in KINDS}
+        apart = {seed: value - tuned[COUNTED][seed] for seed, value in tuned[RC].items()}
+        p, splits = p_value(tuned[RC], tuned[COUNTED]), splits_of(len(apart))
+        worth = [_change(apart, std=True), NOTHING if p is None else f"{p:.2g}"]
+        rows.append([label(dataset), TITLES.get(variant, variant), *usual, *map(_text, tuned.values()), *worth, splits])
+    header = [DATA, "scheme", *KINDS, *(f"{kind}, tuned" for kind in KINDS), "C over counting", "p", "splits"]
+    note = (
+        "R + 1 adds 1 for each head that names the item, R + C its consistency. Tuned: T of "
+        f"{', '.join(f'{t:g}' for t in TEMPERATURES)}, and for R + C T_c of "
+        f"{', '.join(f'{t:g}' for t in CONSISTENCIES)}, by validation; else T = 10, T_c = 100. p is not corrected."
+    )
+    return Table("controls", "Consistency, separated from counting, R@50", header, rows, note)
+
+
+def _where(lines: Lines) -> Table:
+    """Where consistency adds to counting: groups of users, and early or late in training."""
+    rows = []
+    for dataset, group in product(DATASETS, range(4)):
+        ours, counted = (lines.control("ConCF", dataset, kind, "groups", group) for kind in (RC, COUNTED))
+        rows.append([f"{label(dataset)}, ConCF, users of G-{group + 1}", *_gain_row(ours, counted)])
+    for words, chosen in EPOCHS.items():
+        shares = lines.over_counting(chosen)
+        p = p_value(shares, dict.fromkeys(shares, 0.0))
+        shown = [_text(shares, percent), NOTHING if p is None else f"{p:.2g}", splits_of(len(shares))]
+        rows.append([f"CiteULike, released, SingleCF, {words}", *shown])
+    return Table("consistency-where", "R + C over R + 1, both tuned", ["where", "gain", "p", "splits"], rows)
+
+
+def _gain_row(ours: Series, theirs: Series) -> list[str]:
+    p = p_value(ours, theirs)
+    return [_text(gain(ours, theirs), percent), NOTHING if p is None else f"{p:.2g}", splits_of(len(ours))]
 
 
 def homogeneous(lines: Lines) -> list[Table]:
@@ -238,6 +288,7 @@ def homogeneous(lines: Lines) -> list[Table]:
     rows = [
         ("SingleCF", "multinomial"),
         *product(("PCL", "homogeneous"), five),
+        *product((f"PCL{BY_MEAN}", f"homogeneous{BY_MEAN}"), (BEST, CONSENSUS)),
         *product((NON_VOTING, "ConCF"), (BEST, CONSENSUS)),
     ]
     return _four_twice(lines, "homogeneous", "Homogeneous objectives, CiteULike", rows)
@@ -247,7 +298,9 @@ def distillation(lines: Lines) -> list[Table]:
     """Two stages against one."""
     students = ("T1", "T2", "T1 > SingleCF", "T2 > SingleCF", "T2 > ConCF best head", "T2 > ConCF consensus",
                 "T1 > ConCF best head", "T1 > ConCF consensus")  # fmt: skip
-    rows: list[Row] = [([row], _recall(lines, "distillation", [row])) for row in students]
+    again = [row + words for words in list(LIKELIHOODS.values())[1:] for row in students[2:]]
+    again = [row for row in again if lines.test("distillation", CITEULIKE, row)]
+    rows: list[Row] = [([row], _recall(lines, "distillation", [row])) for row in (*students, *again)]
     rows += [([f"ConCF {row}"], _recall(lines, "ConCF", [row])) for row in (BEST, CONSENSUS)]
     return [compared("distillation", "Two-stage distillation, CiteULike, R@50", ["scheme"], [""], rows)]
 
@@ -257,7 +310,7 @@ def hyperparameters(lines: Lines) -> list[Table]:
     windows = [f"Q={q},p={p}" for q in ("all", 5, 10) for p in (1, 10, 20)]
     variants = ("balanced per batch", "weights per epoch", "without balancing", "alpha=0", "alpha=0.005", "alpha=0.01",
                 "alpha=0.1", "alpha=1", *windows)  # fmt: skip
-    reference = ("balanced per batch", "alpha=0.005", "Q=5,p=10")  # ConCF itself
+    reference = ("balanced per batch", "alpha=0.005", "Q=10,p=20")  # ConCF itself
     theirs = {"balanced per batch": "alpha=0.01"}
     rows: list[Row] = []
     for name in variants:
@@ -271,7 +324,7 @@ def hyperparameters(lines: Lines) -> list[Table]:
 
 def selection(lines: Lines) -> list[Table]:
     """A head for each pair instead of all."""
-    rows = list(product(("ConCF", "ConCF-S", "AutoML"), (BEST, CONSENSUS)))
+    rows = list(product(("ConCF", "ConCF-S", "ConCF-S, all heads taught", "AutoML"), (BEST, CONSENSUS)))
     return _four_twice(lines, "selection", "Selecting a loss, CiteULike", rows)
 
 
@@ -298,7 +351,7 @@ def differences(lines: Lines) -> list[Table]:
     ours = {row: estimate(lines.test("ConCF", CITEULIKE, row)) for row in (CONSENSUS, *HEADS)}
     paper, *theirs = (figure(printed("citeulike", "ConCF", row) or 0.0) for row in ours)
     heads = [figure(one.mean) if (one := ours[head]) else NOT_MEASURED for head in HEADS]
-    splits = splits_of(one.splits if (one := ours[CONSENSUS]) else 0)
+    splits = splits_of(one.splits if (one := ours[CONSENSUS]) else 0, SPLITS["differences"])
     rows = [
         ["reference itself: R@50", NOTHING, _text(ours[CONSENSUS]), NOTHING, *heads, splits],
         ["the paper's ConCF: R@50", NOTHING, paper, NOTHING, *theirs, NOTHING],
@@ -306,11 +359,32 @@ def differences(lines: Lines) -> list[Table]:
     for effect in lines.effects():
         p = p_value(effect.consensus, dict.fromkeys(effect.consensus, 0.0))
         worth = [_change(effect.consensus, std=True), NOTHING if p is None else f"{p:.2g}"]
-        heads, splits = [_change(effect.added[head]) for head in HEADS], splits_of(len(effect.consensus))
+        heads = [_change(effect.added[head]) for head in HEADS]
+        splits = splits_of(len(effect.consensus), SPLITS["differences"])
         rows.append([effect.name, ", ".join(effect.changes) or NOTHING, *worth, *heads, splits])
     header = ["switched from reference", "changes", "consensus", "p", *HEADS.values(), "splits"]
     title = "Each difference alone: change of R@50 against reference on CiteULike"
     return [Table("differences", title, header, rows, f"The paper has no such table.{_of_cf_e(lines)}")]
+
+
+def alone(lines: Lines) -> list[Table]:
+    """CF-B and CF-E by themselves, trained otherwise."""
+    rows: list[Row] = []
+    for dataset, (name, head) in product(ALONE_ON, (("CF-B", "cml"), ("CF-E", "multinomial"))):
+        paper = printed(dataset[0], "SingleCF", head)
+        variants = {"SingleCF": f"{name} as in SingleCF"} | {each: each for each in ALONE if each.startswith(name)}
+        for variant, title in variants.items():
+            epochs = lines.field(variant, dataset, "rows", head, "epoch")
+            best = whole(median(epochs.values())) if epochs else NOT_MEASURED
+            pair = _pair(dataset, paper, lines.test(variant, dataset, head))
+            rows.append(([label(dataset), title, best], [pair]))
+    labels = [DATA, "objective", "best epoch"]
+    return [compared("alone", "CF-B and CF-E alone, R@50", labels, [""], rows, SPLITS["alone"])]
+
+
+def protocol(lines: Lines) -> list[Table]:
+    """The main table on CiteULike by the paper's own protocol."""
+    return [_main(lines, "reference", ("citeulike", "paper"), cut) for cut in (50, 20)]
 
 
 def _change(effect: Series, std: bool = False) -> str:
@@ -333,5 +407,6 @@ def _of_cf_e(lines: Lines) -> str:
 TABLES: dict[str, Callable[[Lines], list[Table]]] = {
     "stats": statistics, "main": main, "groups": groups, "schemes": schemes, "per": exclusive, "chr": complementary,
     "consistency": consistency, "homogeneous": homogeneous, "distillation": distillation,
-    "hyperparameters": hyperparameters, "selection": selection, "sharing": sharing, "differences": differences,
+    "hyperparameters": hyperparameters, "selection": selection, "sharing": sharing, "alone": alone,
+    "differences": differences, "protocol": protocol,
 }  # fmt: skip
