@@ -118,8 +118,8 @@ class SelectedInstances(SelectedPairs):
             likely = self.selector.logits(*pair).softmax(1)  # [B, heads]
             likely = torch.cat([likely, torch.ones_like(likely[:, :1])], 1)
             total = likely.new_zeros(self.model.n_users, likely.shape[1]).index_add_(0, batch.user, likely)[users]
-        places = [self.model.names.index(name) for name in names]
-        return weight * (total[:, places] / total[:, -1:]).T
+        shares = [total[:, self.model.names.index(name)] / total[:, -1] for name in names]  # a captured step: no lists
+        return weight * torch.stack(shares)
 
 
 class PeerLosses(HeadLosses):
