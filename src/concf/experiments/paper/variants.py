@@ -7,8 +7,8 @@ from concf.experiments.paper.published import HEADS
 PAPERS_FIVE = tuple(HEADS)  # CF-A .. CF-E
 SIZES = (32, 48, 64, 80, 96)
 
-# What is compared as single models trains to the cap of epochs and is taken at its best, so that all train alike.
-TO_THE_CAP = ("training.patience=none",)
+# What is compared as single models trains for as long as ConCF does, and is taken at its best: so all train alike.
+TO_THE_CAP = ("training.epochs=300", "training.patience=none")
 
 # SingleCF of every objective in one run: nothing is shared, and no head learns from another.
 SIDE_BY_SIDE = ("model.sharing=none", "balance.on=false", "consensus.weight=0", *TO_THE_CAP)
