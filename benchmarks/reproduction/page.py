@@ -90,7 +90,9 @@ def _verdicts(verdicts: list[tuple[Claim, Verdict]]) -> str:
     failed = [claim for claim, verdict in verdicts if verdict.word == FAILS]
     named = "; ".join(f"[{claim.sentence.rstrip('.')}](#{claim.experiment})" for claim in failed)
     which = "The one that does not" if len(failed) == 1 else "Those that do not"
-    return f"Of these {len(verdicts)} claims {counts}." + (f"\n\n{which}: {named}." if named else "")
+    return f"Of {len(verdicts)} claims, one of them a control of ours, {counts}." + (
+        f"\n\n{which}: {named}." if named else ""
+    )
 
 
 def _missing(lines: Lines) -> str:
