@@ -146,10 +146,10 @@ def test_a_fit_is_watched_and_told_of(capsys: pytest.CaptureFixture[str]) -> Non
     quiet = tiny().fit(LOG, watch=records.append)
     assert capsys.readouterr() == ("", "")
     assert [record["epoch"] for record in records] == list(range(quiet.run.epoch))
-    assert all(record["validation"]["consensus"] >= 0 for record in records if "validation" in record)
+    assert all(record["validation"]["consensus"] >= 0 for record in records if "agreement" in record)
     tiny().fit(LOG, verbose=True)
     out, err = capsys.readouterr()
-    rankings = [record["epoch"] for record in records if "validation" in record]
+    rankings = [record["epoch"] for record in records if "agreement" in record]
     assert (out, [int(line.split()[1]) for line in err.splitlines()]) == ("", rankings)
 
 

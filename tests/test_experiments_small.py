@@ -16,10 +16,11 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.validation import Validation
 from concf.experiments.paper.ablations import ABLATIONS
 from concf.experiments.paper.cells import measure
 from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+from concf.experiments.paper.variants import ALONE, LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.model.objectives import FIVE
 from concf.model.scorers import ListFunction
 from concf.training.config.presets import choose_settings
@@ -46,8 +47,15 @@ ROWS = {
     "homogeneous": [*(f"multinomial#{start}" for start in range(1, 6)), *CONSENSUSES],
     "PCL": [*(f"multinomial#{start}" for start in range(1, 6)), "consensus"],
     "model sizes": [f"bpr d={size}" for size in SIZES],
-    "distillation": ["T1", "T2", *(f"{teacher} > {student}" for teacher in ("T1", "T2") for student in STUDENTS)],
-}
+    "distillation": [
+        "T1", "T2",
+        *(f"{teacher} > {student}" for teacher in ("T1", "T2") for student in STUDENTS),
+        *(f"{teacher} > {student}, CF-E by mean" for teacher in ("T1", "T2") for student in STUDENTS),
+        *(f"{teacher} > SingleCF, CF-E by user" for teacher in ("T1", "T2")),
+    ],
+}  # fmt: skip
+ROWS |= {f"{name}, CF-E by mean": ROWS[name] for name in ("homogeneous", "PCL")}
+ROWS |= {name: ["cml" if name.startswith("CF-B") else "multinomial"] for name in ALONE}
 
 
 def cell(variant: str) -> Cell:
@@ -127,6 +135,7 @@ def test_a_line_of_one_run_names_its_best_head_and_what_it_costs(
     heads = {name: row["validation"] for name, row in line["rows"].items() if name not in CONSENSUSES}
     assert line["best_head"] == max(heads, key=heads.__getitem__)
     assert line["epochs"] == 2
+    assert ("controls" in line) == ("R-consensus" in line["rows"])
     table = sum(data.train.shape) * 8
     apart = "model.sharing=none" in VARIANTS[variant]
     assert line["parameters"]["embeddings"] == table * (len(heads) if apart else 1)
@@ -209,6 +218,46 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
     assert curves["all"]["R"] == [drawn[epoch]["R-consensus"] for epoch in (0, 5)]
     assert curves["all"]["RC"] == [drawn[epoch]["consensus"] for epoch in (0, 5)]
     assert curves["one"]["RC"][0] == curves["one"]["R"][0]  # after one ranking everything is as steady
+    assert [each.keys() for each in curves["tuned"]] == [{"R", "R + C", "R + 1"}] * 2
+
+
+def test_ways_to_vote_are_tuned_on_validation_and_those_of_the_run_are_its_own(
+    lines: dict[str, dict[str, Any]], data: Split
+) -> None:
+    run = train(data, choose_settings("reference", words=SMALL))
+    best, found = run.best["consensus"], lines["ConCF"]["controls"]
+    validation = Validation(data, run.metric, torch.device("cpu"))
+    assert found["R + C"]["untuned"]["validation"] == pytest.approx(best.validation)
+    assert found["R + C"]["untuned"]["test"] == lines["ConCF"]["rows"]["consensus"]["test"]
+    n_items, length = data.train.shape[1], best.lists.shape[1]
+    for kind, each in found.items():
+        figures = {}
+        for t in (5, 10, 20, 50, 100):
+            for t_c in (10, 30, 100) if kind == "R + C" else (100,):
+                listed = literal_vote(best.votes, kind, t, t_c, n_items, length)
+                figures[t, t_c] = validation(listed)
+        assert each["validation"] == pytest.approx(max(figures.values()))
+        assert figures[each["T"], each["T_c"] or 100] == pytest.approx(each["validation"])
+        assert [each["T_c"]] == [None] or kind == "R + C"
+
+
+def literal_vote(
+    votes: dict[str, torch.Tensor], kind: str, t: float, t_c: float, n_items: int, length: int
+) -> torch.Tensor:
+    """Dictionaries of votes: what each head gives each item, one user after the other."""
+    lists = torch.full((votes["items"].shape[1], length), -1, dtype=torch.int32)
+    for user in range(len(lists)):
+        total, first = dict.fromkeys(range(n_items), 0.0), dict.fromkeys(range(n_items), n_items)
+        for head in range(len(votes["items"])):
+            for at, item in enumerate(votes["items"][head, user].tolist()):
+                if item >= 0:
+                    deviation = -100 * np.log(float(votes["consistency"][head, user, at]))
+                    more = {"R": 0.0, "R + C": np.exp(-deviation / t_c), "R + 1": 1.0}[kind]
+                    total[item] += np.exp(-at / t) + more
+                    first[item] = min(first[item], at)
+        order = sorted((i for i in total if total[i]), key=lambda i: (-round(total[i], 6), first[i], i))
+        lists[user, : len(order[:length])] = torch.tensor(order[:length], dtype=torch.int32)
+    return lists
 
 
 def test_lines_are_those_of_a_run_by_hand(lines: dict[str, dict[str, Any]], data: Split) -> None:
@@ -229,6 +278,8 @@ def test_the_teachers_are_the_single_models(lines: dict[str, dict[str, Any]]) ->
     assert students["rows"]["T1"] == single["rows"][single["best_head"]]
     assert students["rows"]["T2"] == single["rows"]["consensus"]
     assert students["rows"]["T1 > SingleCF"] != students["rows"]["T2 > SingleCF"]
+    ways = [students["rows"][f"T2 > SingleCF{words}"]["test"] for words in LIKELIHOODS.values()]
+    assert len({json.dumps(test) for test in ways}) == len(ways)
 
 
 def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concf.model import losses
+from concf.model.objectives import LossSettings, choose
 from concf.training.embeddings.row_index import distinct, most_users
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
@@ -82,6 +83,25 @@ def test_multinomial_is_the_negative_log_likelihood_of_the_distinct_users() -> N
         weight=torch.tensor([1 / 3, 1, 1 / 3, 1 / 3, 1], dtype=double),
     )
     assert found.item() == pytest.approx(literal, rel=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", ["rows", "users", "mean"])
+def test_cf_e_counts_whole_rows_or_each_by_its_length_or_their_mean(likelihood: str) -> None:
+    torch.manual_seed(1)
+    users, table = torch.tensor([2, 0, 2, 2, 1]), torch.randn(3, 6, dtype=double)
+    items = [[0, 4], [1], [2, 3, 5]]
+    rows = [-sum(table[u].log_softmax(0)[i].item() for i in items[u]) for u in range(3)]
+    literal = {
+        "rows": sum(rows), "users": sum(row / len(items[u]) for u, row in enumerate(rows)), "mean": sum(rows) / 3,
+    }  # fmt: skip
+    for name in ("multinomial", "multinomial-users"):
+        found = choose((name,), LossSettings(likelihood=likelihood))[name].loss(
+            table[users].logsumexp(1),
+            torch.stack([table[u, items[u]].sum() for u in users.tolist()]),
+            torch.tensor([len(items[u]) for u in users.tolist()], dtype=double),
+            torch.tensor([1 / 3, 1, 1 / 3, 1 / 3, 1], dtype=double),
+        )
+        assert found.item() == pytest.approx(literal[likelihood], rel=1e-12)
 
 
 def test_softmax_is_the_negative_log_likelihood_of_every_pair() -> None:

@@ -30,10 +30,10 @@ COLUMN_WISE = ("multinomial-users",)
 ROWS: dict[str, tuple[Any, Any, Any]] = {
     "consensus.temperature": (10, 10, 10),
     "consensus.consistency_temperature": (10, 100, 100),
-    "consensus.every": (20, 10, 10),
-    "consensus.window": (5, 5, 5),
+    "consensus.every": (20, 10, 20),
+    "consensus.window": (5, 5, 10),
     "consensus.weight": (0.01, 0.005, 0.005),
-    "training.epochs": (500, 200, 200),
+    "training.epochs": (500, 200, 500),
     "training.patience": (20, None, 20),
     "consensus.top_k": (100, 100, 100),
     "consensus.kept": (500, 500, 500),
@@ -44,7 +44,7 @@ ROWS: dict[str, tuple[Any, Any, Any]] = {
     "consensus.first_consensus_epoch": (
         5 * 20,
         5 * 10 + 1,
-        4 * 10 + 1,
+        9 * 20 + 1,
     ),  # the Q-th ranking is made after epoch (Q - 1) p
     "consensus.non_voting": (COLUMN_WISE, EVERYONE, EVERYONE),
     "consensus.undistilled": (COLUMN_WISE, COLUMN_WISE, COLUMN_WISE),
@@ -76,7 +76,8 @@ ROWS: dict[str, tuple[Any, Any, Any]] = {
     "training.learning_rate": (0.01, 0.01, 0.01),
     "training.batch": (1024, 1024, 1024),
     "training.metric": ("auto", "auto", "auto"),
-    "training.watch": ("consensus", "consensus", "consensus"),
+    "training.validate_every": (1, 1, 1),
+    "training.watch": ("all", "all", "all"),
 }
 
 

@@ -18,7 +18,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.experiments.paper.plan import EXPERIMENTS, Cell, cells_of
-from concf.experiments.paper.running import rounded, run_cells
+from concf.experiments.paper.running import is_current, rounded, run_cells
 from concf.experiments.paper.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.experiments.results_log import ResultsLog
 from concf.training.config.presets import PRESETS, choose_settings
@@ -28,10 +28,11 @@ pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]
 FOUR = {("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"), ("ciao", "paper")}
 CITEULIKE = {("citeulike", "released")}
-SIZES_OF_PLAN = {  # experiment -> cells: variants x data x splits (x presets)
-    "stats": 5, "main": 2 * 4 * 5 * 3, "schemes": 3 * 4 * 5, "groups": 2 * 4 * 5, "per": 4 * 3, "chr": 3 * 4 * 3,
-    "consistency": 3, "homogeneous": 4 * 3, "distillation": 3 * 3, "hyperparameters": 15 * 3, "selection": 4 * 3,
-    "sharing": 4 * 3, "differences": 22 * 3,
+CIAO_TOO = {("citeulike", "released"), ("ciao", "paper")}
+SIZES_OF_PLAN = {  # experiment -> cells: variants x data x splits, and of other presets
+    "stats": 5, "main": 2 * 4 * 5 + 2 * 2 * 5 * 2, "schemes": 3 * 4 * 5, "groups": 2 * 4 * 5, "per": 4 * 5,
+    "consistency": 5, "homogeneous": 6 * 5, "distillation": 3 * 5, "selection": 5 * 5, "chr": 3 * 4 * 5,
+    "hyperparameters": 15 * 5, "sharing": 4 * 5, "alone": 8 * 2 * 3, "differences": 23 * 3, "protocol": 2 * 5,
 }  # fmt: skip
 
 
@@ -65,11 +66,11 @@ def test_every_variant_is_valid_under_the_presets_it_is_planned_for() -> None:
 
 
 def test_hyperparameters_go_around_the_reference() -> None:
-    assert (PRESETS["reference"].consensus.window, PRESETS["reference"].consensus.every) == (5, 10)  # Q=5,p=10: ConCF
+    assert (PRESETS["reference"].consensus.window, PRESETS["reference"].consensus.every) == (10, 20)  # Q=10,p=20: ConCF
     names = EXPERIMENTS["hyperparameters"].variants
     for q in ("all", "5", "10"):
         for p in (1, 10, 20):
-            if (q, p) == ("5", 10):
+            if (q, p) == ("10", 20):
                 continue
             assert f"Q={q},p={p}" in names
             chosen = choose_settings("reference", words=VARIANTS[f"Q={q},p={p}"])
@@ -88,18 +89,17 @@ def test_the_plan_has_the_paper_s_experiments_on_their_data() -> None:
     for name in EXPERIMENTS:
         cells = cells_of([name])
         datasets = {(cell.data, cell.protocol) for cell in cells}
-        if name == "stats":
-            assert datasets == FOUR | {("citeulike", "paper")}
-        else:
-            assert datasets == (FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE)
-        seeds = {"stats": 1, "main": 5, "schemes": 5, "groups": 5}.get(name, 3)
-        assert {cell.seed for cell in cells} == {*range(seeds)}
+        of = {"stats": FOUR | {("citeulike", "paper")}, "alone": CIAO_TOO, "protocol": {("citeulike", "paper")}}
+        everywhere = FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE
+        assert datasets == of.get(name, everywhere)
+        assert {cell.seed for cell in cells} == {*range({"stats": 1, "alone": 3, "differences": 3}.get(name, 5))}
         assert {cell.preset for cell in cells} == ({*PRESETS} - {"strong"} if name == "main" else {"reference"})
+        assert {(c.data, c.protocol) for c in cells if c.preset != "reference"} <= CIAO_TOO
 
 
 def test_all_is_everything_once_with_the_reference_first() -> None:
     cells = cells_of(["all"])
-    assert len(cells) == len({*cells}) == 301
+    assert len(cells) == len({*cells}) == 393
     assert {*cells} == {cell for name in EXPERIMENTS for cell in cells_of([name])}
     assert cells_of([*EXPERIMENTS]) == cells
     assert cells_of(["per", "all"]) == cells
@@ -205,6 +205,29 @@ def test_lines_of_other_settings_stand_apart(prepared: Path, tmp_path: Path) -> 
     assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == plain["rows"]
 
 
+def test_a_line_of_settings_that_a_variant_no_longer_has_is_measured_again(prepared: Path, tmp_path: Path) -> None:
+    book = ResultsLog(tmp_path / "book")
+    run(CELLS[2:3], tmp_path / "book", prepared)
+    line = lines_of(tmp_path / "book")[0]
+    assert is_current(line, CELLS[2], SMALL)
+    stale = line | {"settings": line["settings"] | {"objectives": ["bpr"]}, "rows": {}}
+    assert not is_current(stale, CELLS[2], SMALL)
+    assert not is_current(None, CELLS[2], SMALL)
+    book.add(CELLS[2].key(SMALL), {name: value for name, value in stale.items() if name != "key"})
+    run(CELLS[2:3], tmp_path / "book", prepared)
+    assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == line["rows"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_cell_is_begun_after_the_minutes_and_the_next_call_goes_on(
+    prepared: Path, tmp_path: Path, workers: int
+) -> None:
+    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=0, workers=workers) == []
+    assert not (tmp_path / "book").exists()
+    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=10, workers=workers) == []
+    assert len(lines_of(tmp_path / "book")) == 2
+
+
 def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None:
     failures = run(CELLS[1:3], tmp_path / "book", home, "training.learning_rate=1e30")
     assert len(failures) == 1
@@ -297,7 +320,7 @@ def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path:
     listed = {each["name"]: each for each in json.loads(out)}
     assert {name: each["cells"] for name, each in listed.items()} == SIZES_OF_PLAN
     for name, each in listed.items():
-        singles = "SingleCF" in EXPERIMENTS[name].variants
+        singles = "SingleCF" in EXPERIMENTS[name].variants and name != "protocol"
         assert each["measured"] == (1 if singles or name == "stats" else 0)
         assert each["what"] == EXPERIMENTS[name].title
     code, out, err = concf("reproduce", "--list", "--results", tmp_path / "nothing-yet")
@@ -331,15 +354,15 @@ def words_for(home: Path, book: Path) -> list[object]:
 def test_an_experiment_is_measured_and_then_only_counted(concf: CLI, prepared: Path, tmp_path: Path) -> None:
     changes = [word for each in SMALL for word in ("--set", each)]
     words = ["reproduce", "homogeneous", "--seeds", 2, *words_for(prepared, tmp_path / "book"), *changes]
-    for new in (8, 0):
+    for new in (12, 0):
         code, out, err = concf(*words)
         answer = json.loads(out)
         figures = answer.pop("figures")
         assert (code, answer) == (
-            0, {"cells": 8, "measured_now": new, "failures": [], "results": str(tmp_path / "book")},
+            0, {"cells": 12, "measured_now": new, "failures": [], "results": str(tmp_path / "book")},
         )  # fmt: skip
         assert err.count("R@50 ") == new
-        assert {figure["variant"] for figure in figures} == {"ConCF", "SingleCF", "homogeneous", "PCL"}
+        assert {figure["variant"] for figure in figures} == {*EXPERIMENTS["homogeneous"].variants}
         assert {figure["splits"] for figure in figures} == {2}
         assert {figure["paper"] for figure in figures} == {None}  # the paper has no such data
 

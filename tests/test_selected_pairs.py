@@ -18,15 +18,16 @@ from concf.experiments.paper.ablations import ABLATIONS, Selector
 from concf.model.model import Model
 from concf.model.objectives import FIVE
 from concf.runtime.seeds import derive_seed
-from concf.training.batches import Sampler
+from concf.training.batches import Batch, Sampler
 from concf.training.config.settings import ConCFSettings
+from concf.training.head_losses import HeadLosses
 from concf.training.train import train as train_anywhere
-from concf.training.trainer import Trainer
+from concf.training.trainer import Parts, Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 train = partial(train_anywhere, device="cpu")
-SELECTED, PCL = ABLATIONS["ConCF-S"], ABLATIONS["PCL"]
+SELECTED, PLAIN = ABLATIONS["ConCF-S"], Parts()
 
 
 def a_selector(dimensions: int, heads: int) -> Selector:
@@ -159,6 +160,33 @@ def test_a_head_that_is_always_drawn_is_trained_by_all_pairs(in_double: None, he
     assert set(losses.values()) == {0.0}
     if not head.startswith("multinomial"):  # which are sums over users' or items' rows when nothing is drawn
         assert expected == pytest.approx(without[head], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ConCF-S", "ConCF-S, all heads taught"])
+def test_a_pair_teaches_the_consensus_to_the_head_that_it_trains(in_double: None, name: str) -> None:
+    """The list of a user counts for a head by the mean probability that its pairs are drawn for it, or wholly."""
+    data, chosen = tiny(), small()
+    trainer = Trainer(data, chosen, SEED, parts=ABLATIONS[name])
+    trainer.consensus.update()
+    losses, batch = trainer.head_losses, Sampler(data.train).epoch(SEED, 0)
+    tables = [side.detach().expand(len(FIVE), -1, -1) for side in (trainer.model.user, trainer.model.item)]
+    students = trainer.students
+    slices = losses.student_slices(students)
+    copies = [table[each] for table, each in zip(tables, slices, strict=True)]
+    target, length = trainer.consensus.target, chosen.consensus.length
+    found = losses.consensus(*copies, batch, target, length, students)
+    likely = logits_by_hand(losses.selector, tables[0][0, batch.user], tables[1][0, batch.positive]).softmax(1)
+    expected = dict.fromkeys(FIVE, 0.0)
+    for user in set(batch.user.tolist()):
+        mine = (batch.user == user).nonzero()[:, 0]
+        alone = Batch(*(getattr(batch, part)[mine[:1]] for part in ("user", "positive", "negative")))
+        costs = HeadLosses.consensus(
+            Trainer(data, chosen, SEED, parts=PLAIN).head_losses, *copies, alone, target, length, students
+        )
+        for head, each in enumerate(FIVE):
+            share = likely[mine, head].mean().item() if name == "ConCF-S" else 1.0
+            expected[each] += share * costs[head].item()
+    assert found.tolist() == pytest.approx(list(expected.values()), rel=1e-9)
 
 
 def test_an_objective_that_is_no_sum_over_pairs_is_refused() -> None:

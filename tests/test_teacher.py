@@ -149,6 +149,36 @@ def test_a_run_ends_when_nothing_that_it_watches_has_risen_for_so_long(
     assert {name: best.epoch for name, best in run.best.items()} == {name: min(rises[name], end) for name in rises}
 
 
+@pytest.mark.parametrize(
+    ("rises", "end"),
+    [
+        ({"bpr": 2, "cml": 2}, 8),  # heads rest from epoch 5 on, the consensus after two rankings without a rise
+        ({"bpr": 2, "cml": 9}, 12),  # one head still rose
+        ({"bpr": 2, "cml": 2, "consensus": 8}, 16),
+    ],
+)
+def test_heads_rest_by_the_epoch_and_a_consensus_by_two_rankings(
+    monkeypatch: pytest.MonkeyPatch, rises: dict[str, int], end: int
+) -> None:
+    rises = {"consensus": 0, "R-consensus": 0} | rises
+
+    def figure(name: str, epoch: int) -> float:
+        return 0.5 - 0.01 * abs(epoch - rises[name])
+
+    epochs: list[int] = []
+    monkeypatch.setattr(
+        Trainer, "epoch", lambda trainer, epoch: (epochs.append(epoch), {"epoch": epoch, "seconds": 0.0})[1]
+    )
+    monkeypatch.setattr(RankingConsensus, "validate", lambda _, lists: {n: figure(n, epochs[-1]) for n in lists})
+    monkeypatch.setattr(RankingConsensus, "validate_heads", lambda c: {n: figure(n, epochs[-1]) for n in c.heads})
+    chosen = {"every": 4, "window": 1}
+    run = train(
+        tiny(), small(objectives=("bpr", "cml"), consensus=chosen, training={"epochs": 40, "patience": 3}), seed=1
+    )
+    assert run.epoch - 1 == end
+    assert run.best["cml"].rose == rises["cml"]
+
+
 def test_all_of_one_head_is_that_head(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, {"bpr": 4})
     chosen = choose_settings(
@@ -180,8 +210,8 @@ def test_every_ranking_is_shown_with_the_lists_it_was_validated_by(kind: str) ->
     run = train(tiny(), chosen, watch_rankings=look, parts=parts)
     assert list(shown) == [0, 2, 4, 5]
     for record in run.history:
-        assert ("validation" in record) == (record["epoch"] in shown)
-        if "validation" in record:
+        assert ("agreement" in record) == (record["epoch"] in shown)
+        if "agreement" in record:
             assert record["validation"] == shown[record["epoch"]]["by"]
     for name in run.rows():
         best = run.best[name]

@@ -212,7 +212,27 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit() -> None:
 
 def test_heads_agree_every_p_epochs_and_at_the_end() -> None:
     run = train(tiny(), small(consensus={"every": 3}, training={"epochs": 9, "patience": None}))
-    assert [record["epoch"] for record in run.history if "validation" in record] == [0, 3, 6, 8]
+    assert [record["epoch"] for record in run.history if "consensus" in record.get("validation", {})] == [0, 3, 6, 8]
+
+
+@pytest.mark.parametrize("validate_every", [1, 2, 5])
+def test_heads_are_validated_between_rankings_as_at_them(validate_every: int) -> None:
+    """The figures are those of a run that ranks every epoch; only what is made of rankings is missing."""
+    often = {"epochs": 9, "patience": None, "validate_every": validate_every}
+    whole = train(tiny(), small(consensus={"every": 1, "weight": 0}, training=often))
+    run = train(tiny(), small(consensus={"every": 4, "weight": 0}, training=often))
+    ranked, validated = {0, 4, 8}, {epoch for epoch in range(9) if epoch % validate_every == 0}
+    for record, other in zip(run.history, whole.history, strict=True):
+        epoch, figures = record["epoch"], record.get("validation", {})
+        heads = {name: other["validation"][name] for name in FIVE} if epoch in ranked | validated else {}
+        assert {name: figures[name] for name in figures if name in FIVE} == heads
+        assert ("consensus" in figures) == ("agreement" in record) == (epoch in ranked)
+    for name in FIVE:
+        seen = {record["epoch"]: record["validation"][name] for record in run.history if "validation" in record}
+        best = max(seen.values())
+        assert run.best[name].epoch == max(epoch for epoch, figure in seen.items() if figure == best)
+        found = evaluate(run.recommender(name), tiny(), on="valid", at=3, metrics="recall").means()["recall@3"]
+        assert found == pytest.approx(best)
 
 
 @pytest.mark.parametrize("watch", ["consensus", "R-consensus", "squared-error"])

@@ -36,6 +36,7 @@ DECIDED_BY: dict[str, Decide] = {
     "consistency-top": decisions.consistent_at_the_top,
     "rc-over-training": decisions.over_training,
     "rc-all-heads": decisions.all_rise_more,
+    "consistency-itself": decisions.consistency_itself,
     "het-over-homogeneous": beats(
         *(((v, row), ("homogeneous", row)) for v, row in product(("ConCF", NON_VOTING), BOTH))
     ),

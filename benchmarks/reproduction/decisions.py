@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from itertools import pairwise, product
 from statistics import mean
 
 from concf.experiments.paper import published
-from concf.experiments.paper.measured import Dataset, estimate, hundredths
+from concf.experiments.paper.controls import COUNTED, RC
+from concf.experiments.paper.measured import Dataset, estimate, figure, hundredths
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from concf.runtime.text_tables import short
 from reproduction.lines import (
@@ -22,27 +22,17 @@ from reproduction.lines import (
     gain,
     label,
     name_of,
-    p_value,
     paired,
     percent,
     signed,
 )
-from reproduction.verdicts import NO, PARTLY, YES, Case, Cases, Decide, Grade, chance, compare, graded, significant
+from reproduction.verdicts import YES, Case, Cases, Decide, compare, corrected, gained, settled
 
 CONSIDERABLE = 0.25  # a PER that counts as high: the paper names 0.35 as an example and gives no bound
 STABLE = 0.03  # figures that differ by no more than this share are stable: the paper's differ by up to 2 %
 NEAR = 0.1  # "a little": the paper's are 4 % below and 1 % above
-LONG = ("ConCF", "Q=5,p=20", "Q=10,p=1", "Q=10,p=10", "Q=10,p=20")  # windows; `reference` has |Q| 5, p 10 itself
+LONG = ("Q=5,p=10", "Q=5,p=20", "Q=10,p=1", "Q=10,p=10", "ConCF")  # windows; `reference` has |Q| 10, p 20 itself
 WHICH = (("one", "CF-A"), ("all", "all"))  # heads of the lines of `consistency`
-
-
-def _yes(condition: bool, partly: bool = False) -> Grade:
-    return YES if condition else PARTLY if partly else NO
-
-
-def _with_words(cases: Iterable[Case | None], words: str) -> Cases:
-    """The cases, all with the same words."""
-    return (case and replace(case, words=words) for case in cases)
 
 
 def statistics(lines: Lines) -> Cases:
@@ -52,71 +42,55 @@ def statistics(lines: Lines) -> Cases:
         printed = published.STATISTICS[data][kind]
         if ours:
             words = f"{NAMES[data]} {kind} {ours.mean:,.0f} (paper {printed:,.0f})"
-            yield Case(_yes(ours.mean == printed), words)
+            yield settled(words, ours.mean == printed)
 
 
 def gains(name: str) -> Decide:
     """Gain.Best or Gain.Con. of the four metrics."""
 
     def decide(lines: Lines) -> Cases:
-        for dataset in DATASETS:
-            cases = {short(metric): significant(*lines.gains(dataset, metric)[name]) for metric in METRICS}
-            words = ", ".join(f"{metric}{case.words}" for metric, case in cases.items() if case)
-            yield from _with_words(cases.values(), f"{label(dataset)}: {words}")
+        for dataset, metric in product(DATASETS, METRICS):
+            yield gained(*lines.gains(dataset, metric)[name], f"{label(dataset)}: {short(metric)}")
 
     return decide
 
 
 def all_groups(lines: Lines) -> Cases:
     """Each group of users by itself."""
-    for dataset in DATASETS:
-        words, cases = [], []
-        for group in range(4):
-            noise = lines.noise_of("rows", lines.best_tested(dataset), "groups", group, "recall@50")
-            ours, theirs = lines.group(dataset, group)
-            case, share = compare(ours, theirs, noise=noise), gain(ours, theirs)
-            if case and share:
-                words.append(f"{signed(share.mean)}{case.words}")
-                cases.append(case)
-        yield from _with_words(cases, f"{label(dataset)}: {', '.join(words)}")
+    for dataset, group in product(DATASETS, range(4)):
+        yield gained(*lines.group(dataset, group), f"{label(dataset)}: G-{group + 1}")
 
 
 def sparse_users(lines: Lines) -> Cases:
-    """G-4 against the best of the other groups on each split; in part if it is first on average."""
+    """G-4 against the best of the other groups on each split."""
     for dataset in DATASETS:
         groups = [lines.group(dataset, group) for group in range(4)]
         *others, sparse = ({k: a[k] / v - 1 for k, v in b.items() if v and k in a} for a, b in groups)
         rivals = {k: max(other[k] for other in others) for k in sparse if all(k in other for other in others)}
-        means = [share.mean for ours, theirs in groups if (share := gain(ours, theirs))]
-        if rivals and len(means) == 4:
-            moves, p = [sparse[k] - rivals[k] for k in rivals], p_value(sparse, rivals)
-            grade = _yes(graded(moves, p, None) is YES, partly=means[3] > max(means[:3]))
-            first = f"first on {sum(move > 0 for move in moves)} of {len(moves)} splits"
-            span = f"{signed(min(means[:3]))} to {signed(max(means[:3]))}"
-            test = "" if p is None else f", p {p:.2g}"
-            words = f"{label(dataset)}: G-4 {signed(means[3])}, the others {span} ({first}{test})"
-            yield Case(grade, words, p)
+        yield compare(sparse, rivals, f"{label(dataset)}: G-4 {{}}, the best of the others {{}}", signed)
 
 
 def heads_hardly(lines: Lines) -> Cases:
     """Heads trained together without consensus learning, no higher than the same objectives alone by the noise."""
-    noise = lines.noise(BEST)
+    noise = lines.noise(BEST) or 0.0
     for dataset, head in product(DATASETS, HEADS):
-        ours, theirs = lines.test("without CL", dataset, head), lines.test("SingleCF", dataset, head)
-        case = compare(ours, theirs, f"{label(dataset)} {HEADS[head]} {{}} against {{}} alone", noise=noise)
+        ours = {seed: value - noise for seed, value in lines.test("without CL", dataset, head).items()}
+        words = f"{label(dataset)} {HEADS[head]} {{}} without CL less the noise, {{}} alone"
+        case = compare(lines.test("SingleCF", dataset, head), ours, unless=True)
         if case:
-            a, b = paired(ours, theirs)
-            yield replace(case, grade=YES if mean(a) - mean(b) <= (noise or 0.0) else case.grade.turned())
+            a, b = paired(ours, lines.test("SingleCF", dataset, head))
+            yield Case(words.format(figure(mean(a)), figure(mean(b))), None, case.moves, case.p, unless=True)
 
 
 def r_sometimes(lines: Lines) -> Cases:
     """Whether the R-consensus is anywhere below the best head or model, and where."""
     pairs = (((scheme, BEST), (scheme, R_CONSENSUS)) for scheme in SCHEMES)
     cases = [case for case in beats(*pairs, datasets=DATASETS)(lines) if case]
-    lower = [case for case in cases if case.grade is not NO]
+    p = corrected(cases)
+    lower = [case.shown(each) for case, each in zip(cases, p, strict=True) if case.grade(each) is YES]
     if cases:
-        named = f": {'; '.join(case.words for case in lower)}" if lower else ""
-        yield Case(max(case.grade for case in cases), f"in {len(lower)} of {len(cases)} cases{named}")
+        named = f": {'; '.join(lower)}" if lower else ""
+        yield settled(f"in {len(lower)} of {len(cases)} cases{named}", bool(lower))
 
 
 def high_per(lines: Lines) -> Cases:
@@ -126,27 +100,26 @@ def high_per(lines: Lines) -> Cases:
         means = [one.mean for one in ours if one]
         if means:
             words = f"{label(dataset)}: {min(means):.2f} to {max(means):.2f}, {mean(means):.2f} on average"
-            yield Case(_yes(min(means) >= CONSIDERABLE, partly=mean(means) >= CONSIDERABLE), words)
+            yield settled(words, min(means) >= CONSIDERABLE, partly=mean(means) >= CONSIDERABLE)
 
 
 def e_misses(lines: Lines) -> Cases:
     """CF-E above CF-A, and PER(A;E)."""
     e, a = (lines.test("SingleCF", CITEULIKE, head) for head in ("multinomial", "bpr"))
-    yield compare(e, a, "CF-E {} against CF-A {}", noise=lines.noise(BEST))
+    yield compare(e, a, "CF-E {} against CF-A {}")
     missed = estimate(lines.field("SingleCF", CITEULIKE, "per", "bpr", "multinomial"))
     if missed:
-        yield Case(_yes(missed.mean >= CONSIDERABLE), f"PER(A;E) {missed.mean:.2f} (paper {published.PER_A_E})")
+        yield settled(f"PER(A;E) {missed.mean:.2f} (paper {published.PER_A_E})", missed.mean >= CONSIDERABLE)
 
 
 def over_size(lines: Lines) -> Cases:
-    """How far CHR by objective is above that by size: as far as the paper says, or half as far, in part."""
+    """How far CHR by objective is above that by size: as far as the paper says."""
     series = [lines.chr(variant, CITEULIKE) for variant in ("SingleCF", "model sizes")]
-    share, p, printed = gain(*series), p_value(*series), published.CHR_OVER_SIZE
+    share, printed = gain(*series), published.CHR_OVER_SIZE
     if share:
-        a, b = paired(*series)
-        test = chance(p, [x - y for x, y in zip(a, b, strict=True)])
-        words = f"{mean(a):.2f} against {mean(b):.2f}: {signed(share.mean)} (paper {signed(printed)}; {test})"
-        yield Case(_yes(share.mean >= printed, partly=share.mean >= printed / 2), words, p)
+        a, b = map(mean, paired(*series))
+        words = f"{a:.2f} against {b:.2f}: {signed(share.mean)} (paper {signed(printed)})"
+        yield settled(words, share.mean >= printed)
 
 
 def most_users(lines: Lines) -> Cases:
@@ -156,18 +129,15 @@ def most_users(lines: Lines) -> Cases:
         known = [levels for line in runs if (levels := line.get("user_chr", {}).get(head))]
         if known:
             share = mean(mean(level > published.USER_CHR for level in levels) for levels in known)
-            yield Case(_yes(share > 0.5), f"{name} {100 * share:.0f} % of the users")
+            yield settled(f"{name} {100 * share:.0f} % of the users", share > 0.5)
 
 
 def more_consistent(lines: Lines) -> Cases:
     """Correct against incorrect predictions in each bin of ranks."""
-    for which, heads in WHICH:
+    for (which, heads), k in product(WHICH, range(10)):
         path = ("consistency", CITEULIKE, "consistency", which)
-        both = [compare(lines.field(*path, "correct", k), lines.field(*path, "incorrect", k)) for k in range(10)]
-        cases = [case for case in both if case]
-        most = max((case.p for case in cases if case.p is not None), default=None)
-        words = f"{heads}: {sum(case.grade is YES for case in cases)} of {len(cases)} bins"
-        yield from _with_words(cases, words + ("" if most is None else f", p at most {most:.2g}"))
+        words = f"{heads}, ranks {10 * k + 1} to {10 * k + 10}: {{}} against {{}}"
+        yield compare(lines.field(*path, "correct", k), lines.field(*path, "incorrect", k), words)
 
 
 def consistent_at_the_top(lines: Lines) -> Cases:
@@ -178,25 +148,27 @@ def consistent_at_the_top(lines: Lines) -> Cases:
         if len(means) > 1:
             falls, steps = sum(x > y for x, y in pairwise(means)), len(means) - 1
             words = f"{heads} {kind} falls in {falls} of {steps} steps, from {means[0]:.2f} to {means[-1]:.2f}"
-            yield Case(_yes(falls == steps, partly=means[0] > means[-1]), words)
+            yield settled(words, falls == steps, partly=means[0] > means[-1])
 
 
 def over_training(lines: Lines) -> Cases:
     """RC against R at each epoch with a full window."""
     for which, heads in (("all", "all heads"), ("one", "CF-A alone")):
-        cases = [case for r, rc in lines.at_epochs(which).values() if (case := compare(rc, r))]
-        rises = [rise for each in lines.rises(which).values() for rise in each]
-        if cases and rises:
-            higher, surely = (sum(case.grade >= least for case in cases) for least in (PARTLY, YES))
-            words = f"{heads}: above at {higher} of {len(cases)} epochs, at {surely} with p < 0.05"
-            span = f"by {signed(mean(rises))} on average, {signed(max(rises))} at most"
-            yield from _with_words(cases, f"{words}; {span}")
+        for epoch, (r, rc) in lines.at_epochs(which).items():
+            yield compare(rc, r, f"{heads}, epoch {epoch}: {{}} against {{}}")
 
 
 def all_rise_more(lines: Lines) -> Cases:
     """What consistency adds to all heads, against what it adds to one."""
     every, one = ({seed: mean(each) for seed, each in lines.rises(which).items()} for which in ("all", "one"))
     yield compare(every, one, "{} on average over the epochs, CF-A alone {}", percent)
+
+
+def consistency_itself(lines: Lines) -> Cases:
+    """R + C against R + 1, the temperatures of each tuned on validation."""
+    for dataset, scheme in product(DATASETS, SCHEMES):
+        both, counted = (lines.control(scheme, dataset, kind) for kind in (RC, COUNTED))
+        yield compare(both, counted, f"{label(dataset)}: {SCHEMES[scheme]} {{}} against {{}}")
 
 
 def beats(*pairs: tuple[tuple[str, str], tuple[str, str]], datasets: Sequence[Dataset] = (CITEULIKE,)) -> Decide:
@@ -207,7 +179,7 @@ def beats(*pairs: tuple[tuple[str, str], tuple[str, str]], datasets: Sequence[Da
             first, second = (f"{TITLES.get(variant, variant)} {name_of(row)}" for variant, row in pair)
             where = f"{label(dataset)}: " if len(datasets) > 1 else ""
             a, b = (lines.test(variant, dataset, row) for variant, row in pair)
-            yield compare(a, b, f"{where}{first} {{}} against {second} {{}}", noise=lines.noise(pair[0][1]))
+            yield compare(a, b, f"{where}{first} {{}} against {second} {{}}")
 
     return decide
 
@@ -216,10 +188,9 @@ def higher_chr(*pairs: tuple[str, str]) -> Decide:
     """Whether the CHR of each first variant is above that of its second."""
 
     def decide(lines: Lines) -> Cases:
-        noise = lines.noise_of("chr", "bpr")
         for dataset, (high, low) in product(DATASETS, pairs):
             words = f"{label(dataset)}: {TITLES.get(high, high)} {{}} against {TITLES.get(low, low)} {{}}"
-            yield compare(lines.chr(high, dataset), lines.chr(low, dataset), words, hundredths, noise=noise)
+            yield compare(lines.chr(high, dataset), lines.chr(low, dataset), words, hundredths)
 
     return decide
 
@@ -229,23 +200,26 @@ def every(ours: str, *others: str) -> Decide:
     return beats(*(((ours, row), (other, row)) for other in others for row in (BEST, CONSENSUS)))
 
 
+def windowed(q: int, p: int) -> str:
+    """The variant with that window and period."""
+    return "ConCF" if (q, p) == (10, 20) else f"Q={q},p={p}"
+
+
 STUDENTS = ("SingleCF", "ConCF best head", "ConCF consensus")
 above_students = beats(
     *((("ConCF", CONSENSUS if student.endswith(CONSENSUS) else BEST), ("distillation", f"{teacher} > {student}"))
       for teacher, student in product(("T1", "T2"), STUDENTS))
 )  # fmt: skip
 all_rankings = beats(
-    *((("ConCF" if (q, p) == (5, 10) else f"Q={q},p={p}", CONSENSUS), (f"Q=all,p={p}", CONSENSUS))
-      for p, q in product((1, 10, 20), (5, 10)))
-)  # fmt: skip
+    *(((windowed(q, p), CONSENSUS), (f"Q=all,p={p}", CONSENSUS)) for p, q in product((1, 10, 20), (5, 10)))
+)
 
 
 def no_better_than_its_teacher(lines: Lines) -> Cases:
-    """A student head above its teacher is against the claim if significantly so, else in part."""
+    """A student head significantly above its teacher is against the claim."""
     for teacher, student in (("T1", "SingleCF"), *product(("T2",), STUDENTS)):
         a, b = (lines.test("distillation", CITEULIKE, row) for row in (f"{teacher} > {student}", teacher))
-        case = significant(a, b, f"{student} over {teacher}")
-        yield case and replace(case, grade=case.grade.turned())
+        yield compare(b, a, f"{teacher} {{}}, its student {student} {{}}", unless=True)
 
 
 def stable(*variants: str) -> Decide:
@@ -256,7 +230,7 @@ def stable(*variants: str) -> Decide:
             means = [one.mean for name in variants if (one := estimate(lines.test(name, CITEULIKE, row)))]
             if len(means) > 1:
                 apart = max(means) / min(means) - 1
-                yield Case(_yes(apart <= STABLE), f"{row} within {percent(apart)} of one another")
+                yield settled(f"{row} within {percent(apart)} of one another", apart <= STABLE)
 
     return decide
 
@@ -273,8 +247,8 @@ def embeddings(lines: Lines) -> Cases:
     for variant, words in models.items():
         share = gain(*(lines.field(variant, CITEULIKE, "parameters", kind) for kind in ("embeddings", "all")))
         if share:
-            grade = _yes(share.mean + 1 > published.EMBEDDINGS)
-            yield Case(grade, f"{percent(share.mean + 1)} of the parameters of {words}")
+            words = f"{percent(share.mean + 1)} of the parameters of {words}"
+            yield settled(words, share.mean + 1 > published.EMBEDDINGS)
 
 
 def about_single(lines: Lines) -> Cases:
@@ -282,7 +256,7 @@ def about_single(lines: Lines) -> Cases:
     single = lines.test("SingleCF", CITEULIKE, BEST_TESTED)
     for row, low, high in ((BEST, -NEAR, 0.0), (CONSENSUS, 0.0, NEAR)):
         ours = lines.test("AutoML", CITEULIKE, row)
-        share, case = gain(ours, single), compare(ours, single)
-        if share and case:
-            words = f"AutoML {name_of(row)} {signed(share.mean)} against the best SingleCF{case.words}"
-            yield replace(case, grade=_yes(low <= share.mean <= high), words=words)
+        share = gain(ours, single)
+        if share:
+            words = f"AutoML {name_of(row)} {signed(share.mean)} against the best SingleCF"
+            yield settled(words, low <= share.mean <= high)

@@ -12,6 +12,7 @@ from statistics import mean, stdev
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 
+from concf.experiments.paper.controls import COUNTED, RC, R
 from concf.experiments.paper.measured import Dataset, Estimate, Series, estimate
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, USER_CHR, printed
 from reproduction.drawing import (
@@ -32,18 +33,20 @@ from reproduction.lines import CITEULIKE, DATASETS, SCHEMES, WINDOW, Lines, gain
 
 SCALE = "Axes do not begin at 0; whiskers are standard deviations over the splits."
 BLUE, ORANGE, RED, BLACK = "#0072B2", "#E69F00", "#D55E00", "#222222"
+WAYS = {R: ORANGE, RC: BLACK, COUNTED: BLUE}
 GRID = [k / 200 for k in range(201)]  # levels of CHR
-FAR_OFF, NULL = "paper: all", "paper: epochs"  # the second changes nothing: runs stop before
+FAR_OFF = "paper: all"
 
 
 def draw(name: str, lines: Lines) -> list[Drawing]:
-    """The figure of an experiment, of the data sets that were measured."""
-    function, variants = FIGURES.get(name, (None, ()))
-    datasets = [dataset for dataset in DATASETS if all(lines.runs(variant, dataset) for variant in variants)]
-    if function is None or not datasets:
-        return []
-    with rc_context(STYLE):
-        return [function(lines, datasets)]
+    """The figures of an experiment, of the data sets that were measured."""
+    drawn = []
+    for function, variants in FIGURES.get(name, ()):
+        datasets = [dataset for dataset in DATASETS if all(lines.runs(variant, dataset) for variant in variants)]
+        if datasets:
+            with rc_context(STYLE):
+                drawn.append(function(lines, datasets))
+    return drawn
 
 
 def _listed(datasets: Iterable[Dataset], of: Callable[[Dataset], Estimate | None], form: str = "{:.3f}") -> str:
@@ -222,6 +225,26 @@ def consistency(lines: Lines, _: Sequence[Dataset]) -> Drawing:
     return Drawing("consistency", figure, caption, alt)
 
 
+def controls(lines: Lines, datasets: Sequence[Dataset]) -> Drawing:
+    """The same rankings voted in three ways."""
+    figure, panel = panel_each(datasets, 3.0)
+    for axes, dataset in panel:
+        for x, scheme in enumerate(SCHEMES):
+            for shift, (kind, colour) in zip((-0.25, 0, 0.25), WAYS.items(), strict=True):
+                dot(axes, x + shift, estimate(lines.control(scheme, dataset, kind)), colour)
+        axes.set(xticks=range(3), xticklabels=list(SCHEMES), xlim=(-0.5, 2.5))
+        axes.grid(False, axis="x")
+    panel[0][0].set_ylabel("Recall@50")
+    key(figure, [(colour, kind) for kind, colour in WAYS.items()], paper=False)
+    caption = (
+        "The same rankings, voted by rank alone (R), by rank and consistency (R + C), and by rank and a count of the "
+        f"heads that name the item (R + 1), each with its temperatures tuned on validation. {SCALE}"
+    )
+    both = _listed(datasets, lambda dataset: estimate(lines.control("ConCF", dataset, RC)))
+    counted = _listed(datasets, lambda dataset: estimate(lines.control("ConCF", dataset, COUNTED)))
+    return Drawing("controls", figure, caption, f"Dots of Recall@50. R + C of ConCF: {both}. R + 1: {counted}.")
+
+
 def _curve(axes: Axes, curves: Sequence[Series], kind: str, colour: str) -> None:
     """Mean and standard deviation over the splits; faint until the window is full."""
     epochs = sorted(set.intersection(*(set(curve) for curve in curves))) if curves else []
@@ -242,9 +265,9 @@ def hyperparameters(lines: Lines, _: Sequence[Dataset]) -> Drawing:
     ticks_of = {
         "balancing": {"without": "without balancing", "per epoch": "weights per epoch", "per batch": "ConCF"},
         "alpha": {"0": "alpha=0", "0.005": "ConCF", "0.01": "alpha=0.01", "0.1": "alpha=0.1", "1": "alpha=1"},
-        "|Q| (above) and p (below)": windows | {"5\n10": "ConCF"},
+        "|Q| (above) and p (below)": windows | {"10\n20": "ConCF"},
     }
-    theirs = {"5\n10": "Q=5,p=10", "per batch": "alpha=0.01", "0.005": ""}  # where our variant is ConCF itself
+    theirs = {"10\n20": "Q=10,p=20", "per batch": "alpha=0.01", "0.005": ""}  # where our variant is ConCF itself
     for axes, (title, ticks) in zip(panel, ticks_of.items(), strict=True):
         for x, (tick, variant) in enumerate(ticks.items()):
             for shift, row in ((0, BEST), (0.36, CONSENSUS)):
@@ -254,7 +277,7 @@ def hyperparameters(lines: Lines, _: Sequence[Dataset]) -> Drawing:
         axes.grid(False, axis="x")
     panel[0].set_ylabel("Recall@50")
     key(figure, [(MARKS[row][0], row) for row in (BEST, CONSENSUS)], columns=3)
-    caption = "CiteULike. Ours start from |Q| 5, p 10, alpha 0.005 (reference), the paper's from 5, 20, 0.01. " + SCALE
+    caption = "CiteULike. Ours start from |Q| 10, p 20, alpha 0.005 (reference), the paper's from 5, 20, 0.01. " + SCALE
     alt = "Dots of Recall@50 of best head and consensus for each setting."
     return Drawing("hyperparameters", figure, caption, alt)
 
@@ -262,11 +285,11 @@ def hyperparameters(lines: Lines, _: Sequence[Dataset]) -> Drawing:
 def differences(lines: Lines, _: Sequence[Dataset]) -> Drawing:
     """What each difference, switched alone, adds to the consensus; what is far off is named below."""
     effects, noise = {effect.name: effect.consensus for effect in lines.effects()}, lines.noise(CONSENSUS)
-    far, null = (estimate(effects.get(name, {})) for name in (FAR_OFF, NULL))
+    far = estimate(effects.get(FAR_OFF, {}))
     drawn = [name for name in effects if name != FAR_OFF]
     figure, (axes,) = panels(1, 1, 1.3 + 0.27 * len(drawn))
     for height, name in enumerate(drawn):
-        values, colour = list(effects[name].values()), BLUE if name.startswith("paper") else RED
+        values, colour = list(effects[name].values()), RED if name.startswith("released") else BLUE
         axes.plot(values, [height] * len(values), "o", color=colour, alpha=0.35, markersize=4)
         dot(axes, estimate(effects[name]), height, colour)
     if noise:
@@ -278,22 +301,21 @@ def differences(lines: Lines, _: Sequence[Dataset]) -> Drawing:
     names = [(BLUE, "as in the paper"), (RED, "as in the released code"), (LIGHT, "run-to-run noise")]
     key(figure, names[: 3 if noise else 2], paper=False, columns=3)
     alt = f"Sorted dots of the effect of each switch, from {drawn[0]} (best) to {drawn[-1]} (worst)."
-    zero = f": `{NULL}`, which changes nothing there, stands at {null.mean:+.3f}." if null else "."
     caption = (
         "CiteULike: each difference switched alone. Large dots: mean and standard deviation; small ones: the splits. "
-        f"Grey: how far two equal runs are apart on a split. The zero line is itself one run a split{zero}"
+        "Grey: how far two equal runs are apart on a split. The zero line is itself one run a split."
     )
     return Drawing("differences", figure, caption, alt)
 
 
-FIGURES: dict[str, tuple[Callable[[Lines, Sequence[Dataset]], Drawing], tuple[str, ...]]] = {
-    "main": (main, ("SingleCF", "ConCF")),
-    "groups": (groups, ("SingleCF", "ConCF")),
-    "schemes": (schemes, tuple(SCHEMES)),
-    "per": (exclusive, ("SingleCF",)),
-    "chr": (users, ("SingleCF",)),
-    "consistency": (consistency, ("consistency",)),
-    "hyperparameters": (hyperparameters, ("ConCF", "alpha=0.01")),
-    "differences": (differences, ("ConCF", NULL)),
+FIGURES: dict[str, list[tuple[Callable[[Lines, Sequence[Dataset]], Drawing], tuple[str, ...]]]] = {
+    "main": [(main, ("SingleCF", "ConCF"))],
+    "groups": [(groups, ("SingleCF", "ConCF"))],
+    "schemes": [(schemes, tuple(SCHEMES))],
+    "per": [(exclusive, ("SingleCF",))],
+    "chr": [(users, ("SingleCF",))],
+    "consistency": [(controls, tuple(SCHEMES)), (consistency, ("consistency",))],
+    "hyperparameters": [(hyperparameters, ("ConCF", "alpha=0.01"))],
+    "differences": [(differences, ("ConCF", "paper: lambdas"))],
 }
-"""Experiment -> its figure, and the variants that a data set must be measured with to be in it."""
+"""Experiment -> its figures, each with the variants that a data set must be measured with to be in it."""

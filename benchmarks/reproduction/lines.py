@@ -10,6 +10,7 @@ from statistics import mean, stdev
 import numpy as np
 
 from concf.evaluation.significance import paired_t
+from concf.experiments.paper.controls import COUNTED, RC
 from concf.experiments.paper.measured import Dataset, Estimate, Line, Measured, Series, best_of, inside
 from concf.experiments.paper.plan import ALL, EXPERIMENTS, cells_of
 from concf.experiments.paper.published import BEST, CHR_ROWS, CONSENSUS, HEADS
@@ -23,11 +24,11 @@ FACTORS = {"initial conditions": "initial condition", "model sizes": "model size
 BEST_TESTED = "best by test"  # the objective whose SingleCF has the best mean test figure
 NON_VOTING = "paper: voters"  # ConCF where CF-E' has no vote
 TITLES = SCHEMES | {NON_VOTING: "ConCF, CF-E' non-voting"}  # of variants; others are called by their names
-EQUAL = (("alpha=0", "without CL"), ("alpha=0.01", "paper: alpha"), ("ConCF", "paper: epochs"))  # equal settings
+EQUAL = (("alpha=0", "without CL"), ("alpha=0.01", "paper: alpha"), ("Q=5,p=20", "paper: window"))  # equal settings
 WINDOW = 20  # epochs until the window of `consistency` is full
 PRESETS = ("reference", "paper", "released")
 SPLITS = {name: experiment.splits for name, experiment in EXPERIMENTS.items()}  # planned
-FEWER = min(SPLITS[name] for name in SPLITS if name != "stats")
+PLANNED = 5  # splits of most experiments, as in the paper
 
 
 def percent(value: float) -> str:
@@ -57,9 +58,35 @@ class Lines(Measured):
     def __init__(self, lines: Iterable[Line]) -> None:
         super().__init__(line for line in lines if not inside(line, ("key", "set")))
 
-    def first(self, splits: int) -> Lines:
-        """The lines of the first so many splits alone, so that the rows of a table are of the same ones."""
-        return Lines(line for line in self.lines if line["cell"]["seed"] < splits)
+    def common(self, experiment: str) -> Lines:
+        """The lines on the splits that all measured variants of an experiment have, data set by data set.
+
+        So the rows of a table are of the same splits, also when some are still to be measured.
+        """
+        plan, kept = EXPERIMENTS[experiment], {}
+        for dataset in {(line["cell"]["data"], line["cell"]["protocol"]) for line in self.lines}:
+            measured = [set(runs) for variant in plan.variants if (runs := self.runs(variant, dataset))]
+            kept[dataset] = set.intersection(*measured) if measured else set(range(plan.splits))
+        return Lines(
+            line
+            for line in self.lines
+            if (cell := line["cell"])["seed"] < plan.splits
+            and (cell["preset"] != "reference" or cell["seed"] in kept[cell["data"], cell["protocol"]])
+        )
+
+    def control(self, variant: str, dataset: Dataset, kind: str, *path: str | int) -> Series:
+        """R@50 of the consensus voted in one of the ways of `controls`, its temperatures tuned; or what `path` says."""
+        return self.field(variant, dataset, "controls", kind, *(path or ("test", "recall@50")))
+
+    def over_counting(self, epochs: Callable[[int], bool]) -> Series:
+        """How far R + C is above R + 1 over training, as a share: the mean over some epochs, by split."""
+        found = {}
+        for seed, line in self.runs("consistency", CITEULIKE).items():
+            points = zip(*(inside(line, ("curves", each)) or () for each in ("epoch", "tuned")), strict=False)
+            shares = [point[RC] / point[COUNTED] - 1 for epoch, point in points if epochs(epoch) and point[COUNTED]]
+            if shares:
+                found[seed] = mean(shares)
+        return found
 
     def best_tested(self, dataset: Dataset, metric: str = "recall@50", preset: str = "reference") -> str:
         """The objective whose SingleCF has the best mean test figure of a metric: the paper's rule for its gains."""
@@ -143,7 +170,7 @@ class Lines(Measured):
         changes = {
             line["cell"]["variant"]: list(line.get("changes", []))
             for line in self.lines
-            if line["cell"]["variant"].startswith(("paper: ", "released: "))
+            if line["cell"]["variant"].startswith(("paper: ", "released: ", "reading"))
         }
         runs = {name: (name, "reference") for name in changes}
         runs |= {f"{preset}: all": ("ConCF", preset) for preset in PRESETS[1:]}

@@ -20,7 +20,8 @@ from concf.runtime.text_tables import markdown
 from reproduction.claims import CLAIMS
 from reproduction.drawing import Drawing
 from reproduction.figures import draw
-from reproduction.lines import EQUAL, SPLITS, Lines
+from reproduction.lines import EQUAL, Lines
+from reproduction.story import story
 from reproduction.table import Table
 from reproduction.tables import TABLES
 from reproduction.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
@@ -46,7 +47,7 @@ class Section:
 def render(lines: Iterable[Line], docs: Path, results: Path) -> list[Path]:
     """Write reproduction.md and reproduction/*.png, *.svg into `docs`, tables/*.csv, *.tex into `results`."""
     measured, written = Lines(lines), []
-    sections = {name: section(name, measured.first(SPLITS[name])) for name in TABLES}
+    sections = {name: section(name, measured.common(name)) for name in TABLES}
     for each in sections.values():
         for table in each.tables:
             for kind, text in (("csv", table.csv()), ("tex", table.latex())):
@@ -76,7 +77,7 @@ def document(sections: Mapping[str, Section], lines: Lines, tables: str) -> str:
     """The page. tables: the folder of the tables, seen from it."""
     verdicts = [each for section in sections.values() for each in section.verdicts]
     parts = {"count": str(len(verdicts)), "verdicts": _verdicts(verdicts), "missing": _missing(lines)}
-    parts |= {"noise": fill(_noise(lines), 120), "sources": _sources(lines)}
+    parts |= {"noise": fill(_noise(lines), 120), "sources": _sources(lines)} | story(lines)
     parts |= {name: _shown(section, tables) for name, section in sections.items()}
     text = re.sub(r"\{\{(\w+)\}\}", lambda name: parts.get(name[1], ""), TEMPLATE.read_text(encoding="utf-8"))
     return re.sub(r"\n{3,}", "\n\n", text)
@@ -89,15 +90,18 @@ def _verdicts(verdicts: list[tuple[Claim, Verdict]]) -> str:
     failed = [claim for claim, verdict in verdicts if verdict.word == FAILS]
     named = "; ".join(f"[{claim.sentence.rstrip('.')}](#{claim.experiment})" for claim in failed)
     which = "The one that does not" if len(failed) == 1 else "Those that do not"
-    return f"Of these {len(verdicts)} claims {counts}." + (f"\n\n{which}: {named}." if named else "")
+    return f"Of {len(verdicts)} claims, one of them a control of ours, {counts}." + (
+        f"\n\n{which}: {named}." if named else ""
+    )
 
 
 def _missing(lines: Lines) -> str:
     """Which cells of the plan have no line."""
     missing = lines.missing()
-    named = ", ".join(f"{count} of {name}" for name, count in missing.items())
+    named = "; ".join(f"{count} of {name}" for name, count in missing.items())
     cells = "1 cell of the plan is" if missing.total() == 1 else f"{missing.total()} cells of the plan are"
-    return f"{cells} not measured: {named}." if missing else ""
+    folded = f'<details markdown="1"><summary>{cells} not measured</summary>\n\n{named}.\n\n</details>'
+    return folded if missing else ""
 
 
 def _noise(lines: Lines) -> str:
@@ -109,13 +113,12 @@ def _noise(lines: Lines) -> str:
     means = ", ".join(f"{mean(values):.4f} ({row}; at most {max(values):.4f})" for row, values in apart.items())
     return (
         f"Run-to-run noise: pairs of equal settings among the lines ({pairs}; CiteULike) differ in R@50 on a split by "
-        f"{means} on average. Other figures, such as CHR, are compared with the same pairs, single heads with the "
-        "best head's noise, other data sets with CiteULike's; where the pairs lack a figure, only the t-test counts."
+        f"{means} on average."
     )
 
 
 def _shown(section: Section, tables: str) -> str:
-    """Claims, figures, tables, in that order; of the main experiment only the tables of `reference`."""
+    """Claims and figures, and folded below them the tables; of the main experiment only those of `reference`."""
     parts = []
     if section.verdicts:
         rows = [
@@ -128,7 +131,10 @@ def _shown(section: Section, tables: str) -> str:
         parts.append(f"![{drawing.alt}](reproduction/{drawing.name}.png)\n\n{drawing.caption} {svg}\n")
     shown = [each for each in section.tables if not each.name.startswith("main-") or "-reference-" in each.name]
     files = ", ".join(f"[{table.name}]({tables}/{table.name}.csv)" for table in section.tables)
-    return "\n".join([*parts, *(table.markdown() for table in shown), f"As CSV, with LaTeX beside: {files}."])
+    folded = "\n".join([*(table.markdown() for table in shown), f"As CSV, with LaTeX beside: {files}."])
+    titles = "; ".join(table.title for table in shown[:3]) + (" and more" if len(shown) > 3 else "")
+    parts.append(f'<details markdown="1"><summary>Tables: {titles}</summary>\n\n{folded}\n\n</details>')
+    return "\n".join(parts)
 
 
 def _sources(lines: Lines) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from concf.experiments.paper.measured import Pair
 from concf.runtime.text_tables import markdown
-from reproduction.lines import FEWER
+from reproduction.lines import PLANNED
 
 LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$",
@@ -51,7 +51,7 @@ def escape(text: str) -> str:
     return "".join(LATEX.get(sign, sign) for sign in text)
 
 
-def splits_of(splits: int, planned: int = FEWER) -> str:
+def splits_of(splits: int, planned: int = PLANNED) -> str:
     """`5`, or `3 of 5` when some are still to come."""
     return str(splits) if splits >= planned else f"{splits} of {planned}"
 
@@ -60,7 +60,7 @@ Row = tuple[list[str], list[Pair]]
 
 
 def compared(
-    name: str, title: str, labels: list[str], columns: Iterable[str], rows: Iterable[Row], planned: int = FEWER
+    name: str, title: str, labels: list[str], columns: Iterable[str], rows: Iterable[Row], planned: int = PLANNED
 ) -> Table:
     """A table of pairs: three columns for each, then the number of splits, of each pair where they differ."""
     header = [*labels, *(f"{column} {who}".strip() for column in columns for who in ("paper", "ours", "difference"))]

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from statistics import mean, median
 
 from concf.experiments.paper import published
+from concf.experiments.paper.controls import CONSISTENCIES, COUNTED, RC, TEMPERATURES, R
 from concf.experiments.paper.measured import (
     NOT_MEASURED,
     NOTHING,
     Dataset,
-    Estimate,
-    Pair,
     Series,
     Write,
-    estimate,
-    figure,
     hundredths,
     inside,
     whole,
 )
+from concf.experiments.paper.plan import CIAO_TOO
 from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
+from reproduction.ablation_tables import (
+    alone,
+    differences,
+    distillation,
+    homogeneous,
+    hyperparameters,
+    selection,
+    sharing,
+)
+from reproduction.cells_of_tables import change_of, four, pair_of, recalls, text_of
 from reproduction.lines import (
     BEST_TESTED,
     CITEULIKE,
     DATASETS,
     FACTORS,
-    NON_VOTING,
     PRESETS,
     SCHEMES,
     SPLITS,
@@ -36,53 +43,20 @@ from reproduction.lines import (
     Lines,
     gain,
     label,
-    name_of,
     p_value,
     paired,
     percent,
 )
 from reproduction.table import Row, Table, compared, splits_of
 
+KINDS = (R, RC, COUNTED)
+EPOCHS: dict[str, Callable[[int], bool]] = {
+    f"epochs 5 to {WINDOW - 5}, before the window is full": lambda epoch: 0 < epoch < WINDOW,
+    f"epochs {WINDOW} to 50": lambda epoch: WINDOW <= epoch <= 50,
+    "epochs 55 to 100": lambda epoch: epoch > 50,
+}
 DRAWN = "The paper draws these without figures."
 DATA = "data, protocol"
-
-
-def _text(ours: Series | Estimate | None, write: Write = figure) -> str:
-    """`0.3795 ± 0.0037`, or that it was not measured."""
-    ours = estimate(ours) if isinstance(ours, dict) else ours
-    return ours.text(write) if ours else NOT_MEASURED
-
-
-def _pair(dataset: Dataset, paper: float | None, ours: Series | Estimate | None, write: Write = figure) -> Pair:
-    return Pair(paper, estimate(ours) if isinstance(ours, dict) else ours, write, same=dataset[0] != "foursquare")
-
-
-def _recall(lines: Lines, variant: str, rows: Sequence[str], dataset: Dataset = CITEULIKE) -> list[Pair]:
-    """R@50 of some rows of a variant."""
-    return [_pair(dataset, printed(dataset[0], variant, row), lines.test(variant, dataset, row)) for row in rows]
-
-
-def _four(
-    lines: Lines, rows: Sequence[tuple[str, str]], cut: int, dataset: Dataset = CITEULIKE, preset: str = "reference"
-) -> list[Row]:
-    """The two metrics at a cut of each (variant, row)."""
-
-    def pair(variant: str, row: str, metric: str) -> Pair:
-        paper = None if row == R_CONSENSUS else printed(dataset[0], variant, row, metric)  # of another table
-        if row.startswith("Gain"):
-            return _pair(dataset, paper, gain(*lines.gains(dataset, metric, preset)[row]), percent)
-        return _pair(dataset, paper, lines.test(variant, dataset, row, metric, preset))
-
-    metrics = (f"recall@{cut}", f"ndcg@{cut}")
-    return [([TITLES.get(v, v), name_of(row)], [pair(v, row, metric) for metric in metrics]) for v, row in rows]
-
-
-def _four_twice(lines: Lines, name: str, title: str, rows: Sequence[tuple[str, str]]) -> list[Table]:
-    labels = ["scheme", "objective"]
-    return [
-        compared(f"{name}-{n}", f"{title}, top {n}", labels, (f"R@{n}", f"N@{n}"), _four(lines, rows, n))
-        for n in (50, 20)
-    ]
 
 
 def statistics(lines: Lines) -> list[Table]:
@@ -97,8 +71,8 @@ def statistics(lines: Lines) -> list[Table]:
         cells = {seed: users * counts["items"][seed] for seed, users in counts["users"].items()}
         counts["density"] = {seed: pairs / cells[seed] for seed, pairs in counts["events"].items()}
         paper = published.STATISTICS[dataset[0]]
-        sizes.append(([label(dataset)], [_pair(dataset, paper[kind], counts[kind], kinds[kind]) for kind in kinds]))
-        divided.append([label(dataset), *(_text(counts[part], whole) for part in parts)])
+        sizes.append(([label(dataset)], [pair_of(dataset, paper[kind], counts[kind], kinds[kind]) for kind in kinds]))
+        divided.append([label(dataset), *(text_of(counts[part], whole) for part in parts)])
     header = [DATA, "train", "valid", "test", "evaluated users"]
     return [
         compared("statistics", "The data", [DATA], kinds, sizes, SPLITS["stats"]),
@@ -108,26 +82,25 @@ def statistics(lines: Lines) -> list[Table]:
 
 def main(lines: Lines) -> list[Table]:
     """The main table for each data set and cut under `reference`, the presets side by side, then theirs in full."""
-    tables = [_main(lines, *which) for which in product(PRESETS, DATASETS, (50, 20))]
-    of_reference = 2 * len(DATASETS)
-    return [*tables[:of_reference], _presets(lines), *tables[of_reference:]]
+    ours = [_main(lines, "reference", *which) for which in product(DATASETS, (50, 20))]
+    return [*ours, _presets(lines), *(_main(lines, *which) for which in product(PRESETS[1:], CIAO_TOO, (50, 20)))]
 
 
 def _main(lines: Lines, preset: str, dataset: Dataset, cut: int) -> Table:
     ours = (*HEADS, R_CONSENSUS, CONSENSUS, "Gain.Best", "Gain.Con.")
     which = [("SingleCF", head) for head in HEADS] + [("ConCF", row) for row in ours]
     name, title = f"main-{'-'.join(dataset)}-{preset}-{cut}", f"{label(dataset)}, preset {preset}, top {cut}"
-    rows = _four(lines, which, cut, dataset, preset)
+    rows = four(lines, which, cut, dataset, preset)
     return compared(name, title, ["scheme", "objective"], (f"R@{cut}", f"N@{cut}"), rows, SPLITS["main"])
 
 
 def _presets(lines: Lines) -> Table:
     columns = {"best SingleCF": ("SingleCF", BEST), "best head": ("ConCF", BEST), "consensus": ("ConCF", CONSENSUS)}
     rows: list[Row] = []
-    for dataset, preset in product(DATASETS, PRESETS):
+    for dataset, preset in product(CIAO_TOO, PRESETS):
         ours = {which: lines.test(which[0], dataset, which[1], preset=preset) for which in columns.values()}
         ours["SingleCF", BEST] = lines.test("SingleCF", dataset, BEST_TESTED, preset=preset)
-        pairs = [_pair(dataset, printed(dataset[0], *which), ours[which]) for which in ours]
+        pairs = [pair_of(dataset, printed(dataset[0], *which), ours[which]) for which in ours]
         rows.append(([label(dataset), preset], pairs))
     return compared("presets", "The three presets, R@50", [DATA, "preset"], columns, rows, SPLITS["main"])
 
@@ -137,8 +110,8 @@ def groups(lines: Lines) -> list[Table]:
     rows = []
     for dataset, group in product(DATASETS, range(4)):
         ours, theirs = lines.group(dataset, group)
-        sizes = [_text(lines.group(dataset, group, key)[1], whole) for key in ("users", "activity")]
-        figures = [_text(theirs), _text(ours), _text(gain(ours, theirs), percent)]
+        sizes = [text_of(lines.group(dataset, group, key)[1], whole) for key in ("users", "activity")]
+        figures = [text_of(theirs), text_of(ours), text_of(gain(ours, theirs), percent)]
         splits = splits_of(len(paired(ours, theirs)[0]), SPLITS["groups"])
         rows.append([label(dataset), f"G-{group + 1}", *sizes, *figures, splits])
     header = [DATA, "group", "users", "their interactions", "SingleCF R@50", "ConCF R@50", "gain", "splits"]
@@ -149,7 +122,7 @@ def schemes(lines: Lines) -> list[Table]:
     """Three schemes, their best head and consensuses, and CHR of the head of CF-A."""
     columns = {"best": BEST, "R-con": R_CONSENSUS, "RC-con": CONSENSUS}
     rows = [
-        ([label(dataset), title], _recall(lines, scheme, list(columns.values()), dataset))
+        ([label(dataset), title], recalls(lines, scheme, list(columns.values()), dataset))
         for dataset, (scheme, title) in product(DATASETS, SCHEMES.items())
     ]
     return [
@@ -162,7 +135,7 @@ def schemes(lines: Lines) -> list[Table]:
 def _chr(lines: Lines, name: str, title: str, column: str, variants: dict[str, str]) -> Table:
     rows: list[Row] = []
     for dataset, variant in product(DATASETS, variants):
-        pair = _pair(dataset, published.CHR[variant][dataset[0]], lines.chr(variant, dataset), hundredths)
+        pair = pair_of(dataset, published.CHR[variant][dataset[0]], lines.chr(variant, dataset), hundredths)
         rows.append(([label(dataset), variants[variant]], [pair]))
     return compared(name, title, [DATA, column], ["CHR"], rows, SPLITS["schemes" if column == "scheme" else "chr"])
 
@@ -194,13 +167,13 @@ def exclusive(lines: Lines) -> list[Table]:
     missed = lines.field("SingleCF", CITEULIKE, "per", "bpr", "multinomial")
     higher = gain(*(lines.test("SingleCF", CITEULIKE, head) for head in ("multinomial", "bpr")))
     text: list[Row] = [
-        (["PER(A;E)"], [_pair(CITEULIKE, published.PER_A_E, missed, hundredths)]),
-        (["R@50 of CF-E over CF-A"], [_pair(CITEULIKE, published.E_OVER_A, higher, percent)]),
+        (["PER(A;E)"], [pair_of(CITEULIKE, published.PER_A_E, missed, hundredths)]),
+        (["R@50 of CF-E over CF-A"], [pair_of(CITEULIKE, published.E_OVER_A, higher, percent)]),
     ]
     tables = [compared("per-text", "What the text says, CiteULike", ["value"], [""], text)]
     for dataset in DATASETS:
         rows = [
-            [HEADS[x], *(_text(lines.field("SingleCF", dataset, "per", x, y), hundredths) for y in HEADS)]
+            [HEADS[x], *(text_of(lines.field("SingleCF", dataset, "per", x, y), hundredths) for y in HEADS)]
             for x in HEADS
         ]
         title = f"PER(row; column), {label(dataset)}"
@@ -219,119 +192,70 @@ def consistency(lines: Lines) -> list[Table]:
     bins = []
     for k in range(10):
         values = [lines.field("consistency", CITEULIKE, "consistency", *kind, k) for kind in kinds]
-        bins.append([f"{10 * k + 1} to {10 * k + 10}", *map(_text, values)])
+        bins.append([f"{10 * k + 1} to {10 * k + 10}", *map(text_of, values)])
     rises: list[Row] = []
     for which, name, paper in (("all", "all objectives", published.RC_OVER_R), ("one", "CF-A alone", None)):
         most, usual = ({seed: of(each) for seed, each in lines.rises(which).items()} for of in (max, mean))
-        rises.append(([name], [_pair(CITEULIKE, paper, most, percent), _pair(CITEULIKE, None, usual, percent)]))
+        rises.append(([name], [pair_of(CITEULIKE, paper, most, percent), pair_of(CITEULIKE, None, usual, percent)]))
     header = ["rank", *(f"{'CF-A' if which == 'one' else 'all'} {kind}" for which, kind in kinds)]
     title = f"RC-consensus over R-consensus from epoch {WINDOW} on"
     return [
+        _controls(lines),
+        _where(lines),
         Table("consistency", "Consistency at epoch 50", header, bins, DRAWN),
         compared("rc-over-r", title, ["heads"], ("at most", "on average"), rises),
     ]
 
 
-def homogeneous(lines: Lines) -> list[Table]:
-    """One objective five times against five objectives."""
-    five = [*(f"multinomial#{k}" for k in range(1, 6)), CONSENSUS]
-    rows = [
-        ("SingleCF", "multinomial"),
-        *product(("PCL", "homogeneous"), five),
-        *product((NON_VOTING, "ConCF"), (BEST, CONSENSUS)),
-    ]
-    return _four_twice(lines, "homogeneous", "Homogeneous objectives, CiteULike", rows)
+def _controls(lines: Lines) -> Table:
+    """The same rankings voted in three ways, with the temperatures of the run and with tuned ones."""
+    rows = []
+    runs = [*product(DATASETS, SCHEMES), (CITEULIKE, "homogeneous"), (CITEULIKE, "initial conditions")]
+    for dataset, variant in runs:
+        usual = [text_of(lines.control(variant, dataset, kind, "untuned", "test", "recall@50")) for kind in KINDS]
+        tuned = {kind: lines.control(variant, dataset, kind) for kind in KINDS}
+        apart = {seed: value - tuned[COUNTED][seed] for seed, value in tuned[RC].items()}
+        p, splits = p_value(tuned[RC], tuned[COUNTED]), splits_of(len(apart))
+        worth = [change_of(apart, std=True), NOTHING if p is None else f"{p:.2g}"]
+        rows.append(
+            [label(dataset), TITLES.get(variant, variant), *usual, *map(text_of, tuned.values()), *worth, splits]
+        )
+    header = [DATA, "scheme", *KINDS, *(f"{kind}, tuned" for kind in KINDS), "C over counting", "p", "splits"]
+    note = (
+        "R + 1 adds 1 for each head that names the item, R + C its consistency. Tuned: T of "
+        f"{', '.join(f'{t:g}' for t in TEMPERATURES)}, and for R + C T_c of "
+        f"{', '.join(f'{t:g}' for t in CONSISTENCIES)}, by validation; else T = 10, T_c = 100. p is not corrected."
+    )
+    return Table("controls", "Consistency, separated from counting, R@50", header, rows, note)
 
 
-def distillation(lines: Lines) -> list[Table]:
-    """Two stages against one."""
-    students = ("T1", "T2", "T1 > SingleCF", "T2 > SingleCF", "T2 > ConCF best head", "T2 > ConCF consensus",
-                "T1 > ConCF best head", "T1 > ConCF consensus")  # fmt: skip
-    rows: list[Row] = [([row], _recall(lines, "distillation", [row])) for row in students]
-    rows += [([f"ConCF {row}"], _recall(lines, "ConCF", [row])) for row in (BEST, CONSENSUS)]
-    return [compared("distillation", "Two-stage distillation, CiteULike, R@50", ["scheme"], [""], rows)]
+def _where(lines: Lines) -> Table:
+    """Where consistency adds to counting: groups of users, and early or late in training."""
+    rows = []
+    for dataset, group in product(DATASETS, range(4)):
+        ours, counted = (lines.control("ConCF", dataset, kind, "groups", group) for kind in (RC, COUNTED))
+        rows.append([f"{label(dataset)}, ConCF, users of G-{group + 1}", *_gain_row(ours, counted)])
+    for words, chosen in EPOCHS.items():
+        shares = lines.over_counting(chosen)
+        p = p_value(shares, dict.fromkeys(shares, 0.0))
+        shown = [text_of(shares, percent), NOTHING if p is None else f"{p:.2g}", splits_of(len(shares))]
+        rows.append([f"CiteULike, released, SingleCF, {words}", *shown])
+    return Table("consistency-where", "R + C over R + 1, both tuned", ["where", "gain", "p", "splits"], rows)
 
 
-def hyperparameters(lines: Lines) -> list[Table]:
-    """Balancing, alpha, the period and the length of the window."""
-    windows = [f"Q={q},p={p}" for q in ("all", 5, 10) for p in (1, 10, 20)]
-    variants = ("balanced per batch", "weights per epoch", "without balancing", "alpha=0", "alpha=0.005", "alpha=0.01",
-                "alpha=0.1", "alpha=1", *windows)  # fmt: skip
-    reference = ("balanced per batch", "alpha=0.005", "Q=5,p=10")  # ConCF itself
-    theirs = {"balanced per batch": "alpha=0.01"}
-    rows: list[Row] = []
-    for name in variants:
-        variant = "ConCF" if name in reference else name
-        ours = {row: lines.test(variant, CITEULIKE, row) for row in (BEST, CONSENSUS)}
-        paper = {row: printed("citeulike", theirs.get(name, name), row) for row in ours}
-        rows.append(([name], [_pair(CITEULIKE, paper[row], ours[row]) for row in ours]))
-    title = "Hyperparameters, CiteULike, R@50"
-    return [compared("hyperparameters", title, ["variant"], ["best head", "consensus"], rows)]
+def _gain_row(ours: Series, theirs: Series) -> list[str]:
+    p = p_value(ours, theirs)
+    return [text_of(gain(ours, theirs), percent), NOTHING if p is None else f"{p:.2g}", splits_of(len(ours))]
 
 
-def selection(lines: Lines) -> list[Table]:
-    """A head for each pair instead of all."""
-    rows = list(product(("ConCF", "ConCF-S", "AutoML"), (BEST, CONSENSUS)))
-    return _four_twice(lines, "selection", "Selecting a loss, CiteULike", rows)
-
-
-def sharing(lines: Lines) -> list[Table]:
-    """What the heads share, and how much of a model the embeddings are."""
-    shared = {"sharing=full": "all but the heads", "sharing=layer": "embeddings and a layer", "ConCF": "embeddings",
-              "sharing=none": "nothing"}  # fmt: skip
-    rows: list[Row] = []
-    sizes = []
-    for variant, name in shared.items():
-        rows.append(([name], _recall(lines, variant, (BEST, R_CONSENSUS, CONSENSUS))))
-        every, tables = (lines.field(variant, CITEULIKE, "parameters", kind) for kind in ("all", "embeddings"))
-        share = {seed: size / every[seed] for seed, size in tables.items()}
-        sizes.append([name, _text(every, whole), _text(tables, whole), _text(share, percent)])
-    columns = ["best head", "R-con", "RC-con"]
-    return [
-        compared("sharing", "Parameter sharing, CiteULike, R@50", ["shared"], columns, rows),
-        Table("parameters", "Parameters", ["shared", "all", "of the embeddings", "share"], sizes),
-    ]
-
-
-def differences(lines: Lines) -> list[Table]:
-    """What each difference between the presets is worth, to the consensus and to each head."""
-    ours = {row: estimate(lines.test("ConCF", CITEULIKE, row)) for row in (CONSENSUS, *HEADS)}
-    paper, *theirs = (figure(printed("citeulike", "ConCF", row) or 0.0) for row in ours)
-    heads = [figure(one.mean) if (one := ours[head]) else NOT_MEASURED for head in HEADS]
-    splits = splits_of(one.splits if (one := ours[CONSENSUS]) else 0)
-    rows = [
-        ["reference itself: R@50", NOTHING, _text(ours[CONSENSUS]), NOTHING, *heads, splits],
-        ["the paper's ConCF: R@50", NOTHING, paper, NOTHING, *theirs, NOTHING],
-    ]
-    for effect in lines.effects():
-        p = p_value(effect.consensus, dict.fromkeys(effect.consensus, 0.0))
-        worth = [_change(effect.consensus, std=True), NOTHING if p is None else f"{p:.2g}"]
-        heads, splits = [_change(effect.added[head]) for head in HEADS], splits_of(len(effect.consensus))
-        rows.append([effect.name, ", ".join(effect.changes) or NOTHING, *worth, *heads, splits])
-    header = ["switched from reference", "changes", "consensus", "p", *HEADS.values(), "splits"]
-    title = "Each difference alone: change of R@50 against reference on CiteULike"
-    return [Table("differences", title, header, rows, f"The paper has no such table.{_of_cf_e(lines)}")]
-
-
-def _change(effect: Series, std: bool = False) -> str:
-    one = estimate(effect)
-    if not one:
-        return NOTHING
-    change = f"{one.mean:+.4f}".replace("-0.0000", "0.0000").replace("+0.0000", "0.0000")
-    return change + (f" ± {one.std:.4f}" if std and one.std is not None else "")
-
-
-def _of_cf_e(lines: Lines) -> str:
-    """Where CF-E's shortfall comes from."""
-    names = {"ConCF": "reference"} | {name: name for name in ("paper: training ratio", "paper: lambdas")}
-    ours = {name: estimate(lines.test(variant, CITEULIKE, "multinomial")) for variant, name in names.items()}
-    shown = ", ".join(f"{figure(one.mean)} with `{name}`" for name, one in ours.items() if one)
-    paper = figure(printed("citeulike", "ConCF", "multinomial") or 0.0)
-    return f" R@50 of CF-E is {shown}; the paper has {paper}." if shown else ""
+def protocol(lines: Lines) -> list[Table]:
+    """The main table on CiteULike by the paper's own protocol."""
+    return [_main(lines, "reference", ("citeulike", "paper"), cut) for cut in (50, 20)]
 
 
 TABLES: dict[str, Callable[[Lines], list[Table]]] = {
     "stats": statistics, "main": main, "groups": groups, "schemes": schemes, "per": exclusive, "chr": complementary,
     "consistency": consistency, "homogeneous": homogeneous, "distillation": distillation,
-    "hyperparameters": hyperparameters, "selection": selection, "sharing": sharing, "differences": differences,
+    "hyperparameters": hyperparameters, "selection": selection, "sharing": sharing, "alone": alone,
+    "differences": differences, "protocol": protocol,
 }  # fmt: skip

@@ -1,35 +1,33 @@
 """How a claim is decided: cases with figures, and one word for all of them.
 
-A comparison says yes if it goes the paper's way on average and either p < 0.05 by the paired t-test over the splits, or
-it goes that way on every split, two at least, by more than equal runs are apart; partly if on average only; else no.
+A case is settled by a bound or a count, or tested by the paired t-test over the splits, two-sided. The p of a claim's
+tests are corrected by Holm's rule. A tested case says yes if it goes the paper's way with p < 0.05, no if it goes the
+other way with p < 0.05, and is open otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from enum import IntEnum
+from dataclasses import dataclass
+from enum import Enum
 from statistics import mean
 
+from concf.evaluation.significance import holm
 from concf.experiments.paper.measured import Series, Write, figure
-from reproduction.lines import SPLITS, Lines, gain, p_value, paired, signed
+from reproduction.lines import Lines, gain, p_value, paired, signed
 
 HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
-LEVEL = 0.05  # of the paired t-test
+LEVEL = 0.05  # of the corrected tests
 FEW = 4  # up to so many cases, all are named
 
 
-class Grade(IntEnum):
+class Grade(Enum):
     """How far a case goes the paper's way."""
 
-    NO, PARTLY, YES = range(3)
-
-    def turned(self) -> Grade:
-        """Of the contrary claim."""
-        return Grade(2 - self)
+    NO, OPEN, YES = range(3)
 
 
-NO, PARTLY, YES = Grade
+NO, OPEN, YES = Grade.NO, Grade.OPEN, Grade.YES
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,44 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """One of the things a claim says: how far it is so, its figures in words, and p of the t-test over the splits."""
+    """One of the things a claim says.
 
-    grade: Grade
+    words:   its figures
+    settled: how far it is so where no test is needed; None: `moves` and `p` decide
+    moves:   the differences by split, counted the paper's way
+    p:       of the test, not yet corrected; None: a single split
+    unless:  what is claimed is that there is no significant difference the other way
+    """
+
     words: str
+    settled: Grade | None = None
+    moves: tuple[float, ...] = ()
     p: float | None = None
+    unless: bool = False
+
+    @property
+    def toward(self) -> bool:
+        """Whether it goes the paper's way on average."""
+        return mean(self.moves) > 0
+
+    def grade(self, p: float | None) -> Grade:
+        """With the corrected p."""
+        if self.settled is not None:
+            return self.settled
+        significant = p is not None and p < LEVEL
+        if self.unless:
+            return NO if significant and not self.toward else YES
+        if not significant:
+            return OPEN
+        return YES if self.toward else NO
+
+    def shown(self, p: float | None) -> str:
+        """The words with the test: `p 0.003`, or on how many splits it goes the paper's way."""
+        if self.settled is not None:
+            return self.words
+        often = f", {sum(move > 0 for move in self.moves)} of {len(self.moves)} splits"
+        test = "one split" if p is None else f"p {p:.2g}" + (often if p >= LEVEL else "")
+        return f"{self.words} ({test})"
 
 
 Cases = Iterable[Case | None]  # None: without lines
@@ -64,63 +95,64 @@ class Claim:
     decide: Decide
 
     def verdict(self, lines: Lines) -> Verdict:
-        """On the splits planned for its experiment; cases without lines are left out."""
-        cases = [case for case in self.decide(lines.first(SPLITS[self.experiment])) if case]
-        return Verdict(together([case.grade for case in cases]), _summary(cases))
+        """On the splits that its experiment has of all its variants; cases without lines are left out."""
+        cases = [case for case in self.decide(lines.common(self.experiment)) if case]
+        p = corrected(cases)
+        grades = [case.grade(each) for case, each in zip(cases, p, strict=True)]
+        return Verdict(together(grades), _summary(cases, p, grades))
+
+
+def corrected(cases: Sequence[Case]) -> list[float | None]:
+    """The p of each case, by Holm's rule over those of the claim that are tested."""
+    tested = [n for n, case in enumerate(cases) if case.settled is None and case.p is not None]
+    p: list[float | None] = [None] * len(cases)
+    for n, each in zip(tested, holm([cases[n].p or 0.0 for n in tested]), strict=True):
+        p[n] = each
+    return p
 
 
 def together(grades: Sequence[Grade]) -> str:
-    """The word for several cases: `holds` if all say yes, `does not hold` if none does and one or more say no."""
+    """`holds` if all say yes; `holds in part` if more than half do and none says no; else `does not hold`."""
     if not grades:
         return UNKNOWN
     if all(grade is YES for grade in grades):
         return HOLDS
-    return FAILS if YES not in grades and NO in grades else IN_PART
+    return IN_PART if 2 * grades.count(YES) > len(grades) and NO not in grades else FAILS
 
 
-def _summary(cases: Sequence[Case]) -> str:
-    """All of a few; of many how many agree, with those that do not."""
-    every = list(dict.fromkeys(case.words for case in cases))
+def _summary(cases: Sequence[Case], p: Sequence[float | None], grades: Sequence[Grade]) -> str:
+    """All of a few; of many how many say yes, with those that do not, the contrary ones first."""
+    every = list(dict.fromkeys(case.shown(each) for case, each in zip(cases, p, strict=True)))
     if len(every) <= FEW:
         return "; ".join(every)
-    agree = f"{sum(case.grade is YES for case in cases)} of {len(cases)} cases"
-    against = dict.fromkeys(case.words for case in cases if case.grade is not YES)
-    if against:
-        return f"{agree}; the others: {'; '.join(against)}"
-    known = [case.p for case in cases if case.p is not None]
-    most = f", p at most {max(known):.2g}" if known else ""
-    return f"{agree}{most}, such as {every[0]}"
+    shown = [f"{grades.count(YES)} of {len(cases)} cases"]
+    for grade, words in ((NO, "against it"), (OPEN, "open")):
+        named = [case.shown(each) for case, each, mine in zip(cases, p, grades, strict=True) if mine is grade]
+        if named:
+            shown.append(f"{words}: {'; '.join(dict.fromkeys(named))}")
+    if len(shown) == 1:
+        known = [each for each in p if each is not None]
+        shown[0] += (f", p at most {max(known):.2g}" if known else "") + f", such as {every[0]}"
+    return "; ".join(shown)
 
 
-def graded(moves: Sequence[float], p: float | None, noise: float | None) -> Grade:
-    """Of the differences by split, counted the paper's way. noise: None where it is unknown or must not count."""
-    if mean(moves) <= 0:
-        return NO
-    always = len(moves) > 1 and min(moves) > 0 and noise is not None and mean(moves) > noise
-    return YES if always or (p is not None and p < LEVEL) else PARTLY
-
-
-def chance(p: float | None, moves: Sequence[float]) -> str:
-    """`p 0.003`; without significance also on how many splits it goes the paper's way."""
-    if p is None:
-        return "one split"
-    often = f", {sum(move > 0 for move in moves)} of {len(moves)} splits"
-    return f"p {p:.2g}" + (often if p >= LEVEL and mean(moves) > 0 else "")
+def settled(words: str, condition: bool, *, partly: bool = False) -> Case:
+    """A case without a test: yes, else open if partly, else no."""
+    return Case(words, YES if condition else OPEN if partly else NO)
 
 
 def compare(
-    ours: Series, theirs: Series, words: str = "", write: Write = figure, *, noise: float | None = None
+    ours: Series, theirs: Series, words: str = "", write: Write = figure, *, unless: bool = False
 ) -> Case | None:
     """Whether ours is the higher one. words: with {} for each of the two means."""
     a, b = paired(ours, theirs)
     if not a:
         return None
-    moves, p = [x - y for x, y in zip(a, b, strict=True)], p_value(ours, theirs)
-    text = words.format(write(mean(a)), write(mean(b)))
-    return Case(graded(moves, p, noise), f"{text} ({chance(p, moves)})", p)
+    moves = tuple(x - y for x, y in zip(a, b, strict=True))
+    return Case(words.format(write(mean(a)), write(mean(b))), None, moves, p_value(ours, theirs), unless)
 
 
-def significant(ours: Series, theirs: Series, words: str = "") -> Case | None:
-    """Whether ours is significantly the higher one; written as a gain."""
-    share, case = gain(ours, theirs), compare(ours, theirs)
-    return case and replace(case, words=f"{words} {signed(share.mean) if share else ''}{case.words}")
+def gained(ours: Series, theirs: Series, words: str) -> Case | None:
+    """Whether ours is the higher one; written as a gain."""
+    share = gain(ours, theirs)
+    return compare(ours, theirs, f"{words} {signed(share.mean) if share else ''}")

@@ -63,6 +63,20 @@ def consensus(
     return both, by_rank
 
 
+def by_votes(items: Tensor, votes: Tensor, n_items: int, length: int) -> Tensor:
+    """[users, length] int32: the items by the sum of any votes, ties as in `consensus`; -1 where there are too few.
+
+    items: [heads, users, K], -1 at an empty place; votes: [heads, users, K], 0 or more
+    """
+    size = block_of_users(items.device, n_items)
+    blocks = []
+    for begin in range(0, items.shape[1], size):
+        users = slice(begin, begin + size)
+        ballot = votes[:, users].transpose(0, 1).double()
+        blocks.append(_by_total(_steps(ballot).flatten(1), *_listed(items[:, users].long(), n_items), n_items, length))
+    return torch.cat(blocks)
+
+
 def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temperature: float) -> Tensor:
     """[heads, users, K] C (Eq. 11) of the items listed [heads, users, K] by each head. window: of [heads, users, M]."""
     size = block_of_users(listed.device, n_items)
@@ -121,16 +135,24 @@ def _agree(
             for head in range(heads)
         ]
         votes.insert(0, importance + _steps(voter_weight * torch.stack(scores, 1)))
-    items = listed.transpose(0, 1).reshape(users, -1)  # [b, heads K]
+    in_order = _listed(listed, n_items)
+    lists = [_by_total(each.reshape(users, -1), *in_order, n_items, length) for each in votes]
+    return lists[0], lists[-1]
+
+
+def _listed(listed: Tensor, n_items: int) -> tuple[Tensor, Tensor, Tensor]:
+    """[b, heads K] each: the items, which of them count, and their order by best rank, then by item."""
+    heads, users, top_k = listed.shape
+    rank = torch.arange(top_k, device=listed.device)
+    items = listed.transpose(0, 1).reshape(users, -1)
     items = items.where(items != NOTHING, n_items)
     order = (rank * heads + torch.arange(heads, device=listed.device)[:, None]).to(torch.int32)
     order = order.reshape(1, -1).expand(users, -1)
     first = torch.full((users, n_items + 1), top_k * heads, dtype=torch.int32, device=listed.device)
     first.scatter_reduce_(1, items, order, "amin")
     counts = (first.gather(1, items) == order) & (items < n_items)  # one vote of each item: the one at its best rank
-    by_rank = (rank.repeat(heads) * (n_items + 1) + items).sort(dim=1).indices  # ties: best rank, then item
-    lists = [_by_total(each.reshape(users, -1), items, counts, by_rank, n_items, length) for each in votes]
-    return lists[0], lists[-1]
+    by_rank = (rank.repeat(heads) * (n_items + 1) + items).sort(dim=1).indices
+    return items, counts, by_rank
 
 
 def _steps(importance: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from concf.consensus.consensus import NOTHING, consensus, consistencies
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS, ConsensusSettings
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.ranking import Seen, rank, rank_everyone
+from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.validation import Validation, shared_items
 from concf.model.model import Model
 from concf.model.scorers import Factors
@@ -43,6 +43,8 @@ class RankingConsensus:
         self.several = len(self.heads) > 1
         self.users = group.share(data.train.shape[0])  # those that this process ranks for
         self.seen, self.validation = Seen(data.train, self.device), validation
+        validated = self.users.start + validation.users.cpu().numpy()
+        self.seen_by_validated = Seen(data.train[validated], self.device)
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for everyone
         n_items = model.n_items
         self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
@@ -89,13 +91,22 @@ class RankingConsensus:
             lists = {name: self._rank(name, factors[name], length) for name in self.heads}
         return lists | self._agree(lists, factors) if self.several else lists
 
-    def _rank(self, name: str, factors: Factors, k: int) -> Tensor:
+    def validate_heads(self) -> dict[str, float]:
+        """The validation metric of each head between two rankings; only the validated users' lists are made."""
+        depth = self.validation.depth
+        if self.rank_heads is not None:
+            lists = self.rank_heads(depth, self.validation.users)
+        else:
+            lists = {name: self._rank(name, each, depth, everyone=False) for name, each in self.model.factors().items()}
+        return {name: self.validation.of_its_users(each) for name, each in lists.items()}
+
+    def _rank(self, name: str, factors: Factors, k: int, *, everyone: bool = True) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
             raise not_finite(name)
-        if self.ranks_all:
+        if everyone and self.ranks_all:
             return rank_everyone(factors, k, self.seen, self.users)
-        users = self.users.start + self.validation.users.cpu().numpy()
-        return torch.from_numpy(rank(factors, users, k, seen=self.data.train, device=self.device)).to(self.device)
+        user = factors.user[self.users.start + self.validation.users]
+        return rank_everyone(Factors(user, factors.item, factors.bias), k, self.seen_by_validated)
 
     def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
         """The RC- and the R-consensus (Eq. 10-12) of the heads' lists; the target is renewed."""

@@ -16,8 +16,8 @@ class ConsensusSettings(Settings):
     """How the voters agree, and how the students learn from their consensus."""
 
     weight: float = Field(0.005, ge=0, description="alpha: weight of the consensus loss; 0: no distillation")
-    every: int = Field(10, ge=1, description="p: epochs between two rankings")
-    window: int = Field(5, ge=1, description="|Q|: rankings over which consistency is measured")
+    every: int = Field(20, ge=1, description="p: epochs between two rankings")
+    window: int = Field(10, ge=1, description="|Q|: rankings over which consistency is measured")
     temperature: float = Field(10.0, gt=0, description="T: the smaller, the more the top ranks count")
     consistency_temperature: float | None = Field(
         100.0, gt=0, description="T_c: the smaller, the more a changing rank costs; none: ranks alone (R-consensus)"

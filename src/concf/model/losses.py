@@ -77,16 +77,26 @@ def multinomial(partition: Tensor, observed: Tensor, degree: Tensor, weight: Ten
     return (weight * (degree * partition - observed)).sum()
 
 
+def row_share(weight: Tensor, degree: Tensor, likelihood: str) -> Tensor:
+    """[b] what a row counts in `multinomial`: by `rows` its weight; by `users` over its |I_u|; by `mean` over all rows.
+
+    weight: [b], degree: [b] |I_u|
+    """
+    if likelihood == "users":
+        return weight / degree.clamp(min=1)
+    return weight / weight.sum().clamp(min=1) if likelihood == "mean" else weight
+
+
 def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
     """Consensus learning, CL (Eq. 13, 14): -sum_u weight_u log p(pi_{0:N}).
 
         p(pi_{0:N}) = prod_{k <= N} exp s_pi(k) / sum_{i >= k} exp s_pi(i)
 
     scores: [..., b, L] in the order of the consensus, -inf at an empty place; the first N = `length` places are
-    taught, the rest (the tail) only stands in the denominators. weight: [b]. Gives [...].
+    taught, the rest (the tail) only stands in the denominators. weight: [b] or [..., b]. Gives [...].
     """
     negative_log: Tensor = _NegativeLogPermutation.apply(scores, length)  # type: ignore[no-untyped-call]
-    return negative_log @ weight
+    return negative_log @ weight if weight.ndim == 1 else (negative_log * weight).sum(-1)
 
 
 def _trace(square: Tensor) -> Tensor:

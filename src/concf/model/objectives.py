@@ -63,6 +63,9 @@ class LossSettings(Settings):
         10.0, gt=0, description="in the consensus loss CF-B scores by minus the distance, times this"
     )
     error_scale: float = Field(1.0, gt=0, description="factor of CF-D's squared error; Eq. 4 has 1/2")
+    likelihood: Literal["rows", "users", "mean"] = Field(
+        "rows", description="CF-E: sum over the rows of a batch (Eq. 5), each by its length (users), or their mean"
+    )
     unobserved: float = Field(0.05, gt=0, description="weight of an unobserved pair in CF-D over all pairs")
     penalty: float = Field(0.03, ge=0, description="L2 penalty of weighted-squares, on the vectors of every pair")
     squares_scale: float = Field(
@@ -107,6 +110,17 @@ def _user_table(size: int, users: int, items: int) -> Head:  # noqa: ARG001
     return UserTableHead(size, users)
 
 
+def _multinomial(needs: Needs, head: Callable[[int, int, int], Head]) -> Callable[[LossSettings], Objective]:
+    def made(chosen: LossSettings) -> Objective:
+        def loss(partition: Tensor, observed: Tensor, degree: Tensor, weight: Tensor) -> Tensor:
+            share = losses.row_share(weight, degree, chosen.likelihood)
+            return losses.multinomial(partition, observed, degree, share)
+
+        return Objective(loss, head, needs=needs)
+
+    return made
+
+
 def _squared_error(chosen: LossSettings) -> Objective:
     return Objective(partial(losses.squared_error, scale=chosen.error_scale), _product)
 
@@ -138,8 +152,8 @@ OBJECTIVES: dict[str, Callable[[LossSettings], Objective]] = {
     "cml": _cml,
     "cross-entropy": lambda chosen: Objective(losses.cross_entropy, _product),  # noqa: ARG005
     "squared-error": _squared_error,
-    "multinomial": lambda chosen: Objective(losses.multinomial, _item_table, needs="items"),  # noqa: ARG005
-    "multinomial-users": lambda chosen: Objective(losses.multinomial, _user_table, needs="users"),  # noqa: ARG005
+    "multinomial": _multinomial("items", _item_table),
+    "multinomial-users": _multinomial("users", _user_table),
     "squared-error-everywhere": _squared_error_everywhere,
     "weighted-squares": _weighted_squares,
     "cosine-softmax": _cosine_softmax,

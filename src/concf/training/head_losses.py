@@ -247,6 +247,7 @@ class HeadLosses:
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
         users, weight, sides = self._sides(user, item, batch, names, noise, index)
+        weight = self.list_weights(batch, users, weight, names)
         lists = consensus_target[users]  # [b, L]
         empty, lists = lists < 0, index.of_items(lists.clamp(min=0))
         vectors, offset, items, bias = sides
@@ -279,6 +280,10 @@ class HeadLosses:
         kind = self.model.user.dtype
         rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
         return batch.user[rows], weight
+
+    def list_weights(self, batch: Batch, users: Tensor, weight: Tensor, names: list[str]) -> Tensor:  # noqa: ARG002
+        """[b], or [heads, b] where they differ: what the list of each of the `users` [b] counts for a student."""
+        return weight
 
     def _of_all(self, names: list[str], costs: Tensor) -> Tensor:
         of_head = dict(zip(names, costs.unbind(), strict=True))

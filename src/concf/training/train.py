@@ -206,9 +206,9 @@ def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> 
     """One epoch, and every p epochs a consensus; each head and consensus is kept where its validation is best."""
     epoch, period, last = run.epoch, run.settings.consensus.every, run.epoch == run.settings.training.epochs - 1
     record = trainer.epoch(epoch)  # lines 4 to 12
+    begin = time.perf_counter()
     _refuse_infinite(run, trainer.group)
     if epoch % period == 0 or last:  # line 13
-        begin = time.perf_counter()
         trainer.group.refuse_difference({"model": fingerprint(trainer.replicated)})
         lists = trainer.consensus.update()  # lines 14, 15
         record["validation"] = trainer.consensus.validate(lists)
@@ -217,6 +217,10 @@ def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> 
         record["ranking_seconds"] = time.perf_counter() - begin
         if watch_rankings is not None:
             watch_rankings(epoch, trainer, lists)
+    elif epoch % run.settings.training.validate_every == 0:
+        record["validation"] = trainer.consensus.validate_heads()
+        run.notice(epoch, record["validation"], {}, dict)
+        record["ranking_seconds"] = time.perf_counter() - begin
     run.history.append(record)
     run.epoch += 1
     run.finished = last or ("validation" in record and _patience_is_over(run, epoch))
@@ -275,9 +279,14 @@ def _refuse_infinite(run: Run, group: ProcessGroup) -> None:
 
 
 def _patience_is_over(run: Run, epoch: int) -> bool:
-    patience, watch = run.settings.training.patience, run.settings.training.watch
-    watched = run.best if watch == EVERYTHING else (watch if run.settings.several else run.model.names[0],)
-    first = (
-        run.settings.consensus.first_consensus_epoch - 1
-    )  # of all runs alike, so that a single head has as much time
-    return patience is not None and epoch - max(first, *(run.best[name].rose for name in watched)) >= patience
+    """Whether nothing that is watched has risen for long enough: `patience` epochs, of a consensus two rankings too."""
+    chosen, period = run.settings.training, run.settings.consensus.every
+    if chosen.patience is None:
+        return False
+    one = chosen.watch if run.settings.several else run.model.names[0]
+    first = run.settings.consensus.first_consensus_epoch - 1  # of all runs, so that a single head has as much time
+    for name in run.best if chosen.watch == EVERYTHING else (one,):
+        rests = chosen.patience if name in run.model.names else max(chosen.patience, 2 * period)
+        if epoch - max(first, run.best[name].rose) < rests:
+            return False
+    return True

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
-from concf.errors import DataError
+from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation, sample
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
@@ -79,6 +79,8 @@ class Trainer:
         group: ProcessGroup = ALONE,
     ) -> None:
         refuse_unsplittable(group, data)
+        if group.several and settings.losses.likelihood == "mean":
+            raise ConfigError("losses.likelihood = 'mean' is over the rows of a whole batch: train in one process")
         self.data, self.settings, self.seed, self.group = data, settings, seed, group
         self.device, parts = torch.device(device), parts or Parts()
         self.model = make_model(data, settings, objectives, encoder, seed, group).to(self.device)  # line 1

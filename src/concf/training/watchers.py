@@ -19,7 +19,7 @@ FIGURES = ("loss", "consensus_loss", "gradient", "weight", "validation")
 
 
 def note_of(record: dict[str, Any], metric: str) -> str:
-    """For a progress bar: the consensus and the best head on validation; nothing for an epoch without a ranking."""
+    """For a progress bar: the consensus and the best head on validation; nothing for an epoch without validation."""
     shown = _shown(record)
     words = (f"{name} {value:.4f}".replace(" 0.", " .") for name, value in shown.items())
     return f"{short(metric)} {', '.join(words)}" if shown else ""
@@ -34,7 +34,7 @@ class ProgressLines:
     def __call__(self, record: dict[str, Any]) -> None:
         """Of an epoch's record."""
         figures = ", ".join(f"{name} {value:.4f}" for name, value in _shown(record).items())
-        if figures:
+        if figures and "agreement" in record:  # a ranking
             seconds = time.monotonic() - self.begin
             print(
                 f"epoch {record['epoch']} of at most {self.epochs}: validation {short(self.metric)} {figures}; "

@@ -30,6 +30,7 @@ def reproduce(
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="every GPU, if there is one", rich_help_panel=RUNNING)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Cells measured at the same time.", show_default="6 for each GPU, 1 on a CPU", rich_help_panel=RUNNING)] = None,
     engine: Annotated[Engine, typer.Option(help="Where they are measured: processes, or ray (a local cluster, or the one at RAY_ADDRESS, with a worker for each core).", rich_help_panel=RUNNING)] = "processes",
+    minutes: Annotated[float | None, typer.Option(min=0, help="Begin no cell after so many minutes; the next call goes on.", show_default="all are measured", rich_help_panel=RUNNING)] = None,
     data: Annotated[Path, typer.Option(help="Folder of the prepared data sets.", rich_help_panel=RUNNING)] = Path("data"),
     results: Annotated[Path, typer.Option(help="The lines of results.", rich_help_panel=RUNNING)] = Path("results/reproduction.jsonl"),
     as_json: Json = False,
@@ -62,7 +63,7 @@ def reproduce(
         from concf.experiments.paper.running import run_cells
 
         failures = run_cells(
-            cells, log, data, device=device, workers=workers, engine=engine, changes=changes,
+            cells, log, data, device=device, workers=workers, engine=engine, changes=changes, minutes=minutes,
             say=lambda sentence: typer.echo(sentence, err=True),
         )  # fmt: skip
     lines = [line for cell in cells if (line := log.find(cell.key(changes)))]

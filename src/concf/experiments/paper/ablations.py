@@ -35,10 +35,14 @@ class Selector(nn.Module):
         bound = (2 * dimensions) ** -0.5
         nn.init.uniform_(self.map.weight, -bound, bound, draws)
 
+    def logits(self, user: Tensor, item: Tensor) -> Tensor:
+        """[B, d], [B, d] -> [B, heads]."""
+        mapped: Tensor = self.map(torch.cat([user, item], 1))
+        return (mapped - mapped.mean(0)) / (mapped.std(0, correction=0) + 1e-6)
+
     def forward(self, user: Tensor, item: Tensor, noise: torch.Generator | None = None) -> Tensor:
         """[B, d], [B, d] -> [B, heads]: 1 at the head that is drawn, else 0; its gradient is the soft choice's."""
-        mapped: Tensor = self.map(torch.cat([user, item], 1))
-        logits = (mapped - mapped.mean(0)) / (mapped.std(0, correction=0) + 1e-6)
+        logits = self.logits(user, item)
         drawn = torch.rand(logits.shape, generator=noise, device=logits.device, dtype=logits.dtype)
         soft = (logits - (-drawn.clamp(1e-7, 1 - 1e-7).log()).log()).softmax(1)
         hard = torch.zeros_like(soft).scatter_(1, soft.argmax(1, keepdim=True), 1.0)
@@ -46,7 +50,7 @@ class Selector(nn.Module):
 
 
 class SelectedPairs(HeadLosses):
-    """ConCF-S: a pair trains a single head, drawn by a Gumbel-softmax that learns with the model."""
+    """A pair trains a single head by its own loss, drawn by a Gumbel-softmax that learns with the model."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -100,6 +104,24 @@ class SelectedPairs(HeadLosses):
         return [partition, score, torch.ones_like(score), torch.ones_like(score)]
 
 
+class SelectedInstances(SelectedPairs):
+    """ConCF-S: the consensus, too, is taught by a pair to the head that it trains.
+
+    A user's list counts for a head by the mean probability that the user's pairs in the batch are drawn for it. If
+    every head were taught the whole of it, the consensus would outweigh what a sixth of the pairs say.
+    """
+
+    def list_weights(self, batch: Batch, users: Tensor, weight: Tensor, names: list[str]) -> Tensor:
+        """[heads, b]."""
+        pair = self.model.user.detach()[0, batch.user], self.model.item.detach()[0, batch.positive]
+        with torch.no_grad():
+            likely = self.selector.logits(*pair).softmax(1)  # [B, heads]
+            likely = torch.cat([likely, torch.ones_like(likely[:, :1])], 1)
+            total = likely.new_zeros(self.model.n_users, likely.shape[1]).index_add_(0, batch.user, likely)[users]
+        shares = [total[:, self.model.names.index(name)] / total[:, -1] for name in names]  # a captured step: no lists
+        return weight * torch.stack(shares)
+
+
 class PeerLosses(HeadLosses):
     """PCL, peer collaborative learning: each head goes to the softmax of all items' mean logits."""
 
@@ -142,5 +164,8 @@ def mean_of(heads: list[Factors]) -> Factors:
     return Factors(user / len(heads), item, bias / len(heads))
 
 
-SELECTED = Parts(head_losses=SelectedPairs)
-ABLATIONS = {"ConCF-S": SELECTED, "AutoML": SELECTED, "PCL": Parts(PeerLosses, PeerConsensus)}
+PEERS = Parts(PeerLosses, PeerConsensus)
+ABLATIONS = {
+    "ConCF-S": Parts(SelectedInstances), "ConCF-S, all heads taught": Parts(SelectedPairs),
+    "AutoML": Parts(SelectedPairs), "PCL": PEERS, "PCL, CF-E by mean": PEERS,
+}  # fmt: skip

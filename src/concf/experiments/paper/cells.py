@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,14 +26,17 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.validation import Validation
+from concf.evaluation.validation_metric import fitting_metric
 from concf.experiments.paper.ablations import ABLATIONS
+from concf.experiments.paper.controls import tuned
 from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.variants import PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+from concf.experiments.paper.variants import LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.model.scorers import ListFunction
 from concf.runtime.provenance import provenance
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
+from concf.training.run import Best, Run
 from concf.training.train import train
 from concf.training.trainer import Trainer
 
@@ -59,6 +63,19 @@ class _Setup:
 
     def evaluate(self, recommender: Any) -> Evaluation:
         return evaluate(recommender, self.data, device=self.device)
+
+    def of_lists(self, lists: Tensor) -> Evaluation:
+        """Test figures of lists [users, ...]."""
+        listed = lists.cpu().numpy()
+        return self.evaluate(ListFunction(lambda users, _: torch.from_numpy(listed[users])))
+
+    def controls(self, best: Best) -> dict[str, Any]:
+        """What the rankings of a consensus give when they are voted otherwise, see `controls.tuned`."""
+        assert best.lists is not None
+        settings = self.settings()
+        validation = Validation(self.data, fitting_metric(settings.training.metric, self.data), best.lists.device)
+        shape = self.data.train.shape[1], best.lists.shape[1]
+        return tuned(best.votes, settings.consensus, *shape, validation, self.of_lists)
 
     def row(self, run: Run, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
         """A row of the line: validation and epoch of the run's best, test figures, groups of users."""
@@ -98,6 +115,8 @@ def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
         "epochs": run.epoch,
         **_complementarity(hits),
     }
+    if setup.cell.in_detail and run.best.get(CONSENSUS, Best()).votes:
+        line["controls"] = setup.controls(run.best[CONSENSUS])
     if setup.cell.variant == "SingleCF" and setup.cell.in_detail:  # long, and drawn for these alone
         n_items = setup.data.train.shape[1]
         line["user_chr"] = {name: quantiles(user_level(hits[name], hits.values(), n_items)) for name in hits}
@@ -129,13 +148,9 @@ def _model_sizes(setup: _Setup) -> dict[str, Any]:
 
 def _consistency(setup: _Setup) -> dict[str, Any]:
     """How consistently right and wrong predictions are ranked, and what consistency adds to a consensus over time."""
-    curves: dict[str, Any] = {"epoch": [], "one": {"R": [], "RC": []}, "all": {"R": [], "RC": []}}
+    curves: dict[str, Any] = {"epoch": [], "one": {"R": [], "RC": []}, "all": {"R": [], "RC": []}, "tuned": []}
     bins: dict[str, Any] = {}
     data, chosen = setup.data, setup.settings().consensus
-
-    def recall(lists: Tensor) -> float:
-        listed = lists.cpu().numpy()
-        return setup.evaluate(ListFunction(lambda users, _: torch.from_numpy(listed[users]))).means()["recall@50"]
 
     def by_rank(trainer: Trainer, head: int) -> dict[str, list[float | None]]:
         window = [rankings[head] for rankings in trainer.consensus.queue]
@@ -160,8 +175,10 @@ def _consistency(setup: _Setup) -> dict[str, Any]:
             curves["epoch"].append(epoch)
             drawn = {"one": (lists[trainer.names[0]], one), "all": (lists[R_CONSENSUS], lists[CONSENSUS])}
             for name, (r_consensus, rc_consensus) in drawn.items():
-                curves[name]["R"].append(recall(r_consensus))
-                curves[name]["RC"].append(recall(rc_consensus))
+                curves[name]["R"].append(setup.of_lists(r_consensus).means()["recall@50"])
+                curves[name]["RC"].append(setup.of_lists(rc_consensus).means()["recall@50"])
+            voted = setup.controls(Best(lists=lists[CONSENSUS], votes=trainer.consensus.votes()))
+            curves["tuned"].append({kind: each["test"]["recall@50"] for kind, each in voted.items()})
 
     return _trained(setup, watch_rankings=watch) | {"consistency": bins, "curves": curves}
 
@@ -172,7 +189,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _distillation(setup: _Setup) -> dict[str, Any]:
-    """Two stages: the SingleCF models, then students of the best of them (T1) or of their RC-consensus (T2)."""
+    """Two stages: the SingleCF models, then students of the best of them (T1) or of their RC-consensus (T2).
+
+    CF-E hears its teacher by how large its own loss is, so that there are students for each way to count it.
+    """
     chosen = setup.settings()
     teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
     best, length = teachers.best_head(), chosen.consensus.length + (chosen.consensus.tail or 0)
@@ -183,12 +203,14 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
         "T2": lists.cpu().numpy(),
     }
     rows = {"T1": setup.row(teachers, best), "T2": setup.row(teachers, CONSENSUS)}
-    for name, target in targets.items():
-        alone = setup.train(chosen.single("multinomial"), teacher=target)
-        together = setup.train(chosen, teacher=target)
-        rows[f"{name} > SingleCF"] = setup.row(alone, "multinomial")
-        rows[f"{name} > ConCF best head"] = setup.row(together, together.best_head())
-        rows[f"{name} > ConCF consensus"] = setup.row(together, CONSENSUS)
+    for (name, target), (likelihood, words) in product(targets.items(), LIKELIHOODS.items()):
+        counted = choose_settings(chosen, {"losses": {"likelihood": likelihood}})
+        alone = setup.train(counted.single("multinomial"), teacher=target)
+        rows[f"{name} > SingleCF{words}"] = setup.row(alone, "multinomial")
+        if likelihood != "users":  # between the other two
+            together = setup.train(counted, teacher=target)
+            rows[f"{name} > ConCF best head{words}"] = setup.row(together, together.best_head())
+            rows[f"{name} > ConCF consensus{words}"] = setup.row(together, CONSENSUS)
     return {"rows": rows, "best_head": best}
 
 

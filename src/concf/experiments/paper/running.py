@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import cycle
@@ -32,6 +33,7 @@ def run_cells(
     workers: int | None = None,
     engine: str = "processes",
     changes: Sequence[str] = (),
+    minutes: float | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Measure the cells that are not in the log; returns the failures, one sentence a cell.
@@ -41,29 +43,31 @@ def run_cells(
     workers: cells at a time; None: a few for each GPU, one on a CPU, with Ray one for each core of the cluster
     engine:  processes or ray (see `executors`); with a cluster of several machines, `data` is on shared storage
     changes: settings over those of each variant, such as `training.epochs=2`; such lines are kept apart
+    minutes: no cell is begun later than this; what is left is measured by the next call. None: all are
     say:     called with a sentence for every cell
     """
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device or "cpu"):
         raise ConfigError(f"device {device!r}: choose cpu or cuda")
     for preset, variant in {(cell.preset, cell.variant) for cell in cells}:
         choose_settings(preset, words=[*VARIANTS[variant], *changes])  # a misspelt change is refused at once
-    missing = [cell for cell in cells if log.find(cell.key(changes)) is None]
+    missing = [cell for cell in cells if not is_current(log.find(cell.key(changes)), cell, changes)]
     unprepared = {folder: why for folder, cell in {cell.folder: cell for cell in missing}.items()
                   if (why := _prepare(cell, data))}  # fmt: skip
     failures = [f"{_name(cell)}: {unprepared[cell.folder]}" for cell in missing if cell.folder in unprepared]
     for failure in failures:
         say(failure)
     missing = [cell for cell in missing if cell.folder not in unprepared]
+    end = None if minutes is None else time.time() + 60 * minutes
     with (
         working("measuring", len(missing)) as advance,
-        closing(_measured(missing, data.absolute(), device, workers, engine, tuple(changes))) as measured,
+        closing(_measured(missing, data.absolute(), device, workers, engine, tuple(changes), end)) as measured,
     ):
         for (cell, _), future in measured:
-            error = future.exception()
-            if error is None:
-                log.add(cell.key(changes), rounded(future.result()))
-                say(f"{_name(cell)}: {_summary(future.result())}")
-            else:  # whatever it was, the other cells are worth having
+            error, line = future.exception(), None if future.exception() else future.result()
+            if line is not None:
+                log.add(cell.key(changes), rounded(line))
+                say(f"{_name(cell)}: {_summary(line)}")
+            elif error is not None:  # whatever it was, the other cells are worth having
                 kind = "" if isinstance(error, ConcfError) else f"{type(error).__name__}: "
                 failures.append(f"{_name(cell)}: {kind}{error}")
                 say(failures[-1])
@@ -71,11 +75,18 @@ def run_cells(
     return failures
 
 
+def is_current(line: Mapping[str, Any] | None, cell: Cell, changes: Sequence[str] = ()) -> bool:
+    """Whether a line is there and of the settings that the cell has today."""
+    chosen = choose_settings(cell.preset, words=[*VARIANTS[cell.variant], *changes])
+    return line is not None and line.get("settings") == chosen.model_dump(mode="json")
+
+
 def _measured(
-    cells: list[Cell], data: Path, device: str | None, workers: int | None, engine: str, changes: tuple[str, ...]
-) -> Done[tuple[Cell, str | None], dict[str, Any]]:
+    cells: list[Cell], data: Path, device: str | None, workers: int | None, engine: str, changes: tuple[str, ...],
+    end: float | None,
+) -> Done[tuple[Cell, str | None], dict[str, Any] | None]:  # fmt: skip
     """Each cell when it is done: in this process if one is enough, else in workers."""
-    work = partial(_measure, data, changes)
+    work = partial(_measure, data, changes, end)
     if engine == RAY:  # it chooses the machine and the GPU
         gpus = 0.0 if device == "cpu" else 1 / RUNS_PER_GPU
         return execute(work, [(cell, device) for cell in cells], engine, workers, gpus)
@@ -86,9 +97,13 @@ def _measured(
     return execute(work, list(zip(cells, cycle(devices), strict=False)), engine, workers)
 
 
-def _measure(data: Path, changes: tuple[str, ...], job: tuple[Cell, str | None]) -> dict[str, Any]:
-    """Measure a cell on a device; None: the first GPU, or the CPU."""
+def _measure(
+    data: Path, changes: tuple[str, ...], end: float | None, job: tuple[Cell, str | None]
+) -> dict[str, Any] | None:
+    """Measure a cell on a device, None: the first GPU, or the CPU; nothing after the end."""
     cell, device = job
+    if end is not None and time.time() > end:
+        return None
     return measure(cell, Split.load(data / cell.folder), device or _devices(None)[0], changes)
 
 

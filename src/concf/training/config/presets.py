@@ -30,7 +30,7 @@ PAPER = ConCFSettings(
     model=ModelSettings(initial_std=None, dropout=0.0),
     consensus=ConsensusSettings(
         weight=0.01,
-        every=20,
+        window=5,
         consistency_temperature=10.0,
         begins="warm-up",
         non_voting=("multinomial-users",),
@@ -46,12 +46,14 @@ PAPER = ConCFSettings(
         learning_rate=1e-4,  # the paper leaves it open
         norm="joint",
     ),
-    training=TrainingSettings(epochs=500, weight_decay=0.0),
+    training=TrainingSettings(weight_decay=0.0),
 )
 
 RELEASED = ConCFSettings(
-    consensus=ConsensusSettings(begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0),
-    training=TrainingSettings(patience=None),
+    consensus=ConsensusSettings(
+        every=10, window=5, begins="after-warm-up", window_moves=False, newest_votes=False, clip=40.0
+    ),
+    training=TrainingSettings(epochs=200, patience=None),
 )
 
 RECIPE = RecipeSettings()

@@ -66,7 +66,7 @@ class BalanceSettings(Settings):
 class TrainingSettings(Settings):
     """The training loop."""
 
-    epochs: int = Field(200, ge=1, description="most epochs; each goes over all observed pairs once")
+    epochs: int = Field(500, ge=1, description="most epochs; each goes over all observed pairs once")
     batch: int = Field(1024, ge=1, description="observed pairs of a batch, with one negative each")
     steps: int | None = Field(
         None, ge=1, description="batches of an epoch, of 1024 to 65536 pairs each; none: `batch` sets their size"
@@ -79,12 +79,11 @@ class TrainingSettings(Settings):
     patience: int | None = Field(
         20, ge=1, description="epochs without a rise before a run stops, once the consensus loss began; none: never"
     )
-    metric: str = Field(
-        "auto", description="validation metric, every p epochs; auto: recall@50, or with few items NDCG at a tenth"
-    )
+    validate_every: int = Field(1, ge=1, description="epochs between two validations of the heads; rankings are, too")
+    metric: str = Field("auto", description="validation metric; auto: recall@50, or with few items NDCG at a tenth")
     validated_users: int | None = Field(None, ge=1, description="so many, drawn by the seed, are validated; none: all")
     watch: str = Field(
-        CONSENSUS, description="whose validation stops a run: consensus, R-consensus, a head's name, or all"
+        EVERYTHING, description="whose validation stops a run: all, consensus, R-consensus, or a head's name"
     )
     tf32: bool = Field(True, description="on a GPU: matrix products in TF32")
 
