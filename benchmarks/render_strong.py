@@ -86,7 +86,9 @@ def tables(refit: str) -> str:
     """A table for each data set."""
     known, parts = series(refit), []
     header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
-    for name in (each for each in ROWS if known[each].keys() - OURS - VOTERS):  # baselines were measured there
+    for name in (
+        each for each in ROWS if known[each].keys() - OURS.keys() - VOTERS.keys()
+    ):  # baselines were measured there
         ordered = sorted(known[name], key=lambda who: -value(known[name][who], "recall@50"))
         source, _, protocol = name.partition("-")
         rows = markdown(header, [row(who, known[name]) for who in ordered])
