@@ -122,6 +122,25 @@ def test_walks_rank_unused_items_as_rp3beta_with_all_neighbours(alpha: float, be
     assert same.mean() > 0.95  # equal scores may be rounded another way
 
 
+def test_a_beam_of_two_passes_a_hollow_beside_the_best() -> None:
+    values = {
+        (1,): 0.8,
+        (2,): 0.7,
+        (3,): 0.6,
+        (4,): 0.9,
+    }  # from 2 the best of the neighbours is 1, a hollow away from 4
+
+    def measure(place: tuple[int, ...]) -> Point:
+        return Point(place, values.get(place, 0.0))
+
+    assert climb((7,), (2,), measure, 9)[0].place == (1,)
+    points = climb((7,), (2,), measure, 9, beam=2)
+    assert points[0].place == (1,)  # 3 is below both of the beam
+    values[(3,)] = 0.75
+    points = climb((7,), (2,), measure, 9, beam=2)
+    assert [each.place for each in points[:2]] == [(4,), (1,)]
+
+
 def softmax_loss(user: Tensor, item: Tensor, pairs: list[tuple[int, int]], temperature: float) -> Tensor:
     """The mean over pairs of -log softmax(cos(x_u, .) / t)_i."""
     losses = []

@@ -161,9 +161,7 @@ class Recipe:
             for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
         )
         start = als.start(self._seed(1))
-        points = search.search_als(
-            als, self.data.train, self.searched, start, (place[0], place[1]), self.plan.rounds // 2
-        )
+        points = search.search_als(als, self.data.train, self.searched, start, (place[0], place[1]), self.plan.rounds)
         for name, point in zip(("als-a", "als-b"), points, strict=False):
             self.chosen[name] = _als_settings(point)
             assert point.state is not None

@@ -48,9 +48,10 @@ class Point(NamedTuple):
 
 
 def climb(
-    sizes: tuple[int, ...], start: tuple[int, ...], measure: Callable[[tuple[int, ...]], Point], rounds: int
-) -> list[Point]:
-    """All points that were measured, the best first. sizes: of the grid.
+    sizes: tuple[int, ...], start: tuple[int, ...], measure: Callable[[tuple[int, ...]], Point], rounds: int,
+    beam: int = 1,
+) -> list[Point]:  # fmt: skip
+    """All points that were measured, the best first. sizes: of the grid; beam: how many are climbed from at a time.
 
     At most so many rounds; each measures the neighbours of the best along every axis, and with two axes those where one
     goes up and the other down: what two settings hold back together, either may.
@@ -60,19 +61,19 @@ def climb(
     ]
     if len(sizes) == 2:
         steps += [(-1, 1), (1, -1)]
-    best = measure(start)
-    seen = {start: best}
+    seen = {start: measure(start)}
+    ordered = list(seen.values())
     for _ in range(rounds):
-        beside = [tuple(at + step for at, step in zip(best.place, each, strict=True)) for each in steps]
+        best = [point.place for point in ordered[:beam]]
+        beside = [tuple(at + step for at, step in zip(place, each, strict=True)) for place in best for each in steps]
         inside = [place for place in beside if all(0 <= at < size for at, size in zip(place, sizes, strict=True))]
         for place in inside:
             if place not in seen:
                 seen[place] = measure(place)
-        new = max(seen.values(), key=lambda point: point.value)
-        if new.place == best.place:
+        ordered = sorted(seen.values(), key=lambda point: -point.value)
+        if [point.place for point in ordered[:beam]] == best:
             break
-        best = new
-    return sorted(seen.values(), key=lambda point: -point.value)
+    return ordered
 
 
 def search_als(
@@ -89,7 +90,7 @@ def search_als(
         voter = by_factors("als", Factors(user, item), train, validation.users, validation.depth)
         return Point(place, validation.of_its_users(voter.lists), item)
 
-    return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds)
+    return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
 
 
 def search_walks(train: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
