@@ -1,0 +1,47 @@
+"""axe-core, which checks a page in the browser against WCAG: contrast, names, roles, keyboard. From npm, once."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tarfile
+from typing import Any
+
+import pytest
+from browsing import Page
+from skipping import absent
+
+VERSION = "4.14.0"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def axe_script(cache: pytest.Cache) -> str:
+    """The script; a download is kept with pytest's own."""
+    script = cache.mkdir("axe-core") / f"axe-{VERSION}.js"
+    if not script.exists():
+        npm = shutil.which("npm")
+        packed = npm and subprocess.run(
+            [npm, "pack", f"axe-core@{VERSION}", "--silent"], cwd=script.parent, capture_output=True, check=False
+        )
+        archive = script.parent / f"axe-core-{VERSION}.tgz"
+        if not packed or packed.returncode or not archive.exists():
+            absent("axe-core", "install npm, and let it reach its registry")
+        with tarfile.open(archive) as files:
+            member = files.extractfile("package/axe.min.js")
+            assert member is not None
+            script.write_bytes(member.read())
+        archive.unlink()
+    return script.read_text(encoding="utf-8")
+
+
+def violations(page: Page, script: str) -> list[dict[str, Any]]:
+    """What axe finds wrong with the page as it is now: the rule, and the first elements that break it."""
+    page.run(script)
+    page.driver.set_script_timeout(30)
+    found = page.driver.execute_async_script(  # type: ignore[no-untyped-call]
+        "axe.run(document, {runOnly: arguments[0], resultTypes: ['violations']}).then(arguments[1])", TAGS
+    )
+    return [
+        {"rule": each["id"], "elements": [node["html"][:120] for node in each["nodes"][:3]]}
+        for each in found["violations"]
+    ]
