@@ -111,7 +111,8 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
     metric, begin = report["run"]["metric"], report["run"]["first_consensus_epoch"]
     for kind, title, text, unit in CURVES:
         curves = report["curves"][kind]
-        if not curves or (kind == "weight" and not report["settings"]["all"]["balance.on"]):
+        balanced = report["settings"]["all"]["balance.on"] and len(report["run"]["heads"]) > 1
+        if not curves or (kind in ("weight", "gradient") and not balanced):
             continue
         firsts = {name: (points[0][1] or 1.0) if unit == "relative" else 1.0 for name, points in curves.items()}
         shown = {name: [(epoch, value / firsts[name]) for epoch, value in points] for name, points in curves.items()}

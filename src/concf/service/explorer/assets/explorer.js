@@ -6,7 +6,7 @@ import { at, count, make, term } from "./dom.js";
 import { colours, legend, Lists, titleOf } from "./lists.js";
 import { explain } from "./why.js";
 
-const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 6, FEW = 5; // milliseconds; items of a history at first; similar ones
+const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 4, FEW = 5; // milliseconds; items of a history at first; similar ones
 const START = { user: null, history: null, k: 10, colour: null, heldOut: false, compare: false };
 const wide = matchMedia("(min-width: 52.01rem)");
 const titles = new Map(); // of the items shown so far
