@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tarfile
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -16,22 +18,24 @@ TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
 def axe_script(cache: pytest.Cache) -> str:
-    """The script; a download is kept with pytest's own."""
+    """The script; a download is kept with what pytest keeps."""
     script = cache.mkdir("axe-core") / f"axe-{VERSION}.js"
     if not script.exists():
-        npm = shutil.which("npm")
-        packed = npm and subprocess.run(
-            [npm, "pack", f"axe-core@{VERSION}", "--silent"], cwd=script.parent, capture_output=True, check=False
-        )
-        archive = script.parent / f"axe-core-{VERSION}.tgz"
-        if not packed or packed.returncode or not archive.exists():
-            absent("axe-core", "install npm, and let it reach its registry")
-        with tarfile.open(archive) as files:
-            member = files.extractfile("package/axe.min.js")
-            assert member is not None
-            script.write_bytes(member.read())
-        archive.unlink()
+        with TemporaryDirectory(dir=script.parent) as folder:  # other processes may be at it too
+            fresh = _downloaded(Path(folder))
+            fresh.replace(script)
     return script.read_text(encoding="utf-8")
+
+
+def _downloaded(folder: Path) -> Path:
+    npm, archive = shutil.which("npm"), folder / f"axe-core-{VERSION}.tgz"
+    if npm is not None:
+        subprocess.run([npm, "pack", f"axe-core@{VERSION}", "--silent"], cwd=folder, capture_output=True, check=False)
+    if not archive.exists():
+        absent("axe-core", "install npm, and let it reach its registry")
+    with tarfile.open(archive) as files:
+        files.extract("package/axe.min.js", folder, filter="data")
+    return folder / "package" / "axe.min.js"
 
 
 def violations(page: Page, script: str) -> list[dict[str, Any]]:

@@ -364,25 +364,6 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, servic
     page.complaints()
 
 
-def test_the_api_is_described_without_a_network(page: Page) -> None:
-    page.driver.get(f"{page.service}/docs")
-    page.until("document.querySelectorAll('details').length")
-    operations = {
-        (method.upper(), path) for path, each in page.ask("/openapi.json")["paths"].items() for method in each
-    }
-    shown = page.run(
-        "return [...document.querySelectorAll('summary')].map(({ children: [method, path] }) =>"
-        "[method.textContent, path.textContent])"
-    )
-    assert {tuple(each) for each in shown} == operations
-    assert "curl" in page.run("return document.querySelector('details .try + pre').textContent")
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    )
-    page.run("for (const each of document.querySelectorAll('details')) each.open = true")
-    assert page.run("return document.documentElement.scrollWidth") == 390
-
-
 def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
     page.ask("/reload", json.dumps({"run": str(folder / "alone")}))
     try:

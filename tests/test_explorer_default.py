@@ -16,7 +16,7 @@ from axe import axe_script, violations
 from browsing import Page, browser, expected_lists, serving
 from selenium.webdriver import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from small_recipe import LOG, SMALL
+from small_recipe import CLI, LOG, SMALL
 from small_service import loaded
 
 from concf.data.prepare import prepare
@@ -141,6 +141,11 @@ def test_two_runs_stand_side_by_side(page: Page) -> None:
     assert page.lists()["compared"]
 
 
+def test_what_is_no_run_is_not_compared_with(concf: CLI, tmp_path: Path) -> None:
+    code, output, err = concf("serve", tmp_path / "run", "--compare", tmp_path)
+    assert (code, output, f"{tmp_path}: not a run (no run.json)" in err) == (2, "", True)
+
+
 def test_similar_users_and_items_are_a_click_away(page: Page) -> None:
     page.open("#user=5")
     page.until("!document.getElementById('neighbours').hidden")
@@ -205,13 +210,36 @@ def test_axe_finds_nothing_wrong(page: Page, scheme: str, request: pytest.Fixtur
     script = axe_script(request.config.cache)  # type: ignore[arg-type]
     media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    for address in ("#user=5&held-out=yes&compare=yes", "#history=", "#history=3,7&colour=voters"):
+    for address in ("#user=5&held-out=yes&compare=yes", "#history=3,7&colour=voters"):
         page.open(address)
         assert violations(page, script) == [], address
+    if scheme == "light":
+        page.open("#history=")
+    else:
+        page.driver.get(f"{page.service}/docs")
+        page.until("document.querySelectorAll('details').length")
+        page.run("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert violations(page, script) == []
+
+
+def test_the_api_is_described_without_a_network(page: Page) -> None:
     page.driver.get(f"{page.service}/docs")
     page.until("document.querySelectorAll('details').length")
+    operations = {
+        (method.upper(), path) for path, each in page.ask("/openapi.json")["paths"].items() for method in each
+    }
+    shown = page.run(
+        "return [...document.querySelectorAll('summary')].map(({ children: [method, path] }) =>"
+        "[method.textContent, path.textContent])"
+    )
+    assert {tuple(each) for each in shown} == operations
+    assert "curl" in page.run("return document.querySelector('details .try + pre').textContent")
+    page.driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
+    )
     page.run("for (const each of document.querySelectorAll('details')) each.open = true")
-    assert violations(page, script) == []
+    assert page.run("return document.documentElement.scrollWidth") == 390
+    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_the_description_of_the_api_can_try_a_call(page: Page) -> None:

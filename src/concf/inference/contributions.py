@@ -52,7 +52,7 @@ class Contributions:
         self.votes, self.temperature = votes, temperature
         self.centre, self.weights = votes.weights
         histories = Histories(log, slice(0, log.shape[0]), torch.device("cpu"))
-        self.heads = [HeadFeatures(factors, histories) for factors in voters.values()]
+        self.heads = [HeadFeatures(factors, histories, typical=False) for factors in voters.values()]
         self.popularity, self.activity = (each.float() for each in popularity_and_activity(log))
         self.n_fixed = len(votes.names) - len(voters)
         columns = _columns(votes.names, list(voters))

@@ -171,7 +171,7 @@ def _prepare(recommender: Recommender) -> None:
     ranker = recommender.ranker
     if not ranker.names:
         raise DataError("the run has no epoch yet; wait for its first validation")
-    _ = recommender.viewed
+    _ = recommender.viewed, ranker.contributions
     vectors = {name: ranker.factors(name) for name in ranker.heads}
     if CONSENSUS in ranker.names:
         vectors |= {f"{name} at the best epoch of the consensus": each for name, each in ranker.voters.items()}
