@@ -37,7 +37,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     data = prepare(log, protocol="random", out=home / "data")
     before = prepare(log.filter(pl.col("user_id") < 47), protocol="random", out=home / "data-before")
     train(data, choose_settings("strong", SMALL), out=home / "today", data_folder=home / "data")
-    train(before, choose_settings("strong", SMALL), seed=1, out=home / "yesterday", data_folder=home / "data-before")
+    fast = choose_settings("strong", SMALL | {"recipe": {"budget": "fast"}})
+    train(before, fast, seed=1, out=home / "yesterday", data_folder=home / "data-before")
     (home / "titles.csv").write_text(
         "item,title\n" + "".join(f"{item},Walks of length {item}\n" for item in range(40)), encoding="utf-8"
     )
