@@ -74,7 +74,7 @@ function attempt(method, path, operation) {
 
 /** As it was sent where numbers are too large for this page to write again. */
 function pretty(text) {
-  try { return /\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
+  try { return /(?<![\d.])\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
 }
 
 function shown(method, path, operation) {

@@ -218,7 +218,7 @@ function remove(item) {
 }
 
 function showFacts() {
-  const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "interactions"], [facts.heads.length, "heads"]]
+  const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "interactions"], [facts.heads.length, facts.heads.length === 1 ? "head" : "heads"]]
     .map(([value, name]) => make("div", {}, make("dt", {}, name), make("dd", {}, value.toLocaleString("en"))));
   figures.unshift(make("div", { class: "wide" }, make("dt", {}, "run"), make("dd", {}, facts.name)));
   const best = ["consensus", facts.best_head].filter((name) => facts.validation[name] !== undefined).map((name) => `${name} ${facts.validation[name].toFixed(3)}`);
