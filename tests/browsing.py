@@ -27,7 +27,7 @@ FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 )  # fmt: skip
-TIMEOUT = 10.0  # seconds until something must be there
+TIMEOUT = 20.0  # seconds until something must be there
 
 
 @contextmanager

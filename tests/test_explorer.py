@@ -121,18 +121,26 @@ def recommended(api: Api, *words: Any, **options: Any) -> tuple[list[Any], Any]:
     return ids[there].tolist(), pytest.approx(scores[there].tolist(), abs=1e-5)
 
 
-def parts(api: Api, user: Any) -> tuple[set[Any], set[Any]]:
-    """What was trained on, what was held out."""
+def parts(api: Api, user: Any) -> dict[str, set[Any]]:
+    """The items of each part of the log."""
     data, place = api.model.run.data, users_of(api).index(user)
-    mine = data.interactions.user == place
-    learned = mine & (data.parts == 0)
-    names = data.interactions.item_ids.values
-    return tuple(set(names[data.interactions.item[rows]].tolist()) for rows in (learned, mine & ~learned))  # type: ignore[return-value]
+    mine, names = data.interactions.user == place, data.interactions.item_ids.values
+    coded = {
+        "training": data.parts == 0,
+        "validation": data.parts == 1,
+        "test": data.parts == 2,
+        "dropped": data.parts > 2,
+    }
+    return {name: set(names[data.interactions.item[mine & rows]].tolist()) for name, rows in coded.items()}
+
+
+def part_of(view: dict[str, Any]) -> dict[Any, str | None]:
+    return {each["item"]: each["part"] for each in view["items"]}
 
 
 def votes_of(view: dict[str, Any]) -> dict[Any, list[dict[str, Any]]]:
-    votes = {each["item"]: each["votes"] for each in (*view["consensus"]["items"], *view["other_items"])}
-    assert len(votes) == len(view["consensus"]["items"]) + len(view["other_items"])  # each item once
+    votes = {each["item"]: each["votes"] for each in view["items"]}
+    assert len(votes) == len(view["items"])  # each item once
     assert votes.keys() == {item["item"] for each in (*view["lists"], view["consensus"]) for item in each["items"]}
     return votes
 
@@ -146,17 +154,16 @@ def test_the_lists_of_a_user_are_those_that_are_recommended(either: Api, k: int)
         assert [each["by"] for each in view["lists"]] == heads
         for listed in (*view["lists"], view["consensus"]):
             assert pairs(listed) == recommended(either, user, k, by=listed["by"])
-            assert not any(item["held_out"] for item in listed["items"])
+        assert set(part_of(view).values()) == {None}
 
 
-def test_held_out_items_can_be_listed_and_are_marked(either: Api) -> None:
-    hits = 0
+def test_held_out_items_can_be_listed_with_the_part_that_has_them(either: Api) -> None:
+    found: set[str | None] = set()
     for user in users_of(either)[::3]:
-        learned, held_out = parts(either, user)
+        by_part = parts(either, user)
+        learned, part = by_part["training"], {item: name for name, items in by_part.items() for item in items}
         view = either.view(f"{path_of(user)}?k=8&held_out=true")
-        assert {item["item"]: item["held_out"] for item in view["history"]} == (
-            dict.fromkeys(learned, False) | dict.fromkeys(held_out, True)
-        )
+        assert {item["item"]: item["part"] for item in view["history"]} == part
         best = either.model.run.best["consensus"].lists
         assert best is not None
         stored = best[users_of(either).index(user)].tolist()[:8]  # without what was trained on
@@ -165,9 +172,9 @@ def test_held_out_items_can_be_listed_and_are_marked(either: Api) -> None:
             if listed is not view["consensus"]:
                 free = {"filter_viewed": False, "exclude": sorted(learned)}
                 assert pairs(listed) == recommended(either, user, 8, by=listed["by"], **free)
-            assert all(item["held_out"] == (item["item"] in held_out) for item in listed["items"])
-            hits += sum(item["held_out"] for item in listed["items"])
-    assert hits
+        assert part_of(view) == {item: part.get(item) for item in part_of(view)}
+        found |= set(part_of(view).values())
+    assert found - {"dropped"} == {"validation", "test", None}  # what was learned from is never listed
 
 
 @pytest.mark.parametrize("held_out", [False, True])
@@ -183,7 +190,8 @@ def test_the_votes_are_those_that_explain_gives(either: Api, held_out: bool) -> 
             voted += sum(each["vote"] > 0 for each in votes)
             without += sum(each["vote"] == 0 for each in votes)
         for item in view["consensus"]["items"]:
-            assert item["score"] == pytest.approx(np.mean([each["vote"] for each in item["votes"]]), abs=1e-5)
+            mean = np.mean([each["vote"] for each in votes_of(view)[item["item"]]])
+            assert item["score"] == pytest.approx(mean, abs=1e-5)
     assert voted
     assert without
     assert NON_VOTING in either.model.run.settings.consensus.non_voting or "named" in either.models
@@ -212,7 +220,8 @@ def test_a_history_is_folded_in_and_voted_on_by_rank(either: Api, k: int) -> Non
                 assert (each["rank"], each["C"]) == (rank + 1, 0.0)
                 assert each["R"] == each["vote"] == pytest.approx(earned, abs=1e-6)
         for item in view["consensus"]["items"]:
-            assert item["score"] == pytest.approx(np.mean([each["vote"] for each in item["votes"]]), abs=1e-5)
+            mean = np.mean([each["vote"] for each in votes_of(view)[item["item"]]])
+            assert item["score"] == pytest.approx(mean, abs=1e-5)
 
 
 def test_unknown_items_of_a_history_are_ignored_and_reported(either: Api) -> None:
@@ -243,7 +252,7 @@ def test_one_head_has_no_consensus(alone: Api) -> None:
     for view in (alone.view("/explore/3?k=4"), alone.view("/explore", history=[1, 2])):
         assert view["consensus"] is None
         assert view["note"] is None
-        assert view["other_items"] == []
+        assert all(item["votes"] == [] and item["contributions"] is None for item in view["items"])
         assert [each["by"] for each in view["lists"]] == ["bpr"]
     assert pairs(alone.view("/explore/3?k=4")["lists"][0]) == recommended(alone, 3, 4)
     _, facts = alone("/run")
@@ -258,8 +267,7 @@ def test_a_run_that_kept_no_votes_says_so(numbered: Api) -> None:
     bare = loaded(Api({"bare": run}))
     view = bare.view(f"/explore/{users_of(bare)[0]}")
     assert "no stored votes" in view["note"]
-    assert view["other_items"] == []
-    assert all(item["votes"] == [] for item in view["consensus"]["items"])
+    assert all(item["votes"] == [] for item in view["items"])
     assert pairs(view["consensus"])[0] == pairs(numbered.view(f"/explore/{users_of(bare)[0]}")["consensus"])[0]
 
 
@@ -288,6 +296,8 @@ def test_facts(numbered: Api) -> None:
     assert answer["heads"] == list(run.model.names)
     assert answer["voters"] == [name for name in answer["heads"] if name != NON_VOTING]
     assert answer["validation"] == {name: run.best[name].validation for name in run.rows()}
+    assert (answer["reranked"], answer["cross_fitted"], answer["learned"]) == ([], [], ["training"])
+    assert (answer["compared"], set(answer["about"].values())) == (None, {""})  # these heads are called as they are
     assert answer["limits"] == {"k": 200, "history": 10_000}
     assert (answer["user_ids"], answer["titles"], answer["has_consensus"]) == ("integers", True, True)
     assert (answer["consistency_temperature"], answer["temperature"], answer["top_k"]) == (100.0, 10.0, 8)
@@ -334,6 +344,10 @@ def test_searches(numbered: Api, named: Api) -> None:
         ("/explore/-100?k=0", {}, 422, "bad_request", "query.k"),
         ("/explore/-100?k=31", {}, 422, "bad_request", "query.k"),
         ("/explore/-100?k=x", {}, 422, "bad_request", "query.k"),
+        ("/explore/-100?compared=true", {}, 404, "not_found", "compared"),
+        ("/explore", {"history": [500], "compared": True}, 404, "not_found", "compared"),
+        ("/similar-users/nobody", {}, 404, "unknown_user", "path.user"),
+        ("/similar-users/-100?k=31", {}, 422, "bad_request", "query.k"),
         ("/explore", {"history": [500, 3], "unknown_items": "error"}, 404, "unknown_item", "body.history.1"),
         ("/explore", {"history": ["500"], "unknown_items": "error"}, 404, "unknown_item", "body.history.0"),
         ("/explore", {"history": [10**30], "unknown_items": "error"}, 404, "unknown_item", "body.history.0"),

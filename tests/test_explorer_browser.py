@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import polars as pl
@@ -127,13 +128,13 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
             page.press(key)
             item = {"item": int(page.run("return document.activeElement.dataset.item"))}
         same = page.run("return [...document.querySelectorAll('.row.same')].map((row) => row.dataset.item)")
-        shown = sum(str(item["item"]) in listed for listed in page.lists().values())
+        lists = page.lists()
+        shown = sum(str(item["item"]) in listed for listed in lists.values())
         assert same == [str(item["item"])] * shown
         links = page.run("return document.querySelectorAll('.links path').length")
-        assert links == shown - 1
-        both = (*view["consensus"]["items"], *view["other_items"])
-        (votes,) = [each["votes"] for each in both if each["item"] == item["item"]]
-        cards = page.run("return [...document.querySelectorAll('#votes .card')].map((card) => card.innerText)")
+        assert links == max(shown - (str(item["item"]) in lists["agreed"]) - 1, 0)  # between the voters' lists
+        votes = votes_of(view)[item["item"]]
+        cards = page.run("return [...document.querySelectorAll('#why .card')].map((card) => card.innerText)")
         for card, vote in zip(cards, votes, strict=True):
             assert f"rank {vote['rank']}" in card
             assert (f"R {vote['R']:.2f}" in card) == (vote["vote"] > 0.01)
@@ -142,11 +143,16 @@ def test_an_item_is_shown_in_all_lists_with_its_votes(page: Page) -> None:
         "return [...document.querySelectorAll('.agreed .row .cells')].map((each) => each.innerText.split(/\\s+/))"
     )
     expected = [
-        [str(vote["rank"]) if vote["vote"] else "·" for vote in each["votes"]] for each in view["consensus"]["items"]
+        [str(vote["rank"]) if vote["vote"] else "·" for vote in votes_of(view)[each["item"]]]
+        for each in view["consensus"]["items"]
     ]
     assert cells == expected
     page.press(Keys.ESCAPE)
-    assert page.run("return document.getElementById('votes').hidden")
+    assert page.run("return document.getElementById('why').hidden")
+
+
+def votes_of(view: dict[str, Any]) -> dict[Any, list[dict[str, Any]]]:
+    return {each["item"]: each["votes"] for each in view["items"]}
 
 
 def test_colours_say_how_consistent_or_who(page: Page) -> None:
@@ -155,31 +161,39 @@ def test_colours_say_how_consistent_or_who(page: Page) -> None:
     kinds = "return [...document.querySelectorAll('.agreed .row .cells span')].map((each) => each.className)"
     assert set(page.run(kinds)) <= {"s1", "s2", "s3", "s4", "s5", "no-vote"}
     assert "varied over time" in page.text("#legend")
-    page.click("input[value=heads]")
+    page.click("input[value=rank]")
+    ranks = page.run("return [...document.querySelectorAll('.agreed .row .cells .s5')].map((each) => each.innerText)")
+    assert set(ranks) == {"1"}
+    page.click("input[value=voters]")
     assert set(page.run(kinds)) <= {*(f"h{place}" for place in range(8)), "no-vote"}
     assert all(head in page.text("#legend") for head in page.ask("/run")["voters"])
-    assert "colour=heads" in page.hash()
+    assert "colour=voters" in page.hash()
 
 
 def test_held_out_items_are_hits(page: Page) -> None:
     users = [each["id"] for each in page.ask("/users?limit=9")]
-    user = next(
-        each
-        for each in users
-        if any(item["held_out"] for item in page.ask(f"/explore/{each}?held_out=true")["consensus"]["items"])
-    )
+    user = next(each for each in users if "test" in parts_of(page.ask(f"/explore/{each}?held_out=true"), "consensus"))
     page.open(f"#user={user}")
     assert not page.run("return document.querySelectorAll('.out').length")
     page.click("#held-out")
     page.until("document.querySelectorAll('.agreed .out').length")
     view = page.ask(f"/explore/{user}?held_out=true")
     assert page.lists() == expected_lists(view)
-    listed = (*view["lists"], view["consensus"])
-    assert page.run("return document.querySelectorAll('.out').length") == sum(
-        item["held_out"] for each in listed for item in each["items"]
-    )
-    held = sum(item["held_out"] for item in view["history"])
-    assert page.run("return document.querySelectorAll('#history .held-out li').length") == min(held, 11)
+    parts = parts_of(view, "lists", "consensus")
+    for part, word in (("test", "hit"), ("validation", "val")):  # a hit is what the test part has
+        marks = page.run(
+            "return [...document.querySelectorAll(arguments[0])].map((each) => each.innerText)", f".out.{part}"
+        )
+        assert marks == [word] * parts.count(part)
+        held = [item["part"] for item in view["history"]].count(part)
+        assert page.run(f"return document.querySelectorAll('#history .{part} li').length") == min(held, 5)
+
+
+def parts_of(view: dict[str, Any], *names: str) -> list[str | None]:
+    """Of everything that the lists of a view have."""
+    part = {each["item"]: each["part"] for each in view["items"]}
+    lists = [view["consensus"]] * ("consensus" in names) + view["lists"] * ("lists" in names)
+    return [part[item["item"]] for each in lists for item in each["items"]]
 
 
 def test_a_history_is_built_by_hand(page: Page) -> None:
@@ -225,16 +239,16 @@ def test_a_users_history_is_taken_over(page: Page) -> None:
 
 def test_what_is_shown_stands_in_the_address_and_can_be_gone_back_to(page: Page) -> None:
     one, other = (each["id"] for each in page.ask("/users?limit=8")[6:])
-    page.open(f"#user={one}&k=5&colour=heads")
+    page.open(f"#user={one}&k=5&colour=voters")
     assert page.lists() == expected_lists(page.ask(f"/explore/{one}?k=5"))
-    assert page.run("return document.querySelector('input[value=heads]').checked")
+    assert page.run("return document.querySelector('input[value=voters]').checked")
     page.click("#user")
     page.write_over(f"{other}{Keys.ENTER}")
-    page.until("location.hash === arguments[0]", f"#user={other}&k=5&colour=heads")
+    page.until("location.hash === arguments[0]", f"#user={other}&k=5&colour=voters")
     page.settle()
     assert page.lists() == expected_lists(page.ask(f"/explore/{other}?k=5"))
     page.driver.back()
-    page.until("location.hash === arguments[0]", f"#user={one}&k=5&colour=heads")
+    page.until("location.hash === arguments[0]", f"#user={one}&k=5&colour=voters")
     page.until("document.getElementById('user').value === arguments[0]", str(one))
     page.settle()
     assert page.lists() == expected_lists(page.ask(f"/explore/{one}?k=5"))
@@ -261,25 +275,24 @@ def test_an_answer_that_comes_too_late_is_not_shown(page: Page) -> None:
     assert page.lists() == expected_lists(page.ask(f"/explore/{quick}?k=5"))
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_on_a_phone_nothing_is_wider_than_it(page: Page, dark: bool) -> None:
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+@pytest.mark.parametrize(("dark", "width"), [(False, 390), (True, 320)], ids=["light", "dark and small"])
+def test_on_a_phone_nothing_is_wider_than_it(page: Page, dark: bool, width: int) -> None:
+    phone = {"width": width, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     user = page.ask("/users?limit=1")[0]["id"]
     for address in (f"#user={user}&k=50&held-out=yes", "#history=500,497,491,488,485,482"):
         page.open(address)
-        assert page.run("return document.getElementById('votes').hidden")  # until an item is asked for
+        assert page.run("return document.getElementById('why').hidden")  # until an item is asked for
         page.run("document.querySelector('.row').click()")
-        assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [390, 390]
-        wide = (
-            "return [...document.querySelectorAll('body *')].filter((each) => each.getBoundingClientRect().right > 391"
-        )
-        strips = ".lists, .past ul, #votes, .hidden, .skip"
-        assert page.run(f"{wide} && !each.closest('{strips}')).map((each) => each.outerHTML.slice(0, 80))") == []
-        assert page.run("return getComputedStyle(document.getElementById('lists')).scrollSnapType") == "x mandatory"
-        assert page.run("const sheet = document.getElementById('votes'); return sheet.scrollWidth <= sheet.clientWidth")
+        right = f"each.getBoundingClientRect().right > {width + 1}"
+        strips = ".voters, .past ul, .hidden, .skip, .tip"
+        outside = f"[...document.querySelectorAll('body *')].filter((each) => {right} && !each.closest('{strips}'))"
+        assert page.run(f"return {outside}.map((each) => each.outerHTML.slice(0, 80))") == []
+        assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [width, width]
+        assert page.run("return getComputedStyle(document.getElementById('voters')).scrollSnapType") == "x mandatory"
+        assert page.run("const sheet = document.getElementById('why'); return sheet.scrollWidth <= sheet.clientWidth")
     ground = page.run("return getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(19, 24, 27)" if dark else "rgb(251, 250, 248)")
 
@@ -351,25 +364,6 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, servic
     page.complaints()
 
 
-def test_the_api_is_described_without_a_network(page: Page) -> None:
-    page.driver.get(f"{page.service}/docs")
-    page.until("document.querySelectorAll('details').length")
-    operations = {
-        (method.upper(), path) for path, each in page.ask("/openapi.json")["paths"].items() for method in each
-    }
-    shown = page.run(
-        "return [...document.querySelectorAll('summary')].map(({ children: [method, path] }) =>"
-        "[method.textContent, path.textContent])"
-    )
-    assert {tuple(each) for each in shown} == operations
-    assert "curl" in page.run("return document.querySelector('details pre').textContent")
-    page.driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
-    )
-    page.run("for (const each of document.querySelectorAll('details')) each.open = true")
-    assert page.run("return document.documentElement.scrollWidth") == 390
-
-
 def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
     page.ask("/reload", json.dumps({"run": str(folder / "alone")}))
     try:
@@ -385,7 +379,7 @@ def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
             assert list(page.lists()) == ["bpr"]
         assert "one head" in page.text("#legend")
         page.run("document.querySelector('.row').focus()")
-        assert "score" in page.text("#votes .card")
+        assert "score" in page.text("#why .card")
         page.click("#edit")
         page.until("location.hash.startsWith('#history=')")
         address = page.hash()

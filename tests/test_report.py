@@ -66,7 +66,7 @@ def test_figures_are_those_of_the_run(run: Run, content: dict[str, Any], shown: 
 def test_every_chart_is_named_and_has_its_figures_as_text(content: dict[str, Any], shown: Page) -> None:
     titles = ["Test Recall@50", "Test NDCG@50"]
     curves = ["Validation", "Agreement", "Own loss", "Consensus loss", "Balancing weights", "Gradient norms"]
-    assert [label.partition(".")[0] for label in shown.charts] == [*titles, *curves, *titles]
+    assert [label.partition(".")[0] for label in shown.charts] == [titles[0], *titles, *curves, *titles]
     for each in content["recommenders"]:
         assert f"{each['test']['recall@50']['mean']:.4f}" in shown.text
         assert sum(f"{each['name']}: " in label for label in shown.charts) >= 3, "where its lines begin and end"
@@ -153,14 +153,20 @@ def test_examples_are_lists_and_votes_of_the_run(run: Run, content: dict[str, An
         assert [each["rank"] for each in example["held_out"]] == ranks
         label, voters = f"Votes, user {number}", [name for name in run.model.names if name != "cml"]
         rows = shown.tables["examples", label]
-        assert rows[0] == ["", "consensus", "importance", *voters]
+        assert rows[0] == ["", "consensus", "importance", *voters, "liked because of"]
         for place, (item, row) in enumerate(zip(example["lists"]["consensus"], rows[1:], strict=True), 1):
             why = model.explain(example["user"], item["item"])
-            assert example["votes"][place - 1] == {part: why[part] for part in ("importance", "reranked", "heads")}
+            vote = example["votes"][place - 1]
+            assert {part: vote[part] for part in ("importance", "reranked", "heads")} == {
+                part: why[part] for part in ("importance", "reranked", "heads")
+            }
+            because = [each["item"] for each in why["because"]]
+            assert [each["item"] for each in vote["because"]] == because
             ranks_and_c = [(each["rank"], f" C {each['C']:.2f}" * bool(each["C"])) for each in why["heads"]]
             voted = [bool(each["vote"]) for each in why["heads"]]
             cells = [f"{rank}{c}" if vote else "–" for (rank, c), vote in zip(ranks_and_c, voted, strict=True)]
-            assert row == [str(place), f"{item['item']}{' ✓' * item['hit']}", f"{why['importance']:.3f}", *cells]
+            first = [str(place), f"{item['item']}{' ✓' * item['hit']}", f"{why['importance']:.3f}"]
+            assert row == [*first, *cells, "; ".join(map(str, because))]
             assert (("examples", label, place, 1) in shown.marked) == item["hit"]
         heads = shown.tables["examples", f"Lists, user {number}"]
         assert heads[0] == ["", *run.model.names]

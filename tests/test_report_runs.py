@@ -57,15 +57,17 @@ def test_one_head_alone_has_no_consensus(concf: CLI, tmp_path: Path) -> None:
     assert content["complementarity"] is None
     assert "complementarity" not in shown.ids()
     assert {label for section, label in shown.tables if section == "curves"} >= {"Validation", "Own loss"}
-    assert not {("curves", label) for label in ("Agreement", "Consensus loss")} & shown.tables.keys()
+    switched_off = ("Agreement", "Consensus loss", "Balancing weights", "Gradient norms")
+    assert not {("curves", label) for label in switched_off} & shown.tables.keys()
     assert "This run has one head" in shown.text
     assert shown.tables["examples", "Lists, user 1"][0] == ["", "bpr"]
 
 
-def test_heads_of_the_default_preset_stand_beside_their_objectives_once(concf: CLI, tmp_path: Path) -> None:
+def test_heads_of_the_default_preset_stand_beside_what_they_are(concf: CLI, tmp_path: Path) -> None:
     content, shown = reported(concf, trained(tmp_path, "training.metric=recall@5", preset="strong"))
-    rows = {row[0].split()[0]: row[0].split()[1] for row in shown.tables["results", "Test part"][1:5]}
-    assert rows["als-a"] == "weighted-squares"
+    rows = {row[0].split()[0]: row[0] for row in shown.tables["results", "Test part"][1:5]}
+    assert rows["als-a"].startswith("als-a least squares, unobserved ")
+    assert rows["student"] == "student distilled from the consensus best head"
     assert ("results", "Validation part") not in shown.tables, "the run was refitted on it"
     stages = shown.tables["stages", "What each stage chose and measured"][1:]
     assert [row[0] for row in stages] == ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]

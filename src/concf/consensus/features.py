@@ -71,9 +71,12 @@ class Histories:
 
 
 class HeadFeatures:
-    """The features of one head: made from its vectors and from statistics of every item."""
+    """The features of one head: made from its vectors and from statistics of every item.
 
-    def __init__(self, factors: Factors, log: Histories) -> None:
+    typical: whether the similarity to all items is computed for every item at once, or when an item is asked about
+    """
+
+    def __init__(self, factors: Factors, log: Histories, typical: bool = True) -> None:
         self.factors, self.log = factors, log
         user, item, bias = factors.user, factors.item, factors.bias
         mean = item @ user.mean(0) + (0 if bias is None else bias)
@@ -85,7 +88,8 @@ class HeadFeatures:
         self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
         self.norm = item.norm(dim=1)
         self.direction = item / self.norm.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
-        self.typical = self._typical()
+        every = torch.arange(len(item), device=item.device)
+        self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
 
     def _of_its_users(self, mean: Tensor) -> Tensor:
         """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""
@@ -103,16 +107,12 @@ class HeadFeatures:
         own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
         return own.where(count > 0, mean)
 
-    def _typical(self) -> Tensor:
-        """[items, 2] the mean of c^2 and of c^8 over all items, or a sample of them; with itself an item has 0."""
+    def _typical(self, items: Tensor) -> Tensor:
+        """[n, 2] of items [n] the mean of c^2 and of c^8 over all items, or a sample of them; with itself one has 0."""
         n = len(self.direction)
-        others = torch.arange(min(n, SAMPLED_ITEMS), device=self.direction.device) * n // min(n, SAMPLED_ITEMS)
-        blocks = []
-        for begin in range(0, n, ITEM_BLOCK):
-            cosine = self.direction[begin : begin + ITEM_BLOCK] @ self.direction[others].T
-            own = torch.arange(begin, begin + len(cosine), device=others.device)[:, None] == others
-            blocks.append(_powers(cosine.masked_fill_(own, 0)) / len(others))
-        return torch.cat(blocks).clamp(min=LEAST_SIMILARITY)
+        others = torch.arange(min(n, SAMPLED_ITEMS), device=items.device) * n // min(n, SAMPLED_ITEMS)
+        cosine = self.direction[items] @ self.direction[others].T
+        return (_powers(cosine.masked_fill_(items[:, None] == others, 0)) / len(others)).clamp(min=LEAST_SIMILARITY)
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""
@@ -127,7 +127,8 @@ class HeadFeatures:
         score = score / self.unit
         above = score - self.mean[items]
         near = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]
-        similarity = (near / self.typical[items] + 0.1).log()
+        typical = self._typical(items.flatten()).view_as(near) if self.typical is None else self.typical[items]
+        similarity = (near / typical + 0.1).log()
         z_score, relative_score = (
             (above / self.std[items]).clamp(*Z_SCORE),
             (above / self.gap[items]).clamp(*RELATIVE_SCORE),

@@ -18,6 +18,7 @@ from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
+from concf.inference.contributions import Contributions
 from concf.inference.fold_in import RIDGE, Folding
 from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
@@ -95,6 +96,14 @@ class Ranker:
     def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None if the run kept none."""
         return self._cached(("votes", by), lambda: Votes(self.run, by) if votes_of(self.run, by) else None)
+
+    @cached_property
+    def contributions(self) -> Contributions | None:
+        """What lifts items in the re-ranked lists; None without a re-ranker, or if the run kept no weights of it."""
+        votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
+        if votes is None or votes.weights is None:
+            return None
+        return Contributions(votes, self.voters, self.run.log, self.run.settings.consensus.temperature)
 
     def block(self) -> int:
         """How many users are ranked at a time."""

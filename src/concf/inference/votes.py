@@ -45,6 +45,7 @@ class Votes:
     consistency:   [voters, users, K] C (Eq. 11); 0 for the R-consensus
     voter_weights: [voters], 1 on average
     reranked:      [users, L] the consensus lists and the re-ranker's scores, if there is a re-ranker
+    weights:       ([F], [F]) the mean of each of the re-ranker's features, and its weight, float64
     """
 
     def __init__(self, run: Run, by: str) -> None:
@@ -67,6 +68,9 @@ class Votes:
         lists = run.best[by].lists
         if by == CONSENSUS and "reranked" in votes and lists is not None:
             self.reranked = lists.cpu().numpy(), votes["reranked"].cpu().numpy()
+        self.weights: tuple[Tensor, Tensor] | None = None
+        if self.reranked is not None and "weights" in votes:
+            self.weights = votes["centre"].cpu().double(), votes["weights"].cpu().double()
 
     def worth(self, user: int, items: NDArray[np.int32]) -> NDArray[np.float32]:
         """[k] the score of items [k] for a user: the mean vote, I (Eq. 12), or the re-ranker's score (-inf: none)."""

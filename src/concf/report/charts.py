@@ -100,6 +100,20 @@ def intervals(key: str, label: str, rows: Mapping[str, Mapping[str, float]], loo
         return _svg(figure, key, label, tooltips)
 
 
+def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup:
+    """A bar from 0 for each name, one below the other. strong: the one that stands out"""
+    with _figure(key, ROW * len(rows) + 4) as (figure, axes):
+        colours = [HEADS[0] if name == strong else FAINT for name in rows]
+        axes.barh(range(len(rows)), list(rows.values()), height=0.62, color=colours)
+        for number, value in enumerate(rows.values()):
+            axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
+        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xticks([])
+        axes.grid(visible=False)
+        return _svg(figure, key, label)
+
+
 def swatch(key: str, name: str, look: Mapping[str, Any]) -> Markup:
     """A line with its mark, for a legend."""
     with _figure(key, 12, 28, layout=None) as (figure, axes):

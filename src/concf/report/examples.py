@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,15 @@ from scipy.sparse import csr_array
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation
+from concf.inference.explain import Contribution
+from concf.inference.lookup import place_of
 from concf.inference.recommender import Recommender
 from concf.training.run import Run
 
 LIST_LENGTH = 10  # items of a list that are shown
 HISTORY_LENGTH = 24  # training items that are shown
+LIFTS = 2  # of an item that are named
+KINDS = {"score": "scores above everyone's", "similarity": "similarity to the history", "popularity": "popularity"}
 
 Evaluations = Mapping[str, Evaluation]  # by head or consensus
 
@@ -55,7 +59,7 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
             for name, items in lists.items()
             if name != R_CONSENSUS
         },
-        "votes": _votes(model, user, shown[:LIST_LENGTH]) if CONSENSUS in lists else None,
+        "votes": _votes(model, user, shown[:LIST_LENGTH], named) if CONSENSUS in lists else None,
     }
 
 
@@ -74,8 +78,10 @@ def _newest(data: Split, user: int) -> list[int]:
     return sorted(items, key=lambda item: (-times[item], item))
 
 
-def _votes(model: Recommender, user: int, items: list[int]) -> list[dict[str, Any]] | None:
-    """Of each item: the rank, R, consistency C and vote of every voter, their mean, and the re-ranker's score.
+def _votes(
+    model: Recommender, user: int, items: list[int], named: Callable[[int], dict[str, Any]]
+) -> list[dict[str, Any]] | None:
+    """Of each item: the rank, R, consistency C and vote of every voter, their mean, the re-ranker's score, and why.
 
     None if the run has no votes, as with a softmax consensus.
     """
@@ -83,4 +89,22 @@ def _votes(model: Recommender, user: int, items: list[int]) -> list[dict[str, An
         return None
     user_id = model.user_ids.values[[user]].tolist()[0]
     explained = [model.explain(user_id, item_id) for item_id in model.item_ids.values[items].tolist()]
-    return [{part: each[part] for part in ("importance", "reranked", "heads")} for each in explained]
+    return [
+        {
+            "importance": each["importance"],
+            "reranked": each["reranked"],
+            "heads": each["heads"],
+            "because": [named(place_of(model.item_ids, used["item"])) for used in each["because"]],
+            "lifts": _lifts(each["contributions"] or []),
+        }
+        for each in explained
+    ]
+
+
+def _lifts(contributions: list[Contribution]) -> list[tuple[str, float]]:
+    """What lifts an item most: each voter's rank, and the rest by kind."""
+    totals: dict[str, float] = {}
+    for each in contributions:
+        what = f"{each['voter']}'s rank" if each["kind"] == "rank" else KINDS[each["kind"]]
+        totals[what] = totals.get(what, 0.0) + each["value"]
+    return sorted(((what, value) for what, value in totals.items() if value > 0), key=lambda lift: -lift[1])[:LIFTS]

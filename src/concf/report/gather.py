@@ -9,7 +9,9 @@ from concf.consensus.complementarity import complementary_hit_ratio, hits_of, pe
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation
+from concf.inference.explain import about, cross_fitted
 from concf.report.examples import Evaluations, examples_of
+from concf.report.overview import overview
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
 from concf.training.config.presets import PRESETS
@@ -34,17 +36,18 @@ def gather(
     has_test = len(run.data.evaluated) > 0
     parts: dict[str, Evaluations] = {"test": {}, "valid": {}}
     for on in PARTS:
-        if has_test and on not in run.learned:
+        if has_test and on not in run.learned and not (on == "valid" and cross_fitted(run)):
             parts[on] = run.evaluate(on=on, at=AT, metrics=METRICS)
     return {
         "run": _about(run, description, name),
         "data": _data(run.data),
+        "overview": overview(run, parts["test"]),
         "settings": _settings(run.settings),
         "provenance": dict(description.get("provenance", {})),
         "figures": list(FIGURES),
         "drawn": [f"{metric}@{AT[-1]}" for metric in METRICS],
         "recommenders": [
-            each | _figures(each["name"], parts) | {"settings": settings_line(each["chosen"])}
+            each | _figures(each["name"], parts) | {"about": about(run, each["name"]) if each["objective"] else ""}
             for each in run.summary()["recommenders"]
         ],
         "curves": {kind: {} if run.settings.recipe else _curve(run, kind) for kind in CURVES},
@@ -66,6 +69,8 @@ def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any
         "device": description["device"],
         "heads": heads,
         "fixed_voters": list(settings.fixed_voters),
+        "cross_fitted": cross_fitted(run),
+        "all_validated_users": len(run.data.validated),
         "non_voting": [each for each in settings.consensus.non_voting if each in heads],
         "first_consensus_epoch": next(first, None),
     }
@@ -142,6 +147,8 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
             "The recommenders were refitted on the validation part too: validation figures were measured before, on "
             "those that the settings were chosen by."
         )
+    elif cross_fitted(run):
+        yield "The re-ranker was fitted on the validation part: figures on it are the cross-fitted ones alone."
     if "test" in run.learned:
         yield "They were refitted on the test part as well: there are no test figures, no hits and no examples."
     elif not has_test:

@@ -15,14 +15,19 @@ from concf.runtime.provenance import VERSION
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from concf.report.charts import Looks, intervals, lines, looks_of, swatch
+    from concf.report.charts import Looks, bars, intervals, lines, looks_of, swatch
 except ImportError as error:
     raise MissingExtraError(error.name or "jinja2", "report", "a report") from None
 
 TABLE_ROWS = 200  # of the table below a chart
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 CURVES = (  # field of the history, title, caption, unit
-    ("validation", "Validation", "{metric} at every ranking. The mark is at the best epoch, which is kept.", ""),
+    (
+        "validation",
+        "Validation",
+        "{metric} over {users} users at every ranking. The mark is at the best epoch, which is kept.",
+        "",
+    ),
     ("agreement", "Agreement", "Share of the consensus' first {n} items that a head has in its own first {n}.", "%"),
     ("loss", "Own loss", "Each head's own loss, relative to its first epoch, since units differ.", "relative"),
     ("consensus_loss", "Consensus loss", "Each head's loss against the consensus, relative to its first.", "relative"),
@@ -47,6 +52,7 @@ def page(report: Mapping[str, Any]) -> str:
         version=VERSION,
         changes=[list(each.values()) for each in report["settings"]["changes"]],
         legends=[{name: swatch(f"legend-{k}-{n}", name, looks[name]) for n, name in enumerate(names)} for k in (0, 1)],
+        overview_chart=_overview_chart(report["overview"]),
         interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
         group_charts=list(_group_charts(report, looks)),
@@ -64,6 +70,15 @@ def _text(value: Any) -> Any:
 
 def _metric_name(metric: str) -> str:
     return metric.upper() if metric.startswith(("ndcg", "map", "mrr")) else metric.capitalize()
+
+
+def _overview_chart(overview: Mapping[str, Any] | None) -> Any:
+    """What is recommended beside the baselines."""
+    if overview is None:
+        return ""
+    rows = {each["name"]: each["mean"] for each in overview["rows"]}
+    words = ", ".join(f"{name} {value:.4f}" for name, value in rows.items())
+    return bars("overview", f"Test {_metric_name(overview['metric'])}. {words}", rows, overview["name"])
 
 
 def _interval_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
@@ -96,11 +111,14 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
     metric, begin = report["run"]["metric"], report["run"]["first_consensus_epoch"]
     for kind, title, text, unit in CURVES:
         curves = report["curves"][kind]
-        if not curves or (kind == "weight" and not report["settings"]["all"]["balance.on"]):
+        balanced = report["settings"]["all"]["balance.on"] and len(report["run"]["heads"]) > 1
+        if not curves or (kind in ("weight", "gradient") and not balanced):
             continue
         firsts = {name: (points[0][1] or 1.0) if unit == "relative" else 1.0 for name, points in curves.items()}
         shown = {name: [(epoch, value / firsts[name]) for epoch, value in points] for name, points in curves.items()}
-        caption = text.format(metric=_metric_name(metric), n=metric.partition("@")[2])
+        caption = text.format(
+            metric=_metric_name(metric), n=metric.partition("@")[2], users=f"{report['run']['validated_users']:,}"
+        )
         drawing = lines(
             f"curve-{kind}", f"{title}. {caption} {_ends(shown)}", shown, looks, xlabel="epoch", percent=unit == "%",
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,

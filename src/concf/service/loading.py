@@ -109,9 +109,10 @@ class Service:
     """
 
     def __init__(self, load: Callable[[Path, int], Served], folder: Path, limits: Limits | None = None) -> None:
-        self.folder, self.limits = folder, limits or Limits()
+        self.folder, self.limits, self.load = folder, limits or Limits(), load
+        self.compared: Path | None = None  # the folder of a run that the explorer holds this one against
         self.version, self.loaded, self.closing = 0, 0.0, False
-        self._load, self._loading = load, threading.Lock()
+        self._loading = threading.Lock()
         self._model: Served | None = None
 
     @property
@@ -129,7 +130,7 @@ class Service:
         with self._loading:
             source = folder or self.folder
             try:
-                fresh = self._load(source, self.version + 1)
+                fresh = self.load(source, self.version + 1)
             except Exception as error:  # whatever is wrong with the new run, the old one stays
                 reason = str(error) if isinstance(error, ConcfError) else f"{type(error).__name__}: {error}"
                 raise Problem(409, "refused_run", reason, str(source)) from error
@@ -170,7 +171,7 @@ def _prepare(recommender: Recommender) -> None:
     ranker = recommender.ranker
     if not ranker.names:
         raise DataError("the run has no epoch yet; wait for its first validation")
-    _ = recommender.viewed
+    _ = recommender.viewed, ranker.contributions
     vectors = {name: ranker.factors(name) for name in ranker.heads}
     if CONSENSUS in ranker.names:
         vectors |= {f"{name} at the best epoch of the consensus": each for name, each in ranker.voters.items()}

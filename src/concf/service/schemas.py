@@ -18,6 +18,7 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
+from concf.inference.explain import Because, Contribution
 from concf.inference.votes import Vote
 from concf.service.problems import FORMS, Kind
 
@@ -108,7 +109,8 @@ class Explanation(TypedDict):
     """Why an item has its rank.
 
     rank: in the consensus, null if not listed; importance: the mean of the votes (Eq. 12); reranked: the re-ranker's
-    score, null without a re-ranker and for an item that is not listed
+    score, null without a re-ranker and for an item that is not listed; contributions: what it is made of; because:
+    the items of the user that this one is most similar to
     """
 
     user: Id
@@ -119,6 +121,8 @@ class Explanation(TypedDict):
     reranked: float | None
     used_in_training: bool
     heads: list[Vote]
+    contributions: list[Contribution] | None
+    because: list[Because]
 
 
 class Status(TypedDict):

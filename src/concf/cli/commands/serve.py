@@ -21,6 +21,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0: any free one.")] = 8000,
     token_file: Annotated[Path | None, typer.Option(help=f"A file with the token that callers must send; it may also be in the variable {TOKEN}.")] = None,
+    compare: Annotated[Path | None, typer.Option(help="The folder of another run, which the explorer shows beside this one.")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and titles.", rich_help_panel=CATALOGUE)] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="The column of item ids.", rich_help_panel=CATALOGUE)] = None,
@@ -51,13 +52,18 @@ def serve(
     from concf.service.limits import Limits
     from concf.service.loading import Loader, Service
     from concf.service.server import serve as serve_run
+    from concf.training.checkpoint import RunFolder
 
     if catalogue is None and (catalogue_item or catalogue_title):
         raise ConfigError("--catalogue-item and --catalogue-title name columns of a file; give --catalogue too")
     titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title)
     limits = Limits(max_k, max_users, max_history, max_body, max_requests, body_seconds)
+    service = Service(Loader(data, titles), folder, limits)
+    if compare is not None:
+        RunFolder(compare).description()  # refuses what is no run
+        service.compared = compare
     serve_run(
-        Service(Loader(data, titles), folder, limits), host, port, token=_token(token_file), connections=max_connections,
+        service, host, port, token=_token(token_file), connections=max_connections,
         head_seconds=head_seconds, idle_seconds=idle_seconds, closing_seconds=closing_seconds,
     )  # fmt: skip
 

@@ -10,13 +10,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Query, Request
 from pydantic_core import to_json
 from starlette.responses import Response
 
-from concf.service.answers import KnownItems, joined
-from concf.service.explorer.schemas import Facts, HistoryView, SearchResult, View
+from concf.service.explorer.compared import Comparison
+from concf.service.explorer.schemas import Facts, HistoryView, SearchResult, SimilarUsers, View
 from concf.service.explorer.view import Explorer
 from concf.service.loading import Service
 from concf.service.problems import Problem
@@ -25,6 +24,8 @@ from concf.service.schemas import K
 RESULTS, MOST_RESULTS = 20, 100  # of a search
 SearchText = Annotated[str, Query(max_length=1000, description="empty: those that are used most")]
 ResultCount = Annotated[int, Query(ge=1, le=MOST_RESULTS, description="how many results at most")]
+Length = Annotated[int, Query(ge=1, description="items of each list")]
+Compared = Annotated[bool, Query(description="whether the run that --compare names is asked")]
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
 HEADERS = {
     "Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache",
@@ -34,12 +35,13 @@ mimetypes.add_type("text/javascript", ".js")  # some systems have another
 
 
 def data(service: Service) -> APIRouter:
-    """The routes that the page asks, about the run that is served now."""
+    """The routes that the page asks, about the run that is served now, or the one that it is compared with."""
     routes = APIRouter(tags=["explorer"])
+    comparison = Comparison(service)
 
     @routes.get("/run", summary="The run that is served")
-    def run() -> Facts:
-        return Explorer.of(service.model).facts(service.limits)
+    def run(compared: Compared = False) -> Facts:
+        return comparison.explorer(compared).facts(service.limits, comparison.name)
 
     @routes.get("/users", summary="Search for users by id")
     def users(
@@ -55,28 +57,28 @@ def data(service: Service) -> APIRouter:
         search = Explorer.of(service.model).items
         return search.results(search.find(q, limit))
 
-    @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every head")
+    @routes.get("/similar-users/{user:path}", summary="The users nearest to one")
+    def similar_users(user: str, k: Length = K) -> SimilarUsers:
+        service.limits.check("k", k, "query.k")
+        return Explorer.of(service.model).similar_users(user, k)
+
+    @routes.get("/explore/{user:path}", response_model=View, summary="A user of the log, seen by every voter")
     def explore(
         user: str,
-        k: Annotated[int, Query(ge=1, description="items of each list")] = K,
+        k: Length = K,
         held_out: Annotated[bool, Query(description="whether held-out items may be listed")] = False,
+        compared: Compared = False,
     ) -> Response:
         service.limits.check("k", k, "query.k")
-        explorer = Explorer.of(service.model)
+        explorer = comparison.explorer(compared)
         index = explorer.served.user_index(explorer.served.user(user), "path.user")
         return _json(explorer.of_user(index, k, held_out))
 
-    @routes.post("/explore", response_model=View, summary="A history, seen by every head")
+    @routes.post("/explore", response_model=View, summary="A history, seen by every voter")
     def explore_history(request: HistoryView) -> Response:
         service.limits.check("k", request.k, "body.k")
         service.limits.check("history", len(request.history), "body.history")
-        explorer = Explorer.of(service.model)
-        known = KnownItems(explorer.served, request.unknown_items)
-        items = known.of(request.history, "body.history")
-        indices = [explorer.served.item_index(item, "body.history") for item in items]
-        view = explorer.of_history(np.array(indices, np.int64), request.k)
-        view["note"], view["unknown_items"] = joined([view["note"], known.note()]), known.report()
-        return _json(view)
+        return _json(comparison.explorer(request.compared).of_ids(request))
 
     return routes
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NotRequired
+from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, StrictBool
 from typing_extensions import TypedDict
 
+from concf.inference.contributions import Kind
+from concf.inference.explain import Because
 from concf.inference.votes import Vote
 from concf.service.schemas import Id, K, Request, UnknownIds, UnknownItems, Whole
+
+Part = Literal["training", "validation", "test", "dropped"]  # dropped: by the split, in no part
 
 
 class SearchResult(TypedDict):
@@ -20,40 +24,44 @@ class SearchResult(TypedDict):
 
 
 class UsedItem(TypedDict):
-    """held_out: in the log, but not trained on"""
+    """part: the part of the log that has it for this user; null: the user has not used it, or the history is typed"""
 
     item: Id
     title: str | None
-    held_out: bool
+    part: Part | None
 
 
-class ListedItem(UsedItem):
-    """rank: from 1; score: the head's own; in the consensus the importance (Eq. 12) or the re-ranker's score
-
-    votes: in the consensus only
+class ListedItem(TypedDict):
+    """rank: from 1; score: the head's own; in the consensus the importance (Eq. 12) or the re-ranker's score; null
+    for a fixed voter
     """
 
+    item: Id
     rank: int
-    score: float
-    votes: NotRequired[list[Vote]]
+    score: float | None
 
 
 class ItemList(TypedDict):
-    """The first items of a head, at its own best epoch, or of the consensus."""
+    """The first items of a head, at its own best epoch, of a fixed voter, or of the consensus."""
 
     by: str
     items: list[ListedItem]
 
 
-class OtherItem(TypedDict):
-    """The votes for an item that a head lists and the consensus does not."""
+class ExplainedItem(UsedItem):
+    """votes: of every voter; because: the items of the history that it is most similar to
 
-    item: Id
+    contributions: what lifted it, relative to the user's mean candidate, in the order of `reranked` in `/run`; null for
+    an item that was not re-ranked
+    """
+
     votes: list[Vote]
+    because: list[Because]
+    contributions: list[float] | None
 
 
 class View(TypedDict):
-    """The lists of every head for one user. consensus: null for a run of one head
+    """The lists of every voter for one user. consensus: null for a run of one head; items: all that a list has
 
     unknown_items: those of the requested history that the run does not have, the first of them
     """
@@ -64,12 +72,39 @@ class View(TypedDict):
     history: list[UsedItem]
     lists: list[ItemList]
     consensus: ItemList | None
-    other_items: list[OtherItem]
+    items: list[ExplainedItem]
+
+
+class SimilarUser(TypedDict):
+    """score: the cosine of the two users' vectors; uses: how many items the user has used"""
+
+    user: Id
+    score: float
+    uses: int
+
+
+class SimilarUsers(TypedDict):
+    """The nearest users by the cosine of a head's vectors."""
+
+    user: Id
+    head: str
+    users: list[SimilarUser]
+
+
+class Group(TypedDict):
+    """What the re-ranker adds up: a voter's rank, score or similarity to the history; voter is null for popularity."""
+
+    voter: str | None
+    kind: Kind
 
 
 class Facts(TypedDict):
-    """The run that is served. objectives: head -> what it is trained on; top_k: how many of its first items a head
-    votes for, null for all; temperature, consistency_temperature: T and T_c
+    """The run that is served.
+
+    about: head or fixed voter -> what it is, in a few words; reranked: what the re-ranker adds up, [] without one;
+    top_k: how many of its first items a head votes for, null for all; temperature, consistency_temperature: T and T_c;
+    cross_fitted: whose validation figure is; learned: the parts of the log that were learned from; compared: the name
+    of the run that `--compare` names
     """
 
     name: str
@@ -80,24 +115,29 @@ class Facts(TypedDict):
     item_ids: str
     titles: bool
     heads: list[str]
-    objectives: dict[str, str]
+    about: dict[str, str]
     fixed_voters: list[str]
     voters: list[str]
     best_head: str
     default: str
     has_consensus: bool
+    reranked: list[Group]
     top_k: int | None
     temperature: float
     consistency_temperature: float | None
     metric: str
     validation: dict[str, float]
+    cross_fitted: list[str]
+    learned: list[Part]
     limits: dict[str, int]
+    compared: str | None
     version: str
 
 
 class HistoryView(Request):
-    """A history of a new user."""
+    """A history of a new user. compared: whether the run that `--compare` names is asked"""
 
     history: list[Id]
     k: Whole = Field(K, ge=1)
     unknown_items: UnknownItems = "ignore"
+    compared: StrictBool = False

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from functools import cached_property
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,19 +14,33 @@ from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.inference.lookup import kind_in_words
+from concf.inference.contributions import similarity_shares, speakers
+from concf.inference.explain import Because, about, cross_fitted
+from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.ranker import Short
 from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
-from concf.service.answers import NEW_USER
-from concf.service.explorer.schemas import Facts, ItemList, ListedItem, UsedItem, View
+from concf.service.answers import NEW_USER, KnownItems, joined
+from concf.service.explorer.schemas import (
+    ExplainedItem,
+    Facts,
+    HistoryView,
+    ItemList,
+    Part,
+    SimilarUsers,
+    UsedItem,
+    View,
+)
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served
 from concf.service.schemas import Id
 
 Indices = NDArray[np.int64]
+Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best first, and their scores, if there are any
+Reasons = tuple[list[Because], list[float] | None]
+PARTS: tuple[Part, ...] = ("training", "validation", "test", "dropped")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
 CACHE = "explorer"
 
@@ -57,10 +71,11 @@ class Explorer:
         uses = np.bincount(self.recommender.viewed.indices, minlength=self.ranker.n_items)
         return Search(self.recommender.item_ids, uses, titles)
 
-    def facts(self, limits: Limits) -> Facts:
-        """The run in a few figures."""
+    def facts(self, limits: Limits, compared: str | None = None) -> Facts:
+        """The run in a few figures. compared: the name of the run that it can be compared with"""
         run, log, settings, heads = self.run, self.run.data.interactions, self.settings, self.ranker.heads
         fixed = list(self.run.settings.fixed_voters) if self.has_consensus else []
+        contributions = self.ranker.contributions
         return {
             "name": self.served.name,
             "users": log.n_users,
@@ -70,92 +85,138 @@ class Explorer:
             "item_ids": kind_in_words(log.item_ids),
             "titles": bool(self.served.titles),
             "heads": heads,
-            "objectives": {name: run.objective(name) or name for name in heads},
+            "about": {name: about(run, name) for name in (*heads, *fixed)},
             "fixed_voters": fixed,
             "voters": [name for name in (*heads, *fixed) if name not in settings.non_voting and self.has_consensus],
             "best_head": run.best_head(),
             "default": self.recommender.default,
             "has_consensus": self.has_consensus,
+            "reranked": [] if contributions is None else [
+                {"voter": each.voter, "kind": each.kind} for each in contributions.groups
+            ],
             "top_k": settings.top_k,
             "temperature": settings.temperature,
             "consistency_temperature": settings.consistency_temperature,
             "metric": run.metric,
             "validation": {name: run.best[name].validation for name in run.rows()},
+            "cross_fitted": cross_fitted(run),
+            "learned": list(PARTS[: len(run.learned)]),
             "limits": {"k": limits.k, "history": limits.history},
+            "compared": compared,
             "version": VERSION,
-        }
+        }  # fmt: skip
 
     def of_user(self, user: int, k: int, held_out: bool = False) -> View:
         """The view of a user of the log. held_out: whether held-out items may be listed, to see which head finds them
 
-        The lists are those of `Recommender.recommend`; the votes those of `Recommender.explain`.
+        The lists are those of `Recommender.recommend`; votes and contributions those of `Recommender.explain`.
         """
         trained: Indices = self.run.log[[user]].indices
         used: Indices = self.recommender.viewed[[user]].indices
-        unseen = set(used.tolist()) - set(trained.tolist())
         hidden = [trained if held_out else used]
 
         def short(by: str, length: int) -> Short:
             return self.ranker.short(np.array([user]), [length], by, hidden)[0]
 
-        lists = {name: short(name, k) for name in self.ranker.heads}
-        agreed, votes, note = None, {}, None
+        lists: dict[str, Listed] = {name: short(name, k) for name in self.ranker.heads}
+        agreed, stored, note = None, None, None
         if self.has_consensus:
             agreed = short(CONSENSUS, min(k, self.settings.shown))
             stored = self.ranker.votes(CONSENSUS)
             note = NO_VOTES if stored is None else None
-            votes = {} if stored is None else self._votes(stored, user, trained, _all_items(*lists.values(), agreed))
+        if stored is not None:
+            lists |= self._of_fixed_voters(stored, user, k, set(hidden[0].tolist()))
+        items = _all_items(agreed, *lists.values())
+        votes = {} if stored is None else self._votes(stored, user, trained, items)
+        reasons = self._reasons(trained, items, None if self.ranker.contributions is None else user)
         user_id: Id = self.recommender.user_ids.values[[user]].tolist()[0]
-        return self._view(user_id, note, self._newest_first(user), lists, CONSENSUS, agreed, votes, unseen)
+        parts = self._parts(user)
+        history = [self._used(index, parts) for index in self._newest_first(user)]
+        explained = [self._explained(index, parts, votes, reasons) for index in items]
+        return self._view(user_id, note, history, lists, CONSENSUS, agreed, explained)
 
     def of_history(self, history: NDArray[np.int64], k: int) -> View:
         """The view of someone who has used the items at these indices; the consensus is by rank alone."""
         used = np.unique(history)
-        lists = {name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads}
+        lists: dict[str, Listed] = {
+            name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads
+        }
         agreed, votes, note = None, {}, None
         if self.has_consensus:
             agreed, note = self.ranker.of_histories([used], k, CONSENSUS, [used])[0], NEW_USER
-            votes = self._folded_votes(used, _all_items(*lists.values(), agreed), k)
-        return self._view(None, note, list(dict.fromkeys(history.tolist())), lists, R_CONSENSUS, agreed, votes)
+        items = _all_items(agreed, *lists.values())
+        if self.has_consensus:
+            votes = self._folded_votes(used, items, k)
+        reasons = self._reasons(used, items)
+        given = [self._used(index, {}) for index in dict.fromkeys(history.tolist())]
+        explained = [self._explained(index, {}, votes, reasons) for index in items]
+        return self._view(None, note, given, lists, R_CONSENSUS, agreed, explained)
+
+    def of_ids(self, request: HistoryView) -> View:
+        """The view of a history of ids."""
+        known = KnownItems(self.served, request.unknown_items)
+        items = known.of(request.history, "body.history")
+        indices = [self.served.item_index(item, "body.history") for item in items]
+        view = self.of_history(np.array(indices, np.int64), request.k)
+        view["note"], view["unknown_items"] = joined([view["note"], known.note()]), known.report()
+        return view
+
+    def similar_users(self, text: str, k: int) -> SimilarUsers:
+        """The users nearest to the one that a text spells, by the vectors of the best head."""
+        user, head = self.served.user(text), self.run.best_head()
+        self.served.user_index(user, "path.user")
+        ids, scores = self.recommender.similar_users(user, k, head=head, frame="arrays")
+        uses = self.users.popularity[[place_of(self.recommender.user_ids, each) for each in ids.tolist()]]
+        rows = zip(ids.tolist(), scores.tolist(), uses.tolist(), strict=True)
+        return {
+            "user": user, "head": head,
+            "users": [{"user": other, "score": score, "uses": n} for other, score, n in rows if np.isfinite(score)],
+        }  # fmt: skip
 
     def _view(
-        self, user: Id | None, note: str | None, history: list[int], lists: dict[str, Short], by: str,
-        agreed: Short | None, votes: dict[int, list[Vote]], held_out: Container[int] = (),
+        self, user: Id | None, note: str | None, history: list[UsedItem], lists: dict[str, Listed], by: str,
+        agreed: Listed | None, items: list[ExplainedItem],
     ) -> View:  # fmt: skip
-        """From indices to ids. Each item's votes are given once: in the consensus, or among the other items."""
-        consensus: ItemList | None = None
-        if agreed is not None:
-            consensus = {"by": by, "items": self._listed(agreed, held_out, votes)}
         return {
             "user": user,
             "note": note,
             "unknown_items": [],
-            "history": [self._item(index, held_out) for index in history],
-            "lists": [{"by": name, "items": self._listed(short, held_out)} for name, short in lists.items()],
-            "consensus": consensus,
-            "other_items": [{"item": self._id(index), "votes": cast_votes} for index, cast_votes in votes.items()],
+            "history": history,
+            "lists": [self._listed(name, listed) for name, listed in lists.items()],
+            "consensus": None if agreed is None else self._listed(by, agreed),
+            "items": items,
         }
 
-    def _listed(
-        self, short: Short, held_out: Container[int], votes: dict[int, list[Vote]] | None = None
-    ) -> list[ListedItem]:
-        """The items of a list; votes: of some of them, which are taken out."""
-        items: list[ListedItem] = []
-        for rank, (index, score) in enumerate(zip(short[0].tolist(), short[1].tolist(), strict=True), 1):
-            used = self._item(index, held_out)
-            item, title, held = used["item"], used["title"], used["held_out"]
-            items.append({"item": item, "title": title, "held_out": held, "rank": rank, "score": score})
-            if votes is not None:
-                items[-1]["votes"] = votes.pop(index, [])
-        return items
+    def _listed(self, by: str, listed: Listed) -> ItemList:
+        indices, scores = listed
+        ids = self.recommender.item_ids.values[indices].tolist()
+        values = [None] * len(ids) if scores is None else scores.tolist()
+        rows = enumerate(zip(ids, values, strict=True), 1)
+        return {"by": by, "items": [{"item": item, "rank": rank, "score": score} for rank, (item, score) in rows]}
 
-    def _item(self, index: int, held_out: Container[int]) -> UsedItem:
+    def _used(self, index: int, parts: Mapping[int, Part]) -> UsedItem:
         item = self._id(index)
-        return {"item": item, "title": self.served.titles.get(item), "held_out": index in held_out}
+        return {"item": item, "title": self.served.titles.get(item), "part": parts.get(index)}
+
+    def _explained(
+        self, index: int, parts: Mapping[int, Part], votes: Mapping[int, list[Vote]], reasons: Mapping[int, Reasons]
+    ) -> ExplainedItem:
+        used, (because, terms) = self._used(index, parts), reasons[index]
+        return {
+            "item": used["item"], "title": used["title"], "part": used["part"], "votes": votes.get(index, []),
+            "because": because, "contributions": terms,
+        }  # fmt: skip
 
     def _id(self, index: int) -> Id:
         item: Id = self.recommender.item_ids.values[[index]].tolist()[0]
         return item
+
+    def _parts(self, user: int) -> dict[int, Part]:
+        """Item -> the part of the log that has it for this user."""
+        data, rows = self.run.data, self.recommender.viewed
+        pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
+        codes = zip(data.interactions.item[pairs].tolist(), data.parts[pairs].tolist(), strict=True)
+        return {item: PARTS[code] for item, code in codes}
 
     def _newest_first(self, user: int) -> list[int]:
         """The items that a user has used: newest first where the log has times, else in the order of ids."""
@@ -165,6 +226,29 @@ class Explorer:
         if log.timestamp is not None:
             items = items[np.argsort(-log.timestamp[pairs], kind="stable")]
         return list(items.tolist())
+
+    def _of_fixed_voters(self, stored: Votes, user: int, k: int, hidden: set[int]) -> dict[str, Listed]:
+        """The first items of each fixed voter, as it voted; it has no vectors to rank anew with, and no scores."""
+        lists: dict[str, Listed] = {}
+        for voter, name in enumerate(stored.names):
+            if name in self.run.settings.fixed_voters:
+                free = [item for item in stored.items[voter, user].tolist() if item >= 0 and item not in hidden]
+                lists[name] = np.array(free[:k], np.int64), None
+        return lists
+
+    def _reasons(self, used: Indices, items: list[int], user: int | None = None) -> dict[int, Reasons]:
+        """Item -> the items of the history that speak for it, and the contributions. user: whose list is re-ranked"""
+        voters = self.ranker.voters.values() if self.has_consensus else [self.ranker.factors(self.ranker.heads[0])]
+        places = speakers(similarity_shares(voters, used, np.array(items, np.int64)))
+        contributions = self.ranker.contributions
+        terms = {} if user is None or contributions is None else contributions.of_user(user)
+        return {
+            item: (
+                [{"item": self._id(used[place]), "share": share} for place, share in mine],
+                terms[item].tolist() if item in terms else None,
+            )
+            for item, mine in zip(items, places, strict=True)
+        }
 
     def _votes(self, stored: Votes, user: int, trained: Indices, items: list[int]) -> dict[int, list[Vote]]:
         """The votes for items, as `Recommender.explain` has them."""
@@ -203,6 +287,6 @@ def _ranks(factors: Factors, user: Tensor, hidden: Indices) -> NDArray[np.int64]
     return ranks
 
 
-def _all_items(*lists: Short) -> list[int]:
+def _all_items(*lists: Listed | None) -> list[int]:
     """The indices of the items in any of the lists."""
-    return sorted({index for items, _ in lists for index in items.tolist()})
+    return sorted({index for each in lists if each is not None for index in each[0].tolist()})

@@ -287,6 +287,8 @@ class Recipe:
                 "items": torch.stack([listed.get(name, nobody) for name in names]),
                 "voter_weights": torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64),
                 "reranked": scores,
+                "weights": self.weights.everyone,
+                "centre": self.weights.centre,
             }
             self._cache["consensus"] = lists, reranker.lists, votes
         found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]

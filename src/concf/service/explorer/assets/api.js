@@ -22,25 +22,29 @@ function stored(use) {
   try { return use(sessionStorage); } catch { return null; }
 }
 
-/** The answer to a request; ids of more than 15 digits come as text, with all their digits. */
-export async function request(path, { body, signal } = {}) {
+/** The status and the text of an answer. */
+export async function send(path, { method, body, signal } = {}) {
   const headers = { Accept: "application/json" };
   if (token) headers.Authorization = `Bearer ${token}`;
   if (body) headers["Content-Type"] = "application/json";
-  let response;
   try {
-    response = await fetch(path, { method: body ? "POST" : "GET", headers, body, signal });
+    const response = await fetch(path, { method: method ?? (body ? "POST" : "GET"), headers, body, signal });
+    return { status: response.status, text: await response.text() };
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new RequestError(0, "The service does not answer. Is it still running?");
   }
-  const text = await response.text();
+}
+
+/** The answer to a request; ids of more than 15 digits come as text, with all their digits. */
+export async function request(path, options) {
+  const { status, text } = await send(path, options);
   let answer = null;
   try {
     answer = JSON.parse(text.replace(LARGE, (whole, string, before, digits) => string ?? `${before}"${digits}"`));
   } catch { /* reported below */ }
-  if (response.ok && answer) return answer;
-  throw new RequestError(response.status, answer?.error?.message ?? `The service answered with status ${response.status}.`);
+  if (status >= 200 && status < 300 && answer) return answer;
+  throw new RequestError(status, answer?.error?.message ?? answer?.detail ?? `The service answered with status ${status}.`);
 }
 
 /** A JSON list of ids as the log has them: on this page ids are text, integers only here. */

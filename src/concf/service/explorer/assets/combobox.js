@@ -24,7 +24,7 @@ export function combobox(input, list, { search, choose, failed }) {
     list.replaceChildren(...results.map((option, index) =>
       make("li", { role: "option", id: `${list.id}-${index}`, "aria-selected": "false" },
         make("span", {}, option.name), make("span", {}, option.detail))));
-    if (!results.length) list.append(make("li", { role: "option", "aria-disabled": "true" }, "No match"));
+    if (!results.length) list.append(make("li", { role: "option", "aria-disabled": "true" }, "No match: type a part of an id, or beginnings of the words of a title"));
     list.hidden = false;
     input.setAttribute("aria-expanded", "true");
     mark(results.length && input.value.trim() ? 0 : -1);

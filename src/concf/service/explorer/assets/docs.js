@@ -1,6 +1,6 @@
 // A readable form of the OpenAPI document.
 
-import { request } from "./api.js";
+import { request, send } from "./api.js";
 import { at, make } from "./dom.js";
 
 const DEEPEST = 6;
@@ -43,20 +43,44 @@ function sample(schema, name = "") {
   return one.default ?? (one.type === "integer" ? one.minimum ?? 1 : one.type === "boolean" ? false : one.type === "string" ? "text" : null);
 }
 
+const bodyOf = (operation) => operation.requestBody?.content?.["application/json"]?.schema;
+const example = (path) => path.slice(1).replace(/\{(\w+)(?::\w+)?\}/g, (_, name) => encodeURIComponent(known[name] ?? name.toUpperCase()));
+
 function curl(method, path, operation) {
-  const where = path.replace(/\{(\w+)(?::\w+)?\}/g, (_, name) => encodeURIComponent(known[name] ?? name.toUpperCase()));
   const open = operation.security?.length === 0 || !document_.components.securitySchemes;
-  const words = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.href.replace(/\/docs.*/, "")}${where}`];
+  const words = [`curl ${method === "get" ? "" : `-X ${method.toUpperCase()} `}${location.href.replace(/docs[^/]*$/, "")}${example(path)}`];
   if (!open) words.push(`-H "Authorization: Bearer $TOKEN"`);
-  const body = operation.requestBody?.content?.["application/json"]?.schema;
+  const body = bodyOf(operation);
   if (body) words.push(`-H 'Content-Type: application/json'`, `-d '${JSON.stringify(sample(body)).replaceAll("'", "'\\''")}'`);
   return words.join(" \\\n  ");
+}
+
+/** A form that sends the call, with the example filled in, and shows the answer. */
+function attempt(method, path, operation) {
+  const name = `${method} ${path}`, body = bodyOf(operation);
+  const address = make("input", { "aria-label": `Address of ${name}`, value: example(path), spellcheck: "false" });
+  const text = body && make("textarea", { "aria-label": `Body of ${name}`, rows: 5, spellcheck: "false" }, JSON.stringify(sample(body), null, 2));
+  const answer = make("pre", { tabindex: 0, hidden: "", role: "status", "aria-label": `Answer to ${name}` });
+  const submit = async (event) => {
+    event.preventDefault();
+    answer.hidden = false;
+    try {
+      const { status, text: given } = await send(address.value, { method: method.toUpperCase(), body: text?.value });
+      answer.textContent = `${status}\n${pretty(given)}`;
+    } catch (error) { answer.textContent = error.message; }
+  };
+  return make("form", { class: "try", onsubmit: submit }, address, make("button", { type: "submit" }, "Send"), text ?? "", answer);
+}
+
+/** As it was sent where numbers are too large for this page to write again. */
+function pretty(text) {
+  try { return /(?<![\d.])\d{16}/.test(text) ? text : JSON.stringify(JSON.parse(text), null, 2); } catch { return text; }
 }
 
 function shown(method, path, operation) {
   const parameters = (operation.parameters ?? []).map((each) => make("tr", {}, make("th", { scope: "row" }, make("code", {}, each.name)),
     make("td", {}, `${describe(each.schema)}${bounds(each.schema)}`), make("td", { class: "muted" }, each.description ?? (each.in === "path" ? "in the path" : ""))));
-  const body = operation.requestBody?.content?.["application/json"]?.schema;
+  const body = bodyOf(operation);
   const [good] = Object.keys(operation.responses), errors = Object.entries(operation.responses).slice(1);
   const answer = operation.responses[good].content?.["application/json"]?.schema;
   return make("details", {},
@@ -64,7 +88,7 @@ function shown(method, path, operation) {
     make("div", { class: "inside" }, operation.description ? make("p", {}, operation.description) : null,
       parameters.length ? [make("h3", {}, "Parameters"), make("table", {}, make("tbody", {}, parameters))] : [],
       body ? [make("h3", {}, "Body"), make("pre", { tabindex: 0 }, describe(body))] : [],
-      make("h3", {}, "Try it"), make("pre", { tabindex: 0 }, curl(method, path, operation)),
+      make("h3", {}, "Try it"), attempt(method, path, operation), make("pre", { tabindex: 0 }, curl(method, path, operation)),
       answer ? [make("h3", {}, `Answer (${good})`), make("pre", { tabindex: 0 }, describe(answer))] : [],
       errors.length ? [make("h3", {}, "Errors"), make("table", {}, make("tbody", {}, errors.map(([code, each]) =>
         make("tr", {}, make("th", { scope: "row" }, code), make("td", {}, each.description)))))] : []));

@@ -2,20 +2,20 @@
 
 import { idList, keepToken, request, RequestError } from "./api.js";
 import { combobox } from "./combobox.js";
-import { at, count, make } from "./dom.js";
-import { legend, Lists, titleOf } from "./lists.js";
-import { explain } from "./votes.js";
+import { at, count, make, term } from "./dom.js";
+import { colours, legend, Lists, titleOf } from "./lists.js";
+import { explain } from "./why.js";
 
-const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 10; // milliseconds; items of a history at first
-const START = { user: null, history: null, k: 10, colour: "consistency", heldOut: false };
+const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 4, FEW = 5; // milliseconds; items of a history at first; similar ones
+const START = { user: null, history: null, k: 10, colour: null, heldOut: false, compare: false };
 const wide = matchMedia("(min-width: 52.01rem)");
 const titles = new Map(); // of the items shown so far
-let state = { ...START }, facts = null, view = null, pending = null, timer = 0, retry = begin, allChips = false, tokenSent = false;
+let state = { ...START }, facts = null, view = null, other = null, pending = null, timer = 0, retry = begin, allChips = false, tokenSent = false;
 
 const lists = new Lists(at("lists"), (item, chosen) => {
   const shown = view && item !== null && (wide.matches || chosen);
-  at("votes").hidden = !shown;
-  if (shown) explain(at("votes"), item, view, facts, () => { lists.choose(null); at("lists").focus({ preventScroll: true }); });
+  at("why").hidden = !shown;
+  if (shown) explain(at("why"), item, view, facts, () => { lists.choose(null); at("lists").focus({ preventScroll: true }); }, similar);
 });
 
 function read(hash) {
@@ -25,8 +25,9 @@ function read(hash) {
     user: parts.has("user") && !ids ? decoded(parts.get("user")) : null,
     history: ids && [...new Set(ids)],
     k: LENGTHS.includes(Number(parts.get("k"))) ? Number(parts.get("k")) : START.k,
-    colour: parts.get("colour") === "heads" ? "heads" : START.colour,
+    colour: ["consistency", "rank", "voters"].find((each) => each === parts.get("colour")) ?? START.colour,
     heldOut: parts.get("held-out") === "yes",
+    compare: parts.get("compare") === "yes",
   };
 }
 
@@ -34,13 +35,14 @@ function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
 
-function written({ user, history, k, colour, heldOut }) {
+function written({ user, history, k, colour, heldOut, compare }) {
   const parts = [];
   if (history) parts.push(`history=${history.map(encodeURIComponent).join(",")}`);
   else if (user !== null) parts.push(`user=${encodeURIComponent(user)}`);
   if (k !== START.k) parts.push(`k=${k}`);
   if (colour !== START.colour) parts.push(`colour=${colour}`);
   if (heldOut) parts.push("held-out=yes");
+  if (compare) parts.push("compare=yes");
   return `#${parts.join("&")}`;
 }
 
@@ -63,31 +65,58 @@ async function load() {
   const controller = (pending = new AbortController());
   retry = load;
   try {
-    const result = await answer(state, controller.signal);
+    const both = state.compare && facts.compared !== null;
+    const [result, beside] = await Promise.all([answer(state, controller.signal), both ? answer({ ...state, compared: true }, controller.signal).catch(unlessLate) : null]);
     if (controller.signal.aborted) return; // another request was made since
     view = result;
-    for (const each of [...result.history, ...result.lists.flatMap((list) => list.items)]) remember(each);
-    lists.show(result, facts, state.colour);
-    if (wide.matches && lists.chosen === null && result.consensus?.items.length) lists.choose(String(result.consensus.items[0].item));
+    other = beside?.consensus ? beside : null;
+    for (const each of [...result.history, ...result.items]) remember(each);
+    lists.show(result, facts, colour(), other);
+    const [first] = (result.consensus ?? result.lists[0]).items;
+    if (wide.matches && lists.chosen === null && first) lists.choose(String(first.item));
     showError(null);
+    if (beside instanceof RequestError) at("compared").replaceChildren(empty(`${facts.compared}: ${beside.message}`));
     showView();
   } catch (error) {
     if (error.name === "AbortError") return;
     view = null;
-    lists.clear();
-    at("votes").hidden = true;
+    lists.clear(...(error.status === 404 ? [empty("There is nobody to show. Type a part of an id above, or", make("button", { type: "button", onclick: randomUser }, "draw a random user"))] : []));
+    at("why").hidden = true;
     showView();
     showError(error);
   }
   at("lists").setAttribute("aria-busy", "false");
 }
 
-function answer({ user, history, k: length, heldOut }, signal) {
+function answer({ user, history, k: length, heldOut, compared = false }, signal) {
   const k = Math.min(length, facts.limits.k);
   if (history) {
-    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k}}`, signal });
+    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k},"compared":${compared}}`, signal });
   }
-  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}`, { signal });
+  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}&compared=${compared}`, { signal });
+}
+
+const unlessLate = (error) => { if (error instanceof RequestError) return error; throw error; };
+const colour = () => colours(view, facts).find((each) => each === state.colour) ?? colours(view, facts)[0];
+const empty = (...words) => make("p", { class: "empty" }, ...words);
+
+/** The items nearest to one, in place of the button that asks for them. */
+async function similar(id, place) {
+  try {
+    const { items, head } = await request(`similar/${encodeURIComponent(id)}?k=${FEW}`);
+    place.replaceChildren(make("h4", {}, "Similar items ", make("span", { class: "muted" }, `by ${head}'s vectors`)),
+      make("ul", {}, items.map((item) => make("li", {}, titleOf(item), make("span", { class: "muted" }, ` ${item.score.toFixed(2)}`)))));
+  } catch (error) { showError(error); }
+}
+
+async function neighbours(user) {
+  at("neighbours").hidden = true;
+  if (state.history || user === null) return;
+  const { users } = await request(`similar-users/${encodeURIComponent(user)}?k=${FEW}`).catch(() => ({ users: [] }));
+  if (state.user !== user || state.history || !users.length) return; // someone else was chosen since
+  at("neighbours").hidden = false;
+  at("neighbours").replaceChildren(make("span", { class: "muted" }, "Similar users "), ...users.map((each) =>
+    make("button", { type: "button", class: "link", title: `${count(each.uses, "item")}, cosine ${each.score.toFixed(2)}`, onclick: () => go({ user: String(each.user), history: null }) }, String(each.user))));
 }
 
 async function randomUser() {
@@ -128,10 +157,11 @@ function showControls() {
   at("held").hidden = own;
   at("edit").hidden = own;
   at("held-out").checked = state.heldOut;
-  for (const [name, value] of [["mode", own ? "history" : "user"], ["k", state.k], ["colour", state.colour]]) {
+  at("compare").checked = state.compare;
+  for (const [name, value] of [["mode", own ? "history" : "user"], ["k", state.k], ...(facts ? [["colour", colour()]] : [])]) {
     document.querySelector(`input[name=${name}][value="${value}"]`).checked = true;
   }
-  if (own) showHistory(state.history.map((item) => ({ item, title: titles.get(item), held_out: false })), true);
+  if (own) showHistory(state.history.map((item) => ({ item, title: titles.get(item), part: null })), true);
   else if (document.activeElement !== at("user") || state.user !== at("user").value) at("user").value = state.user ?? "";
 }
 
@@ -140,17 +170,36 @@ function showView() {
   const ignored = view?.unknown_items?.length ? `: ${view.unknown_items.join(", ")}` : "";
   at("note").textContent = (view?.note ?? "") + ignored;
   at("note").hidden = !view?.note;
-  at("legend").replaceChildren(...(view ? legend(view, facts, state.colour) : []));
+  at("legend").replaceChildren(...(view ? legend(view, facts, colour()) : []));
+  at("voters-title").hidden = !view?.consensus;
+  at("colour").hidden = !facts?.has_consensus;
+  for (const input of at("colour").querySelectorAll("input")) {
+    input.parentNode.hidden = !colours(view, facts).includes(input.value);
+    input.checked = input.value === colour();
+  }
+  if (view) neighbours(state.user);
   if (view) at("status").textContent = `Lists of ${state.k} shown for ${state.history ? "your history" : `user ${state.user}`}.`;
   document.title = `${state.history ? "Custom history" : `User ${state.user ?? ""}`} · ConCF explorer`;
 }
 
+const GROUPS = [["training", "trained on"], ["validation", "validation"], ["test", "test"], ["dropped", "in no part"]];
+
 function showHistory(used, own) {
-  const groups = own ? [["used", used]] : [["trained on", used.filter((item) => !item.held_out)], ["held out", used.filter((item) => item.held_out)]];
+  const named = (part, name) => (part !== "training" && facts.learned.includes(part) ? `${name}, trained on too` : name);
+  const groups = own ? [["used", used, ""]] : GROUPS.map(([part, name]) => [facts ? named(part, name) : name, used.filter((item) => item.part === part), facts?.learned.includes(part) ? "" : `held-out ${part}`]);
   at("history-count").textContent = used.length ? count(used.length, "item") : "";
-  at("history").replaceChildren(...groups.filter(([, items]) => items.length).flatMap(([name, items]) => [
-    make("dt", { class: own ? "hidden" : "" }, name), make("dd", {}, make("ul", { class: name === "held out" ? "held-out" : "" }, chips(items, own, () => showHistory(used, own))))]));
-  if (own && !used.length) at("history").append(make("dt", {}, "No items yet: these lists are for a user without a history."));
+  at("history").replaceChildren(...groups.filter(([, items]) => items.length).flatMap(([name, items, kind]) => [
+    make("dt", { class: own ? "hidden" : "" }, name), make("dd", {}, make("ul", { class: kind }, chips(items, own, () => showHistory(used, own))))]));
+  if (own && !used.length) begun();
+}
+
+/** No items yet: what to do, and items to begin with. */
+async function begun() {
+  const place = make("dd", { class: "empty" }, "No items yet: these lists are for a user without a history. Add an item by words of its title or its id.");
+  at("history").append(make("dt", { class: "hidden" }, "used"), place);
+  const popular = await request("items?limit=3").catch(() => []);
+  popular.forEach(({ id, title }) => remember({ item: id, title }));
+  if (popular.length) place.append(" Much used: ", ...popular.map(({ id, title }) => make("button", { type: "button", class: "link", onclick: () => go({ history: [String(id)] }) }, title ?? String(id))));
 }
 
 function chips(items, own, redraw) {
@@ -169,13 +218,14 @@ function remove(item) {
 }
 
 function showFacts() {
-  const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "interactions"], [facts.heads.length, "heads"]]
+  const figures = [[facts.users, "users"], [facts.items, "items"], [facts.interactions, "interactions"], [facts.heads.length, facts.heads.length === 1 ? "head" : "heads"]]
     .map(([value, name]) => make("div", {}, make("dt", {}, name), make("dd", {}, value.toLocaleString("en"))));
   figures.unshift(make("div", { class: "wide" }, make("dt", {}, "run"), make("dd", {}, facts.name)));
-  const head = facts.best_head, objective = facts.objectives[head];
-  const best = [["consensus", facts.validation.consensus], [objective === head ? head : `${head} (${objective})`, facts.validation[head]]].filter(([, value]) => value !== undefined);
-  figures.push(make("div", { class: "wide", title: "on validation" }, make("dt", {}, facts.metric),
-    make("dd", {}, best.map(([name, value]) => `${name} ${value.toFixed(3)}`).join(" · "))));
+  const best = ["consensus", facts.best_head].filter((name) => facts.validation[name] !== undefined).map((name) => `${name} ${facts.validation[name].toFixed(3)}`);
+  figures.push(make("div", { class: "wide" }, make("dt", {}, facts.metric, " on ", term("Validation part", "validation"), ...(facts.cross_fitted.length ? [", ", term("Cross-fitting", "cross-fitted")] : [])),
+    make("dd", {}, best.join(" · "))));
+  at("both").hidden = facts.compared === null;
+  at("both").querySelector("span").textContent = `Compare with ${facts.compared}`;
   at("facts").replaceChildren(...figures);
 }
 
@@ -217,8 +267,9 @@ at("held-out").addEventListener("change", (event) => go({ heldOut: event.target.
 at("colour").addEventListener("change", (event) => {
   state.colour = event.target.value;
   history.replaceState(null, "", written(state));
-  if (view) { lists.show(view, facts, state.colour); showView(); }
+  if (view) { lists.show(view, facts, colour(), other); showView(); }
 });
+at("compare").addEventListener("change", (event) => go({ compare: event.target.checked }, "replaceState"));
 at("token").addEventListener("submit", (event) => {
   event.preventDefault();
   keepToken(at("token-text").value.trim());
@@ -230,7 +281,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address holds the state, not the position
   (at("lists").querySelector(".row") ?? at("lists")).focus();
 });
-at("lists").addEventListener("scroll", () => { at("votes").scrollLeft = at("lists").scrollLeft; });
 addEventListener("popstate", () => {
   if (location.hash === written(state)) return;
   state = { ...state, ...read(location.hash) };

@@ -1,31 +1,32 @@
-// The consensus and each head's list; the same item is linked across lists.
+// The consensus, the run that it is compared with, and each voter's list; the same item is marked in all of them.
 
-import { count, draw, make } from "./dom.js";
+import { at, count, draw, make, term } from "./dom.js";
 
-const STEPS = [[1, "s5"], [3, "s4"], [10, "s3"], [30, "s2"], [Infinity, "s1"]]; // by how much a rank moved, at most
+const STEPS = [[1, "s5"], [3, "s4"], [10, "s3"], [30, "s2"], [Infinity, "s1"]]; // ranks, or by how much one moved, at most
+const PARTS = { test: ["hit", "in the test part"], validation: ["val", "in the validation part"], dropped: ["log", "in the log, but in no part"] };
 
 export const letter = (index) => (index < 26 ? String.fromCharCode(65 + index) : String(index + 1));
 
 /** The index of a voter: heads first, then fixed voters. */
-const indexOf = (name, facts) => [...facts.heads, ...facts.fixed_voters].indexOf(name);
+export const indexOf = (name, facts) => [...facts.heads, ...facts.fixed_voters].indexOf(name);
 export const titleOf = (item) => item.title ?? String(item.item);
 
 /** The standard deviation of a head's rank of an item over time, from C (Eq. 11). */
 export const deviation = (c, facts) => (c > 0 && facts.consistency_temperature ? Math.abs(facts.consistency_temperature * Math.log(c)) : null);
 
-function step(c, facts) {
-  const ranks = deviation(c, facts);
-  return ranks === null ? "flat" : STEPS.find(([most]) => ranks <= most)[1];
-}
+const step = (ranks) => STEPS.find(([most]) => ranks <= most)[1];
+
+/** What cells can be coloured by: consistency only where there is some. */
+export const colours = (view, facts) => [...(facts.consistency_temperature && view?.user !== null ? ["consistency"] : []), "rank", "voters"];
 
 export class Lists {
   /** highlighted(item id or null, whether it was chosen): the item pointed at */
   constructor(root, highlighted) {
     Object.assign(this, { root, highlighted, chosen: null, view: null });
-    root.addEventListener("pointerover", (event) => this.#highlight(event.target.closest(".row")?.dataset.item ?? this.chosen));
-    root.addEventListener("pointerleave", () => this.#highlight(this.chosen));
+    root.addEventListener("pointerover", (event) => { const row = event.target.closest(".row"); if (row) this.#highlight(row.dataset.item); });
+    at("voters").addEventListener("pointerleave", () => this.#highlight(this.chosen));
     root.addEventListener("focusin", (event) => this.#focused(event.target));
-    root.addEventListener("click", (event) => this.choose(event.target.closest(".row")?.dataset.item ?? this.chosen));
+    root.addEventListener("click", (event) => { const row = event.target.closest(".row"); if (row) this.choose(row.dataset.item); });
     root.addEventListener("keydown", (event) => this.#move(event));
     new ResizeObserver(() => this.#link()).observe(root);
   }
@@ -33,24 +34,32 @@ export class Lists {
   /** Empty rows while the first lists load. */
   wait(k) {
     const row = () => make("li", {}, make("div", { class: "row" }, make("span", { class: "title" })));
-    this.root.replaceChildren(...Array.from({ length: 7 }, (_, index) =>
-      make("section", { class: `list wait ${index ? "" : "agreed"}`, "aria-hidden": "true" },
-        make("header"), make("ol", {}, Array.from({ length: k }, row)))));
+    const list = () => make("section", { class: "list wait", "aria-hidden": "true" }, make("header"), make("ol", {}, Array.from({ length: k }, row)));
+    at("agreed").replaceChildren(list());
+    at("voters").replaceChildren(...Array.from({ length: 5 }, list));
   }
 
-  clear() {
+  /** What there is instead of lists. */
+  clear(...instead) {
     this.view = this.chosen = null;
-    this.root.replaceChildren();
+    for (const id of ["compared", "voters"]) at(id).replaceChildren();
+    at("agreed").replaceChildren(...instead);
   }
 
-  show(view, facts, colour) {
+  /** other: the view of the run that it is compared with, or null */
+  show(view, facts, colour, other) {
     Object.assign(this, { view, facts, colour });
-    this.votes = new Map([...(view.consensus?.items ?? []), ...view.other_items].map((each) => [String(each.item), each.votes]));
-    const lists = view.lists.map((list) => this.#head(list));
-    if (view.consensus) lists.unshift(this.#agreed(view.consensus));
+    this.items = new Map(view.items.map((each) => [String(each.item), each]));
+    this.others = other && new Map(other.items.map((each) => [String(each.item), each]));
+    const before = other && new Map(other.consensus.items.map((each) => [String(each.item), each.rank]));
+    const now = view.consensus && new Map(view.consensus.items.map((each) => [String(each.item), each.rank]));
+    const lists = view.lists.map((list) => this.#voter(list));
+    at("agreed").replaceChildren(...(view.consensus ? [this.#agreed(view.consensus, before)] : []));
+    at("compared").replaceChildren(...(other ? [this.#compared(other.consensus, now)] : []));
     this.links = draw("svg", { class: "links", "aria-hidden": "true" });
     this.root.classList.toggle("single", !view.consensus);
-    this.root.replaceChildren(...lists, this.links);
+    this.root.classList.toggle("both", Boolean(other));
+    at("voters").replaceChildren(...lists, this.links);
     if (!this.#rows(this.chosen).length) this.chosen = null;
     this.last = undefined;
     this.#highlight(this.chosen);
@@ -61,50 +70,73 @@ export class Lists {
     this.#highlight(item, true);
   }
 
-  #agreed(agreed) {
-    const votes = agreed.items[0]?.votes ?? [];
-    const letters = votes.map(({ head }) => make("span", { title: head }, letter(indexOf(head, this.facts))));
-    const header = make("header", {}, make("h3", { id: "list-agreed" }, "Consensus"), agreed.by === "consensus" ? this.#figure(agreed.by, "", `${this.facts.metric} `) : make("p", {}, "by rank alone"),
-      make("div", { class: "cells", "aria-hidden": "true" }, letters));
-    return this.#list("agreed", header, agreed.items, (item) => [
-      make("div", { class: "cells", "aria-hidden": "true" }, item.votes.map((vote) => this.#cell(vote))),
-      make("span", { class: "score", title: "importance (the mean of the votes) or the re-ranker's score" }, item.score.toFixed(2)),
+  #agreed(agreed, before) {
+    const cast = this.items.get(String(agreed.items[0]?.item))?.votes ?? [];
+    const letters = cast.map(({ head }) => make("span", { title: head }, letter(indexOf(head, this.facts))));
+    const header = make("header", {}, make("h3", { id: "list-agreed" }, "Consensus"), make("p", {}, ...this.#order(agreed)), make("div", { class: "cells", "aria-hidden": "true" }, letters));
+    return this.#list("agreed", header, agreed.items, (item, known) => [
+      before ? this.#moved(item, before.get(String(item.item))) : null,
+      make("div", { class: "cells", "aria-hidden": "true" }, known.votes.map((vote) => this.#cell(vote))),
+      make("span", { class: "score", "aria-hidden": "true", title: this.facts.reranked.length ? "the re-ranker's score" : "importance: the mean of the votes" }, item.score.toFixed(2)),
     ]);
   }
 
-  #head(list) {
-    const index = this.facts.heads.indexOf(list.by), objective = this.facts.objectives[list.by];
+  #compared(list, now) {
+    const header = make("header", {}, make("h3", { id: "list-compared" }, make("span", { class: "name" }, this.facts.compared)), make("p", {}, "its consensus"));
+    return this.#list("compared", header, list.items, (item) => (now.has(String(item.item)) ? [] : [make("span", { class: "moved" }, "gone")]));
+  }
+
+  #moved(item, before) {
+    const by = before && before - item.rank;
+    const [text, words] = before === undefined ? ["new", `not in the list of ${this.facts.compared}`] : by === 0 ? ["=", "as before"] : [by > 0 ? `▲${by}` : `▼${-by}`, `rank ${before} in ${this.facts.compared}`];
+    return make("span", { class: "moved", title: words }, text);
+  }
+
+  /** By what the consensus is ordered, and how good it is. */
+  #order(agreed) {
+    if (agreed.by !== "consensus") return ["by rank alone, ", term("Fold-in", "folded in")];
+    return [this.facts.reranked.length ? ["ordered by the ", term("Re-ranker")] : ["ordered by the mean ", term("Vote")], ...this.#figure(agreed.by, " · ")].flat();
+  }
+
+  #voter(list) {
+    const index = indexOf(list.by, this.facts), fixed = this.facts.fixed_voters.includes(list.by);
     const nonVoting = this.view.consensus && !this.facts.voters.includes(list.by);
-    const about = [list.by === this.facts.best_head ? "best head" : "", nonVoting ? "does not vote" : ""].filter(Boolean).join(", ");
+    const kind = [fixed ? term("Fixed voter") : nonVoting ? "does not vote" : null, list.by === this.facts.best_head ? "best head" : null].filter(Boolean);
+    const figure = this.#figure(list.by, "");
     const header = make("header", {},
       make("h3", { id: `list-${index}` },
-        make("span", { class: `letter ${this.colour === "heads" && !nonVoting ? `h${index % 8}` : ""}` }, letter(index)),
+        make("span", { class: `letter ${this.colour === "voters" && !nonVoting ? `h${index % 8}` : ""}` }, letter(index)),
         make("span", { class: "name" }, list.by)),
-      objective === list.by ? null : make("p", { class: "objective", title: objective }, objective),
-      this.#figure(list.by, about));
+      this.facts.about[list.by] ? make("p", { class: "about" }, this.facts.about[list.by]) : null,
+      make("p", {}, ...[figure, ...kind.map((each) => [each])].filter((each) => each.length).flatMap((each, n) => (n ? [" · ", ...each] : each))));
     return this.#list(list.by, header, list.items, () => []);
   }
 
-  #figure(by, about = "", metric = "") {
+  #figure(by, before) {
     const value = this.facts.validation[by];
-    return make("p", { title: `${this.facts.metric} on validation` }, [value === undefined ? "" : metric + value.toFixed(3), about].filter(Boolean).join(" · "));
+    if (value === undefined) return [];
+    const words = `${before}${value.toFixed(3)}`;
+    return this.facts.cross_fitted.includes(by) ? [`${words} `, term("Cross-fitting", "cross-fitted")] : [words];
   }
 
   #list(by, header, items, more) {
-    const rows = items.map((item, index) => make("li", {},
-      make("button", { type: "button", class: "row", "data-item": item.item, tabindex: index ? -1 : 0, "aria-label": this.#label(item) },
-        make("span", { class: "rank" }, String(item.rank), item.held_out ? make("span", { class: "out", title: "held out and recommended" }, "hit") : null), this.#tint(item, by),
-        make("span", { class: "title", title: titleOf(item) }, titleOf(item)), more(item))));
-    const empty = items.length ? [] : [make("li", { class: "muted small" }, "No items left")];
-    return make("section", { class: `list ${by === "agreed" ? by : ""}`, "aria-labelledby": header.firstChild.id, "data-by": by },
+    const rows = items.map((item, index) => {
+      const known = (by === "compared" ? this.others : this.items).get(String(item.item)), out = PARTS[known.part];
+      return make("li", {},
+        make("button", { type: "button", class: "row", "data-item": item.item, tabindex: index ? -1 : 0 },
+          make("span", { class: "rank" }, String(item.rank)), by === "compared" ? null : this.#tint(known, by),
+          make("span", { class: "title", title: titleOf(known) }, titleOf(known)),
+          out ? make("span", { class: `out ${known.part}`, title: out[1] }, out[0]) : null, more(item, known), this.#label(known)));
+    });
+    const empty = items.length ? [] : [make("li", { class: "muted small" }, "No items are left: this user has used all that it ranks.")];
+    return make("section", { class: `list ${by === "agreed" || by === "compared" ? by : ""}`, "aria-labelledby": header.querySelector("h3").id, "data-by": by },
       header, make("ol", {}, rows, empty));
   }
 
-  #label(item) {
-    const votes = this.votes.get(String(item.item)) ?? [];
-    const heads = votes.filter((vote) => vote.vote > 0).length;
-    return [`${item.rank}: ${titleOf(item)}`, item.held_out ? "held out" : "", votes.length ? `${count(heads, "vote")} of ${votes.length}` : ""]
-      .filter(Boolean).join(", ");
+  /** For readers who do not see the cells. */
+  #label(known) {
+    const heads = known.votes.filter((vote) => vote.vote > 0).length;
+    return known.votes.length ? make("span", { class: "hidden" }, `, ${count(heads, "vote")} of ${known.votes.length}`) : null;
   }
 
   #cell(vote) {
@@ -113,19 +145,15 @@ export class Lists {
 
   #colour(vote) {
     if (!(vote.vote > 0)) return "no-vote";
-    return this.colour === "heads" ? `h${indexOf(vote.head, this.facts) % 8}` : step(vote.C, this.facts);
+    if (this.colour === "voters") return `h${indexOf(vote.head, this.facts) % 8}`;
+    return step(this.colour === "rank" ? vote.rank : deviation(vote.C, this.facts) ?? Infinity);
   }
 
-  /** The stripe of an item: the consistency of this head (or of all voters), or which heads vote for it. */
-  #tint(item, by) {
-    const votes = this.votes.get(String(item.item)) ?? [];
-    if (!votes.length) return null;
-    const cast = votes.filter((vote) => vote.vote > 0 && (by === "agreed" || vote.head === by));
-    const consistency = cast.reduce((sum, vote) => sum + vote.C, 0) / cast.length;
-    const parts = this.colour === "heads"
-      ? votes.map((vote) => make("i", { class: vote.vote > 0 ? this.#colour(vote) : "" }))
-      : make("i", { class: cast.length ? step(consistency, this.facts) : "" });
-    return make("span", { class: "tint", "aria-hidden": "true" }, parts);
+  /** The stripe of an item: the colour of this head's vote, or of all votes one below the other. */
+  #tint(known, by) {
+    const cast = known.votes.filter((vote) => by === "agreed" || vote.head === by || this.colour === "voters");
+    if (!known.votes.length) return null;
+    return make("span", { class: "tint", "aria-hidden": "true" }, cast.length ? cast.map((vote) => make("i", { class: this.#colour(vote) })) : make("i"));
   }
 
   #rows(item) {
@@ -138,17 +166,16 @@ export class Lists {
     const now = new Set(this.#rows(item));
     for (const row of this.root.querySelectorAll(".row")) row.classList.toggle("same", now.has(row));
     this.#link();
-    this.highlighted(item, chosen);
+    this.highlighted(this.items?.has(item) ? item : null, chosen);
   }
 
-  /** Lines between the rows of an item; dotted past a list without it. */
+  /** Lines between the rows of an item in the voters' lists; dotted past a list without it. */
   #link() {
     if (!this.links) return;
-    const rows = [...this.root.querySelectorAll(".same")], lists = [...this.root.querySelectorAll(".list")];
-    const home = this.root.getBoundingClientRect();
+    const strip = at("voters"), rows = [...strip.querySelectorAll(".same")], lists = [...strip.querySelectorAll(".list")];
+    const home = strip.getBoundingClientRect(), left = home.left - strip.scrollLeft;
     this.links.replaceChildren(...rows.slice(1).map((row, index) => {
       const from = rows[index].getBoundingClientRect(), to = row.getBoundingClientRect();
-      const left = home.left - this.root.scrollLeft;
       const [x, y, X, Y] = [from.right - left, from.top + from.height / 2 - home.top, to.left - left, to.top + to.height / 2 - home.top];
       const next = lists.indexOf(row.closest(".list")) - lists.indexOf(rows[index].closest(".list")) === 1;
       const bend = next ? (X - x) * 0.6 : 24;
@@ -187,11 +214,11 @@ export function legend(view, facts, colour) {
   if (!view.consensus) return [make("span", {}, "This run has one head and no consensus.")];
   const swatch = (kind, text = "") => make("i", { class: kind }, text);
   const none = make("span", {}, swatch("no-vote"), facts.top_k ? `no vote: not in its top ${facts.top_k}` : "no vote");
-  if (colour === "heads") {
+  if (colour === "voters") {
     return [...facts.voters.map((head) => [head, indexOf(head, facts)]).map(([head, index]) =>
       make("span", {}, swatch(`h${index % 8}`, letter(index)), head)), none];
   }
-  if (!facts.consistency_temperature || view.user === null) return [make("span", {}, swatch("flat"), "a vote, by rank alone"), none];
-  const scale = [...STEPS].reverse().map(([most, kind]) => swatch(kind, most < Infinity ? `≤ ${most}` : "> 30"));
-  return [make("span", { class: "scale" }, "a head's rank of the item varied over time by ±", scale, "ranks"), none];
+  const scale = [...STEPS].reverse().map(([most, kind]) => swatch(kind, most < Infinity ? (most === 1 && colour === "rank" ? "1" : `≤ ${most}`) : "> 30"));
+  if (colour === "rank") return [make("span", { class: "scale" }, "a voter's rank of the item", scale), none];
+  return [make("span", { class: "scale" }, term("Consistency"), ": a head's rank of the item varied over time by ±", scale, "ranks"), none];
 }

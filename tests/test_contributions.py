@@ -1,0 +1,119 @@
+"""What lifted an item: the re-ranker's own features and weights, added up by loops."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+from small_recipe import trained
+
+from concf.consensus.reranker import TOP
+from concf.consensus.settings import CONSENSUS
+from concf.inference.contributions import SPEAKERS, similarity_shares, speakers
+from concf.inference.recommender import Recommender
+from concf.model.scorers import Factors
+from concf.training.recipe.recipe import STUDENT, Recipe
+from concf.training.run import Run
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+OF_A_HEAD = ["z", "relative", "near", "nearest", "score", "deviation", "gap", "mean"]
+KIND = {"z": "score", "relative": "score", "score": "score", "near": "similarity", "nearest": "similarity"}
+
+
+def columns(run: Run) -> list[tuple[str | None, str]]:
+    """The group of every feature, in the order that the docstring of `feature_rows` gives."""
+    heads, fixed = [name for name in run.model.names if name != STUDENT], list(run.settings.fixed_voters)
+    named: list[tuple[str | None, str]] = []
+    for voter in (*heads, *fixed):
+        named += [(voter, "rank")] * 3
+    named += [(None, "popularity")] * 5
+    for head in heads:
+        for feature in (*OF_A_HEAD, *OF_A_HEAD[:4], *OF_A_HEAD[:4]):  # alone, times p, times q
+            named.append((head, KIND[feature]) if feature in KIND else (None, "popularity"))
+    return named + [(" and ".join(fixed), "score")] * 8 * len(fixed)
+
+
+@pytest.mark.parametrize("budget", ["fast", "default", "thorough"])  # two fixed voters in the last
+def test_contributions_are_the_rerankers_terms_added_up(budget: str) -> None:
+    run = trained(budget)
+    model, recipe = Recommender(run, "arrays"), Recipe(run, torch.device("cpu"))
+    recipe.vectors = {name: (each.user, each.item) for name, each in run.model.factors().items()}
+    recipe.chosen = run.chosen
+    recipe.figures = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
+    users = torch.arange(run.log.shape[0])
+    reranker = recipe._reranker(run.log, users, recipe._voters(run.log, users))
+    features, empty = reranker.features(users)
+    votes, found = run.best[CONSENSUS].votes, model.ranker.contributions
+    assert found is not None
+    named = columns(run)
+    assert found.groups == list(dict.fromkeys(named))
+    assert features.shape[2] == len(named) == len(votes["weights"])
+    for user in users[::5].tolist():
+        listed = {int(item): row for row, item in enumerate(reranker.lists[user, :TOP]) if not empty[user, row]}
+        terms = ((features[user].double() - votes["centre"].double()) * votes["weights"].double()).numpy()
+        expected = {item: dict.fromkeys(found.groups, 0.0) for item in listed}
+        for item, row in listed.items():
+            for group, term in zip(named, terms[row], strict=True):
+                expected[item][group] += term  # type: ignore[index]
+        mine = found.of_user(user)
+        assert mine.keys() == expected.keys()
+        for place, group in enumerate(found.groups):
+            mean = np.mean([each[group] for each in expected.values()])
+            for item, values in mine.items():
+                assert values[place] == pytest.approx(expected[item][group] - mean, abs=2e-5)
+
+
+def test_an_explanation_adds_up_to_the_score_above_the_mean_candidate() -> None:
+    run = trained()
+    model = Recommender(run, "arrays")
+    best = run.best[CONSENSUS]
+    assert best.lists is not None
+    for row in range(0, len(best.lists), 7):
+        scores = best.votes["reranked"][row][:TOP]
+        mean = float(scores[best.lists[row][:TOP] >= 0].mean())
+        user = model.user_ids.values[[row]].tolist()[0]
+        used = set(model.item_ids.values[run.log[[row]].indices].tolist())
+        for item in model.recommend(user, k=4)[0].tolist():
+            why = model.explain(user, item)
+            assert why["contributions"] is not None
+            assert why["reranked"] is not None
+            assert sum(each["value"] for each in why["contributions"]) == pytest.approx(
+                why["reranked"] - mean, abs=1e-4
+            )
+            assert 0 < len(why["because"]) <= SPEAKERS
+            assert {each["item"] for each in why["because"]} <= used
+            shares = [each["share"] for each in why["because"]]
+            assert shares == sorted(shares, reverse=True)
+    absent = model.explain(user, min(used))
+    assert (absent["contributions"], absent["reranked"]) == (None, None)
+
+
+def test_shares_against_a_loop() -> None:
+    torch.manual_seed(0)
+    voters = [Factors(torch.randn(2, 3), torch.randn(6, 3)) for _ in range(2)]
+    voters[0].item[5] = -voters[0].item[0]  # the opposite: no reason
+    voters[1].item[5] = -voters[1].item[0]
+    history, items = np.array([0, 2, 4]), np.array([1, 3, 5])
+    shares = similarity_shares(voters, history, items)
+
+    def cosine(factors: Factors, one: int, other: int) -> float:
+        a, b = factors.item[one].tolist(), factors.item[other].tolist()
+        dot = sum(x * y for x, y in zip(a, b, strict=True))
+        return max(dot / sqrt(sum(x * x for x in a)) / sqrt(sum(y * y for y in b)), 0.0)
+
+    for row, item in enumerate(items.tolist()):
+        for column, used in enumerate(history.tolist()):
+            parts = []
+            for factors in voters:
+                for power in (2, 8):
+                    whole = sum(cosine(factors, item, other) ** power for other in history.tolist())
+                    parts.append(cosine(factors, item, used) ** power / whole if whole else 0.0)
+            assert shares[row, column] == pytest.approx(sum(parts) / 4, abs=1e-6)
+    assert shares[2, 0] == 0
+    best = speakers(shares)
+    assert best[0][0][0] == int(shares[0].argmax())
+    assert all(share > 0 for each in best for _, share in each)
+    assert speakers(similarity_shares(voters, np.array([], np.int64), items)) == [[], [], []]
