@@ -256,7 +256,7 @@ def test_a_damaged_or_newer_run_is_refused_and_left_as_it_is(concf: CLI, stopped
     [
         (["--set", "consensus.weight=0.3"], "the run has other settings: consensus.weight = 0.005, not 0.3"),
         ([*SETS, "--preset", "paper"], "balance.exponent = 0.15, not 1.0"),
-        (["--single", "bpr"], 'training.watch = "consensus", not "bpr"'),
+        (["--single", "bpr"], 'training.watch = "all", not "bpr"'),
         (["--seed", "4"], "the run has seed 0, not 4"),
     ],
 )
