@@ -2,8 +2,9 @@
 
 python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER]
 
-In one run, on loopback: the service in a process, a FastAPI application that sends constant bytes of the same size in
+In one run, on loopback: the service in a process, a bare Starlette route that sends constant bytes of the same size in
 another, callers on 16 kept connections in a third. They are asked in turns; the ratios are medians over the rounds.
+The service has its host, origin and token checks, request ids, metrics and an access log switched on.
 Then many requests, with the service's memory before and after; then right requests, every answer compared with the
 library's, beside a caller who sends garbage, huge and endless bodies, and leaves connections half open.
 """
@@ -31,7 +32,7 @@ HERE = Path(__file__).parent
 HEAD = "bpr"
 QUESTIONS = {"consensus": "/recommend/{}", "head": f"/recommend/{{}}?by={HEAD}"}
 ASKED = 2000  # different users
-FIGURES = ("per_second", "p50_ms", "p99_ms")
+FIGURES = ("cpu_us", "per_second", "p50_ms", "p99_ms")
 
 
 @contextmanager
@@ -50,18 +51,21 @@ def process(*words: object) -> Iterator[tuple[int, int]]:
 
 
 def floor(body: Path) -> None:
-    """The rival: constant bytes by FastAPI and uvicorn."""
+    """The rival: constant bytes by Starlette and uvicorn."""
     import socket
 
     import uvicorn
-    from fastapi import FastAPI, Response
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
-    constant, app = body.read_bytes(), FastAPI()
+    constant = body.read_bytes()
 
-    @app.get("/constant/{user}")
-    async def constant_list(user: str) -> Response:  # noqa: ARG001
+    async def constant_list(_request: Request) -> Response:
         return Response(constant, media_type="application/json")
 
+    app = Starlette(routes=[Route("/constant/{user}", constant_list)])
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"floor at :{listener.getsockname()[1]}", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
@@ -81,15 +85,25 @@ def memory(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
 
-def in_rounds(service: int, rival: int, users: list[Any], rounds: int, requests: int) -> dict[str, Any]:
+def processor_time(pid: int) -> float:
+    """Microseconds of processor time that a process has taken."""
+    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
+    return 1e6 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def in_rounds(
+    service: tuple[int, int], rival: tuple[int, int], users: list[Any], rounds: int, requests: int
+) -> dict[str, Any]:
     """Medians of each, and of the ratios to the rival within a round."""
     paths = {name: [form.format(user) for user in users] for name, form in QUESTIONS.items()}
     targets = {"floor": (rival, [f"/constant/{user}" for user in users])}
     targets |= {name: (service, asked) for name, asked in paths.items()}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
     for turn in range(rounds + 1):  # the first warms up
-        for name, (port, asked) in targets.items():
+        for name, ((pid, port), asked) in targets.items():
+            before = processor_time(pid)
             figures = call(port, paths=asked, requests=requests)
+            figures["cpu_us"] = (processor_time(pid) - before) / figures["requests"]
             assert not figures["failed"], (name, figures)
             if turn:
                 taken[name].append(figures)
@@ -130,16 +144,16 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     first = np.zeros(1, np.int64)  # the position of users[0]
     body = folder.parent / "constant.json"
     body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(first, [10], "consensus")[0]))
-    few = users[:200]
+    few, log = users[:200], folder.parent / "access.jsonl"
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}
     line: dict[str, Any] = {"users": len(ids), "items": len(model.item_ids), "k": 10, "bytes": body.stat().st_size}
     with (
-        process("-m", "concf", "serve", folder, "--port", 0) as (pid, port),
+        process("-m", "concf", "serve", folder, "--port", 0, "--access-log", log) as (pid, port),
         process(__file__, "--floor", body) as rival,
     ):
         line |= {"connections": 16, "rounds": chosen.rounds}
-        line |= in_rounds(port, rival[1], users, chosen.rounds, chosen.requests)
+        line |= in_rounds((pid, port), rival, users, chosen.rounds, chosen.requests)
         before = memory(pid)
         everything = [form.format(user) for form in QUESTIONS.values() for user in users]
         many = call(port, paths=everything, requests=chosen.many)

@@ -95,6 +95,26 @@ class Facts(TypedDict):
     version: str
 
 
+class ItemSearch(Request):
+    """The query of a search."""
+
+    q: str = Field("", max_length=1000, description="empty: those that are used most")
+    limit: int = Field(20, ge=1, le=100, description="how many results at most")
+
+
+class UserSearch(ItemSearch):
+    """The query of a search for users."""
+
+    random: bool = Field(False, description="random users instead")
+
+
+class ViewQuery(Request):
+    """The query of a view of a user."""
+
+    k: int = Field(K, ge=1, description="items of each list")
+    held_out: bool = Field(False, description="whether held-out items may be listed")
+
+
 class HistoryView(Request):
     """A history of a new user."""
 

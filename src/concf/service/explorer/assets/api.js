@@ -40,7 +40,7 @@ export async function request(path, { body, signal } = {}) {
     answer = JSON.parse(text.replace(LARGE, (whole, string, before, digits) => string ?? `${before}"${digits}"`));
   } catch { /* reported below */ }
   if (response.ok && answer) return answer;
-  throw new RequestError(response.status, answer?.error?.message ?? `The service answered with status ${response.status}.`);
+  throw new RequestError(response.status, answer?.detail ?? `The service answered with status ${response.status}.`);
 }
 
 /** A JSON list of ids as the log has them: on this page ids are text, integers only here. */
