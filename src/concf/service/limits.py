@@ -23,8 +23,7 @@ class Limits:
 
     k: items of a list; users: of a batch; listed: users x k; history: items of one; histories: of all of a batch;
     body: bytes; in_flight, batches: requests, and batches among them, being answered at a time
-    body_seconds: for the body to arrive in; seconds: until an answer that is computed in a thread is complete;
-    send_seconds: for the caller to take a part of it
+    body_seconds: for the body to arrive in; seconds: until an answer that is computed in a thread is complete
     """
 
     k: int = 200
@@ -37,7 +36,6 @@ class Limits:
     batches: int = 16
     body_seconds: float = 10.0
     seconds: float = 30.0
-    send_seconds: float = 10.0
 
     def check(self, name: Literal["k", "users", "listed", "history", "histories"], size: int, where: str) -> None:
         """Refuse a list, a batch or a history that is too long."""

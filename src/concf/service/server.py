@@ -34,13 +34,14 @@ LAST_SECONDS, STEP = 1.0, 0.02  # for the requests of connections that came last
 class Connections:
     """Limits of connections.
 
-    most: open at a time; head_seconds: for a request's first line and headers to arrive in; idle_seconds: that an
-    unused one is kept open; drain_seconds: after SIGTERM, until no more are accepted; closing_seconds: for requests in
-    progress after that
+    most: open at a time; head_seconds: for a request's first line and headers to arrive in; send_seconds: for the
+    caller to read what was sent; idle_seconds: that an unused one is kept open; drain_seconds: after SIGTERM, until no
+    more are accepted; closing_seconds: for requests in progress after that
     """
 
     most: int = 800
     head_seconds: float = 10.0
+    send_seconds: float = 10.0
     idle_seconds: int = 30
     drain_seconds: float = 5.0
     closing_seconds: int = 30
@@ -132,7 +133,7 @@ def serve(
     listener = _listen(host, port)
     _warn(host, access)
     config = uvicorn.Config(
-        app, http=limited(connections.head_seconds, connections.most), ws="none",
+        app, http=limited(connections.head_seconds, connections.send_seconds, connections.most), ws="none",
         log_level="error", access_log=False, proxy_headers=False, server_header=False,
         timeout_keep_alive=connections.idle_seconds, timeout_graceful_shutdown=connections.closing_seconds,
     )  # fmt: skip

@@ -47,7 +47,7 @@ def serve(
     max_connections: Annotated[int, typer.Option(min=1, help="Connections open at a time.", rich_help_panel=CONNECTIONS)] = 800,
     head_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the first line and the headers to arrive.", rich_help_panel=CONNECTIONS)] = 10.0,
     body_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the body to arrive.", rich_help_panel=CONNECTIONS)] = 10.0,
-    send_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the caller to take a part of a long answer.", rich_help_panel=CONNECTIONS)] = 10.0,
+    send_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the caller to read what was sent.", rich_help_panel=CONNECTIONS)] = 10.0,
     idle_seconds: Annotated[int, typer.Option(min=1, help="Seconds that an idle connection stays open.", rich_help_panel=CONNECTIONS)] = 30,
     drain: Annotated[float, typer.Option(min=0, help="Seconds after SIGTERM in which requests are still answered while /ready says 503.", rich_help_panel=CONNECTIONS)] = 5.0,
     closing_seconds: Annotated[int, typer.Option(min=1, help="Seconds for requests in progress when the service ends.", rich_help_panel=CONNECTIONS)] = 30,
@@ -77,7 +77,7 @@ def serve(
     titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title)
     limits = Limits(
         max_k, max_users, max_listed, max_history, max_histories, max_body, max_requests, max_batches, body_seconds,
-        seconds, send_seconds,
+        seconds,
     )  # fmt: skip
     for name in allow_host or ():
         if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|[\da-fA-F:.]+", name):
@@ -87,7 +87,7 @@ def serve(
     access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())))
     serve_run(
         Service(Loader(data, titles), folder, limits, run_root), host, port, access,
-        Connections(max_connections, head_seconds, idle_seconds, drain, closing_seconds), access_log,
+        Connections(max_connections, head_seconds, send_seconds, idle_seconds, drain, closing_seconds), access_log,
     )  # fmt: skip
 
 

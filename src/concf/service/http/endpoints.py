@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, cast
 from urllib.parse import parse_qsl, unquote
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -24,7 +25,6 @@ from concf.service.limits import SOON, Limits
 from concf.service.problems import Problem, invalid
 
 JSON = "application/json"
-ABORT = "concf.abort"  # an extension of this server's connections: to close one whose caller does not read
 Handler = Callable[[dict[str, str], Any], object]
 H = TypeVar("H", bound=Handler)
 T = TypeVar("T")
@@ -141,11 +141,8 @@ class Endpoint:
                 group.cancel_scope.cancel()
         finally:
             self.threads.batches -= self.is_batch
-        if deadline.cancelled_caught and not answer.started:
+        if deadline.cancelled_caught and not answer.started:  # else the connection is closed
             problem = Problem(503, "deadline", f"the answer was not ready within {seconds:g} seconds", headers=SOON)
-        elif (problem is not None and answer.started) or deadline.cancelled_caught:
-            await answer.abort(receive)
-            return
         if problem is not None:
             raise problem
 
@@ -168,7 +165,7 @@ class _Answer:
 
     async def at_once(self, work: Callable[[], object]) -> None:
         """Compute and send it."""
-        await self._send_all(_response(await self.threads.run(work)))
+        await self._send_all(await self.threads.run(lambda: _response(work())))
 
     async def in_parts(self, work: Callable[[], object]) -> None:
         """Compute a part when the one before is taken; an answer of one part is sent with its length."""
@@ -178,26 +175,18 @@ class _Answer:
         if second is None:
             await self._send_all(_response(part))
             return
+        await anyio.lowlevel.checkpoint()  # too late, or for nobody
         self.started = True
         start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", JSON.encode())]}
         await self.send(start)
         while part is not None:
-            with anyio.fail_after(self.threads.limits.send_seconds):
-                await self.send({"type": "http.response.body", "body": part, "more_body": True})
+            await self.send({"type": "http.response.body", "body": part, "more_body": True})
             part, second = second, None if second is None else await self.threads.run(following, slow=True)
         await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_all(self, response: Response) -> None:
         self.started = True
         await response(self.scope, _never, self.send)
-
-    async def abort(self, receive: Receive) -> None:
-        """Close the connection of an answer that cannot be completed."""
-        close = self.scope.get("extensions", {}).get(ABORT)
-        if close is not None:
-            close["call"]()
-            while (await receive())["type"] != "http.disconnect":
-                pass
 
 
 async def _never() -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from concf.service.http.endpoints import ABORT
 from concf.service.problems import MEDIA_TYPE, Kind, Problem
 
 HEAD_BYTES = 1 << 16  # of a request's first line and headers
@@ -21,9 +20,11 @@ class LimitedConnection(HttpToolsProtocol):
     """A connection whose requests must be in time and in size. A subclass has the settings (see `limited`)."""
 
     head_seconds: float
+    send_seconds: float
     max_connections: int
     waiting: dict[LimitedConnection, None]  # those without a request, the longest first
     _timer: asyncio.TimerHandle | None = None  # runs while the head of a request is expected
+    _reading: asyncio.TimerHandle | None = None  # runs while more than a little waits to be read
     _in_head = False
     _head_bytes = 0
 
@@ -62,7 +63,6 @@ class LimitedConnection(HttpToolsProtocol):
         """The head of a request begins."""
         self._in_head = True
         super().on_message_begin()
-        self.scope["extensions"] = {ABORT: {"call": self.transport.abort}}
 
     def on_headers_complete(self) -> None:
         """The head is complete."""
@@ -81,7 +81,18 @@ class LimitedConnection(HttpToolsProtocol):
         """The connection is closed."""
         self._stop_timer()
         self.waiting.pop(self, None)
-        super().connection_lost(exc)
+        super().connection_lost(exc)  # which resumes writing
+
+    def pause_writing(self) -> None:
+        """Too much waits to be read by the caller, for a time."""
+        super().pause_writing()
+        self._reading = self.loop.call_later(self.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It was read."""
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, in the end also one whose caller does not read the answer."""
@@ -112,7 +123,7 @@ class LimitedConnection(HttpToolsProtocol):
         self.transport.close()
 
 
-def limited(head_seconds: float, max_connections: int) -> type[LimitedConnection]:
+def limited(head_seconds: float, send_seconds: float, max_connections: int) -> type[LimitedConnection]:
     """The class of a server's connections."""
-    settings = {"head_seconds": head_seconds, "max_connections": max_connections, "waiting": {}}
-    return type("LimitedConnection", (LimitedConnection,), settings)
+    settings = {"head_seconds": head_seconds, "send_seconds": send_seconds, "max_connections": max_connections}
+    return type("LimitedConnection", (LimitedConnection,), settings | {"waiting": {}})
