@@ -19,7 +19,7 @@ from concf.service.schemas import Id, Item
 
 EVERYONE = object()  # the key of unknown items in lists for all users
 POPULARITY = "popularity"
-USERS = 32  # whose lists are computed and sent at a time
+USERS, ITEMS = 32, 3200  # whose lists are computed and sent at a time, and of how many items at most
 UNKNOWN_USER = "this user is not in the log: the most popular items, scored by their number of users"
 NEW_USER = "no rankings over time exist for a new history: the consensus is by rank alone"
 WITH_VIEWED = "the stored lists leave out what was trained on: the consensus is by rank alone"
@@ -105,7 +105,7 @@ def lists(
     limits.check("k", request.k, "body.k")
     by, known = served.by(request.by, "body.by"), KnownItems(served, request.unknown_items)
     options: dict[str, Any] = {
-        "by": by, "filter_viewed": not request.viewed, "size": USERS,
+        "by": by, "filter_viewed": not request.viewed, "size": max(1, min(USERS, ITEMS // request.k)),
         "items": known.of_lists(request.items, "body.items"),
         "exclude": known.of_lists(request.exclude, "body.exclude"),
     }  # fmt: skip

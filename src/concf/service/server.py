@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from concf.service.loading import Service
 from concf.service.problems import Problem
 
 BACKLOG = 2048  # connections that wait to be accepted
+SWITCH_SECONDS = 0.0005  # that the event loop waits while a batch's thread computes in Python
 ANY_HOST = ("0.0.0.0", "::", "")
 LAST_SECONDS, STEP = 1.0, 0.02  # for the requests of connections that came last; between two looks
 
@@ -128,6 +130,7 @@ def serve(
 
     access_log: a file for a line of JSON about each request; "-": standard error
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)  # one list is too little work for several threads; requests share the cores
     app = create_app(service, access, None if access_log is None else _logger(access_log))
     listener = _listen(host, port)
