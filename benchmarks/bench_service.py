@@ -5,8 +5,9 @@ python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER
 In one run, on loopback: the service in a process, a bare Starlette route that sends constant bytes of the same size in
 another, callers on 16 kept connections in a third. They are asked in turns; the ratios are medians over the rounds.
 The service has its host, origin and token checks, request ids, metrics and an access log switched on.
-Then many requests, with the service's memory before and after; then right requests, every answer compared with the
-library's, beside a caller who sends garbage, huge and endless bodies, and leaves connections half open.
+Then many requests, with the service's memory before and after; single requests alone and beside callers of batches;
+right requests, every answer compared with the library's, while the run is reloaded again and again, beside a caller who
+sends garbage, huge and endless bodies, and leaves connections half open.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,12 +120,36 @@ def in_rounds(
     return line
 
 
-def beside_enemies(port: int, users: list[Any], seconds: float, right: dict[str, list[Any]]) -> dict[str, Any]:
+def beside_batches(port: int, users: list[Any], items: list[Any], rounds: int = 5) -> dict[str, Any]:
+    """Milliseconds of the 99th percentile of single requests alone and beside batches: medians over the rounds."""
+    batch = {"histories": {str(name): items[name : name + 100] for name in range(200)}, "k": 200}
+    paths, alone, beside, ratios = [QUESTIONS["consensus"].format(user) for user in users], [], [], []
+    for _ in range(rounds):
+        alone.append(call(port, paths=paths, requests=4000)["p99_ms"])
+        words = [
+            sys.executable,
+            str(HERE / "http_load.py"),
+            str(port),
+            json.dumps({"batch_seconds": 8, "batch": batch}),
+        ]
+        callers = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        time.sleep(1.0)
+        beside.append(call(port, paths=paths, requests=4000)["p99_ms"])
+        ratios.append(beside[-1] / alone[-1])
+        answered = json.loads(callers.communicate()[0])
+        assert set(answered) == {"200"}, answered
+    return {"alone_p99_ms": median(alone), "p99_ms": median(beside), "p99_over_alone": median(ratios)}
+
+
+def beside_enemies(
+    pid: int, port: int, users: list[Any], seconds: float, right: dict[str, list[Any]]
+) -> dict[str, Any]:
     """Right questions, with every answer compared, while others attack."""
     words = [sys.executable, str(HERE / "http_load.py"), str(port), json.dumps({"hostile_seconds": seconds})]
     enemy = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     total: dict[str, Any] = {"requests": 0, "failed": 0, "wrong": 0, "p99_ms": 0.0}
     while enemy.poll() is None:
+        os.kill(pid, signal.SIGHUP)
         for name, form in QUESTIONS.items():
             paths = [form.format(user) for user in users]
             latest = call(port, paths=paths, requests=2000, expected=right[name])
@@ -148,8 +175,9 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}
     line: dict[str, Any] = {"users": len(ids), "items": len(model.item_ids), "k": 10, "bytes": body.stat().st_size}
+    line["asked"] = len(users)
     with (
-        process("-m", "concf", "serve", folder, "--port", 0, "--access-log", log) as (pid, port),
+        process("-m", "concf", "serve", folder, "--port", 0, "--access-log", log, "--drain", 0) as (pid, port),
         process(__file__, "--floor", body) as rival,
     ):
         line |= {"connections": 16, "rounds": chosen.rounds}
@@ -158,7 +186,8 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
         everything = [form.format(user) for form in QUESTIONS.values() for user in users]
         many = call(port, paths=everything, requests=chosen.many)
         line["many"] = {**many, "rss_mb_before": before, "rss_mb_after": memory(pid)}
-        line["beside_enemies"] = beside_enemies(port, few, chosen.hostile, right) | {"rss_mb_after": memory(pid)}
+        line["beside_batches"] = beside_batches(port, users, model.item_ids.values.tolist())
+        line["beside_enemies"] = beside_enemies(pid, port, few, chosen.hostile, right) | {"rss_mb_after": memory(pid)}
     return line
 
 

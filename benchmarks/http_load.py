@@ -2,6 +2,7 @@
 
 python benchmarks/http_load.py PORT '{"paths": [...], "requests": 1000}'      prints one JSON object
 python benchmarks/http_load.py PORT '{"hostile_seconds": 10}'
+python benchmarks/http_load.py PORT '{"batch_seconds": 10, "batch": {"users": [1, 2]}}'
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 CONNECTIONS = 16
 PATIENCE = 1.5  # seconds that a hostile caller waits for an answer
 ENEMIES = 12  # that attack at a time
+BATCH_CALLERS = 4
 HALF_OPEN = 20  # connections that each of them keeps
 
 
@@ -137,6 +139,26 @@ def hostile(port: int, seconds: float) -> dict[str, Any]:
     return {"answered": dict(answered), "half_open": half_open}
 
 
+def batches(port: int, seconds: float, batch: dict[str, Any]) -> dict[str, int]:
+    """Status -> how many of the batches that a few callers send one after the other."""
+    sent, end = post(json.dumps(batch).encode(), b"Connection: close"), time.monotonic() + seconds
+
+    def ask() -> Counter[str]:
+        statuses = Counter[str]()
+        while time.monotonic() < end:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(sent)
+                status = connection.recv(100).split()[1].decode()
+                while connection.recv(1 << 20):
+                    pass
+            statuses[status] += 1
+        return statuses
+
+    with ThreadPoolExecutor(BATCH_CALLERS) as pool:
+        asked = [pool.submit(ask) for _ in range(BATCH_CALLERS)]
+        return dict(sum((each.result() for each in asked), Counter[str]()))
+
+
 def raid(port: int, end: float, seed: int) -> tuple[Counter[str], int]:
     """One attack after the other, and connections that are begun and left."""
     chance, answered, kept, left = random.Random(seed), Counter[str](), [], 0
@@ -175,6 +197,9 @@ def main() -> None:
     port, wanted = chosen.port, json.loads(sys.stdin.read() if chosen.wanted == "-" else chosen.wanted)
     if "hostile_seconds" in wanted:
         print(json.dumps(hostile(port, wanted["hostile_seconds"])))
+        return
+    if "batch_seconds" in wanted:
+        print(json.dumps(batches(port, wanted["batch_seconds"], wanted["batch"])))
         return
     import uvloop
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import threading
@@ -55,6 +56,7 @@ def test_a_long_answer_in_parts_is_the_answer_at_once(monkeypatch: pytest.Monkey
         answers = []
         for size in (1, 7, 32, 900):
             monkeypatch.setattr("concf.service.answers.USERS", size)
+            monkeypatch.setattr("concf.service.answers.ITEMS", 10**6)
             for body in (BATCH, {"histories": {str(name): [name % 9] for name in range(40)}, "k": 3}, {"users": []}):
                 answer = client.post("/recommend", body)
                 assert ("content-length" in answer.headers) == (len(answer.json()["lists"]) <= size)
@@ -183,3 +185,57 @@ def test_reloads_of_callers_who_left_end_and_sigterm_resets_no_busy_connection(s
     loads = [line for line in server.stderr if "concf: serving" in line]
     assert 1 <= len(loads) < 30
     assert not [line for line in server.stderr if "Traceback" in line]
+
+
+def kill_one(server: Process, by: signal.Signals, served: list[int]) -> None:
+    """Kill a worker, and wait until another has taken its place and every caller was answered some more."""
+    printed, pid = len(server.stderr), server.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    workers = [each for each in children if b"spawn_main" in Path(f"/proc/{each}/cmdline").read_bytes()]
+    assert len(workers) == 2
+    os.kill(int(workers[0]), by)
+    wait_until(lambda: any("takes its place" in line for line in server.stderr[printed:]))
+    before = list(served)
+    wait_until(lambda: all(now > then + 5 for now, then in zip(served, before, strict=True)))
+
+
+def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    admin, wrong, lost, served, done = tmp_path / "token", list[str](), list[str](), [0] * 4, threading.Event()
+    admin.write_text(ADMIN)
+    words = ("--workers", 2, "--drain", 0.5, "--admin-token-file", admin, "--run-root", "/")
+    with serving(run_folder(), *words) as server:
+        expected = httpx.get(f"{server.url}/recommend/3").json()
+
+        def ask(caller: int) -> None:
+            transport = httpx.HTTPTransport(limits=httpx.Limits(max_connections=1))
+            with httpx.Client(base_url=server.url, timeout=SOON, transport=transport) as client:
+                while not done.is_set():
+                    try:
+                        answer = client.get("/recommend/3")
+                    except httpx.TransportError:  # what a dead worker was answering is asked for again
+                        lost.append("once")
+                        answer = client.get("/recommend/3")
+                    if answer.status_code != 200 or answer.json() != expected:
+                        wrong.append(answer.text)
+                    served[caller] += 1
+
+        threads = [threading.Thread(target=ask, args=(caller,)) for caller in range(4)]
+        for thread in threads:
+            thread.start()
+        kill_one(server, signal.SIGKILL, served)
+        assert len(lost) <= 4  # one for each connection, at most
+        lost.clear()
+        kill_one(server, signal.SIGTERM, served)
+        done.set()
+        for thread in threads:
+            thread.join()
+        assert (wrong, lost) == ([], [])  # a worker that ends by SIGTERM loses nothing at all
+        assert all(served)
+        headers = {"authorization": f"Bearer {ADMIN}"}
+        reply = httpx.post(f"{server.url}/reload", json={"run": str(run_folder(seed=1))}, headers=headers, timeout=SOON)
+        assert reply.status_code == 200
+        wait_until(lambda: {httpx.get(f"{server.url}/ready").json()["run"] for _ in range(20)} == {"integers-1"})
+        metrics = httpx.get(f"{server.url}/metrics").text
+        counted = metrics.partition('concf_requests_total{method="GET",route="/recommend/{user}",status="200"} ')[2]
+        assert float(counted.split()[0]) > 0.9 * sum(served)  # of all workers, the dead ones too
+        assert server.end() == 0

@@ -139,6 +139,7 @@ def test_a_request_under_way_stays_with_the_run_it_began_with(client: Client, mo
         service.reload(run_folder(seed=1))
         return ask(*words)
 
+    service.model.kept.clear()
     monkeypatch.setattr(model, "short", slowly)
     assert client.get("/recommend/1?by=bpr").json()["items"] == old
     assert service.version == 2

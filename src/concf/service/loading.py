@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -129,6 +130,7 @@ class Service:
         self.version, self.loaded, self.closing = 0, 0.0, False
         self._load, self._loading = load, threading.Lock()
         self._model: Served | None = None
+        self.when_reloaded: Callable[[Path], None] | None = None  # for other workers
         self._turn, self._asked, self._answered = asyncio.Lock(), 0, 0  # reloads, and how many the last load answers
         self._wanted: Path | None = None  # the folder of the last one
         self._outcome: Reloaded | Problem | None = None
@@ -155,7 +157,7 @@ class Service:
             self._model, self.folder, self.version, self.loaded = fresh, source, fresh.version, time.time()
             return fresh
 
-    async def reload_soon(self, folder: Path | None = None) -> Reloaded:
+    async def reload_soon(self, folder: Path | None = None, is_own: bool = True) -> Reloaded:
         """Reload in a thread. Those who ask while a run is being loaded share the next load, of the folder named last.
 
         Who is cancelled while waiting asks no longer.
@@ -169,14 +171,16 @@ class Service:
                 if self.closing:
                     raise Problem(503, "not_ready", "the service is shutting down")
                 self._answered = self._asked
-                await anyio.to_thread.run_sync(self._reload_and_say, self._wanted, limiter=anyio.CapacityLimiter(1))
+                load = partial(self.reload_and_say, self._wanted, is_own)
+                await anyio.to_thread.run_sync(load, limiter=anyio.CapacityLimiter(1))
             outcome = self._outcome
         if isinstance(outcome, Problem):
             raise outcome
         assert outcome is not None
         return outcome
 
-    def _reload_and_say(self, folder: Path | None) -> None:
+    def reload_and_say(self, folder: Path | None, is_own: bool = False) -> None:
+        """Reload, and print what came of it. is_own: whether others should do the same"""
         try:
             served = self.reload(folder)
         except Problem as problem:
@@ -185,6 +189,8 @@ class Service:
         else:
             self._outcome = {"run": served.name, "version": served.version}
             typer.echo(f"concf: serving {served.folder}, version {served.version}", err=True)
+            if is_own and self.when_reloaded is not None:
+                self.when_reloaded(served.folder)
 
     def _check_root(self, folder: Path) -> None:
         """Refuse a folder that is not below the root, wherever links lead."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
@@ -12,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from logging.handlers import WatchedFileHandler
+from multiprocessing.connection import Connection
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +28,7 @@ from concf.service.http.guards import LOOPBACK, Access
 from concf.service.http.protocol import limited
 from concf.service.loading import Service
 from concf.service.problems import Problem
+from concf.service.workers import Workers
 
 BACKLOG = 2048  # connections that wait to be accepted
 SWITCH_SECONDS = 0.0005  # that the event loop waits while a batch's thread computes in Python
@@ -53,19 +57,48 @@ class Server(uvicorn.Server):
     """uvicorn, which loads the run once it listens and again at SIGHUP, and loses no request when it ends."""
 
     def __init__(
-        self, config: uvicorn.Config, service: Service, drain_seconds: float, when_ready: Callable[[], None]
-    ) -> None:
+        self, config: uvicorn.Config, service: Service, drain_seconds: float, when_ready: Callable[[], None],
+        link: Connection | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(config)
-        self.service, self.drain_seconds, self.when_ready = service, drain_seconds, when_ready
+        self.service, self.drain_seconds, self.when_ready, self.link = service, drain_seconds, when_ready, link
         self.failure: ConcfError | None = None
+        self.is_last = link is None  # whether nobody else will accept at this socket
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then load."""
+        """Listen, then load; one of several loads first, since the others answer meanwhile."""
+        if self.link is not None:
+            await asyncio.to_thread(self._load_first)
+            if self.should_exit:
+                return
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self._loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._load_again()))
-        self._start(asyncio.to_thread(self._load_first))
+        if self.link is None:
+            self._start(asyncio.to_thread(self._load_first))
+        else:
+            self.service.when_reloaded = lambda folder: self._tell("loaded", folder)
+            self._loop.add_reader(self.link.fileno(), self._hear)
+
+    def _hear(self) -> None:
+        """The parent names a run that another worker has loaded, or says that this is the end of all."""
+        assert self.link is not None
+        try:
+            folder = self.link.recv()
+        except (EOFError, OSError):  # it died
+            self._loop.remove_reader(self.link.fileno())
+            folder = None
+            os.kill(os.getpid(), signal.SIGTERM)
+        if folder is None:
+            self.is_last = True
+        else:
+            self._start(asyncio.to_thread(self.service.reload_and_say, folder))
+
+    def _tell(self, what: str, value: object = None) -> None:
+        if self.link is not None:
+            with suppress(OSError):
+                self.link.send((what, value))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Report at once that the service is not ready; at SIGTERM, answer for a while before no more is accepted."""
@@ -80,7 +113,8 @@ class Server(uvicorn.Server):
         """Accept and answer who has connected already, then end."""
         for listener in [each.dup() for each in sockets or []]:
             with listener:
-                listener.listen(0)  # few more can come between the last look and the end
+                if self.is_last:
+                    listener.listen(0)  # few more can come between the last look and the end
                 for server in self.servers:
                     server.close()
                 for _ in range(2):
@@ -120,29 +154,48 @@ class Server(uvicorn.Server):
 
     async def _load_again(self) -> None:
         with suppress(Problem):  # it was printed
-            await self.service.reload_soon()
+            await self.service.reload_soon(is_own=False)  # all workers got the signal
 
 
 def serve(
-    service: Service, host: str, port: int, access: Access, connections: Connections, access_log: str | None = None
-) -> None:
+    make: Callable[[], Service], host: str, port: int, access: Access, connections: Connections,
+    access_log: str | None = None, workers: int = 1,
+) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT; raises an error if the first run cannot be loaded.
 
-    access_log: a file for a line of JSON about each request; "-": standard error
+    make: the service, in each worker; access_log: a file for a line of JSON about each request; "-": standard error
     """
+    if access_log is not None:
+        _logger(access_log).handlers[0].close()  # an error now, if it cannot be written
+    listener, folder = _listen(host, port), make().folder
+    _warn(host, access)
+    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+    say = lambda: typer.echo(f"concf: serving {folder} at {url}")  # noqa: E731
+    work = partial(_serve_here, make, access, connections, access_log)
+    if workers == 1:
+        work(listener, when_ready=say)
+    else:
+        with listener:
+            Workers(workers, work, listener).serve(say)
+
+
+def _serve_here(
+    make: Callable[[], Service], access: Access, connections: Connections, access_log: str | None,
+    listener: socket.socket, link: Connection | None = None, folder: Path | None = None,
+    when_ready: Callable[[], None] | None = None,
+) -> None:  # fmt: skip
+    """Serve in this process, one of several if there is a link to their parent. folder: to load instead"""
     sys.setswitchinterval(SWITCH_SECONDS)
     torch.set_num_threads(1)  # one list is too little work for several threads; requests share the cores
-    app = create_app(service, access, None if access_log is None else _logger(access_log))
-    listener = _listen(host, port)
-    _warn(host, access)
+    service = make()
+    service.folder = folder or service.folder
     config = uvicorn.Config(
-        app, http=limited(connections.head_seconds, connections.send_seconds, connections.most), ws="none",
+        create_app(service, access, None if access_log is None else _logger(access_log)),
+        http=limited(connections.head_seconds, connections.send_seconds, connections.most), ws="none",
         log_level="error", access_log=False, proxy_headers=False, server_header=False,
         timeout_keep_alive=connections.idle_seconds, timeout_graceful_shutdown=connections.closing_seconds,
     )  # fmt: skip
-    url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
-    say = lambda: typer.echo(f"concf: serving {service.folder} at {url}")  # noqa: E731
-    server = Server(config, service, connections.drain_seconds, say)
+    server = Server(config, service, connections.drain_seconds, when_ready or (lambda: server._tell("ready")), link)
     with _ignored_signals():
         server.run(sockets=[listener])
     if server.failure is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,7 @@ def serve(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0: any free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that answer; each holds the run in memory.")] = 1,
     token_file: Annotated[Path | None, typer.Option(help=f"A file with the token that callers must send; it may also be in the variable {TOKEN}.")] = None,
     allow_host: Annotated[list[str] | None, typer.Option(help="A name by which callers may address the service, besides those of the loopback and --host; *.example.com: any below; *: any at all.")] = None,
     access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON about each request; -: standard error.")] = None,
@@ -86,8 +88,9 @@ def serve(
     admin = None if admin_token_file is None else _token_in(admin_token_file)
     access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())))
     serve_run(
-        Service(Loader(data, titles), folder, limits, run_root), host, port, access,
+        partial(Service, Loader(data, titles), folder, limits, run_root), host, port, access,
         Connections(max_connections, head_seconds, send_seconds, idle_seconds, drain, closing_seconds), access_log,
+        workers,
     )  # fmt: skip
 
 

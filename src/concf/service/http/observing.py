@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import count
 from secrets import token_hex
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from concf.service.http.guards import header
 from concf.service.loading import Service
+from concf.service.workers import METRICS
 
 METHODS = frozenset(("GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"))
 NO_ROUTE, OTHER_METHOD = "unmatched", "other"
@@ -29,7 +32,7 @@ class Metrics:
     """The counters of one service, in a registry of its own."""
 
     def __init__(self, service: Service) -> None:
-        self.registry, self.in_flight = CollectorRegistry(), 0
+        self.service, self.registry = service, CollectorRegistry()
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         labels = ("route", "method", "status")
         self.requests = Counter("concf_requests", "Requests answered.", labels, registry=self.registry)
@@ -37,12 +40,12 @@ class Metrics:
             "concf_request_seconds", "Seconds from request to answer.", labels[:1], buckets=BUCKETS,
             registry=self.registry,
         )  # fmt: skip
-        self._gauge("concf_requests_in_flight", "Requests being answered.", lambda: self.in_flight)
-        self._gauge("concf_run_version", "Runs that this process has served.", lambda: service.version)
-        self._gauge("concf_run_loaded_timestamp_seconds", "When the run was loaded.", lambda: service.loaded)
+        self.in_flight = self._gauge("concf_requests_in_flight", "Requests being answered.", "livesum")
+        self.version = self._gauge("concf_run_version", "Runs that this process has served.", "max")
+        self.loaded = self._gauge("concf_run_loaded_timestamp_seconds", "When the run was loaded.", "max")
 
-    def _gauge(self, name: str, description: str, value: Callable[[], float]) -> None:
-        Gauge(name, description, registry=self.registry).set_function(value)
+    def _gauge(self, name: str, description: str, of_several: Literal["livesum", "max"]) -> Gauge:
+        return Gauge(name, description, registry=self.registry, multiprocess_mode=of_several)
 
     def count(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request. To look up a series takes longer than to count."""
@@ -54,8 +57,14 @@ class Metrics:
         histogram.observe(seconds)
 
     def text(self) -> bytes:
-        """The metrics in the text format of Prometheus."""
-        return generate_latest(self.registry)
+        """The metrics of all workers in the text format of Prometheus."""
+        self.version.set(self.service.version)
+        self.loaded.set(self.service.loaded)
+        registry = self.registry
+        if METRICS in os.environ:
+            registry = CollectorRegistry()
+            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
 
 
 class Observed:
@@ -83,14 +92,14 @@ class Observed:
                 size += len(message.get("body", b""))
             await send(message)
 
-        self.metrics.in_flight += 1
+        self.metrics.in_flight.inc()
         try:
             await self.app(scope, receive, watch)
         except Exception:
             status = 500
             raise
         finally:
-            self.metrics.in_flight -= 1
+            self.metrics.in_flight.dec()
             self._note(scope, request, status, size, time.perf_counter() - begin)
 
     def _id(self, scope: Scope) -> bytes:
