@@ -4,7 +4,7 @@ python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER
 
 In one run, on loopback: the service in a process, a bare Starlette route that sends constant bytes of the same size in
 another, callers on 16 kept connections in a third. They are asked in turns; the ratios are medians over the rounds.
-The service has its host, origin and token checks, request ids, metrics and an access log switched on.
+The service checks hosts and origins, gives request ids and counts; a second one also writes an access log (`logged`).
 Then many requests, with the service's memory before and after; single requests alone and beside callers of batches;
 right requests, every answer compared with the library's, while the run is reloaded again and again, beside a caller who
 sends garbage, huge and endless bodies, and leaves connections half open.
@@ -100,7 +100,7 @@ def in_rounds(
     """Medians of each, and of the ratios to the rival within a round."""
     paths = {name: [form.format(user) for user in users] for name, form in QUESTIONS.items()}
     targets = {"floor": (rival, [f"/constant/{user}" for user in users])}
-    targets |= {name: (service, asked) for name, asked in paths.items()}
+    targets |= {name: (service, asked) for name, asked in paths.items()} | {"logged": (logged, paths["consensus"])}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
     for turn in range(rounds + 1):  # the first warms up
         for name, ((pid, port), asked) in targets.items():
@@ -113,7 +113,7 @@ def in_rounds(
     line: dict[str, Any] = {
         name: {figure: median(each[figure] for each in found) for figure in FIGURES} for name, found in taken.items()
     }
-    for name in QUESTIONS:
+    for name in (*QUESTIONS, "logged"):
         pairs = list(zip(taken[name], taken["floor"], strict=True))
         for figure in FIGURES:
             line[name][f"{figure}_over_floor"] = median(mine[figure] / theirs[figure] for mine, theirs in pairs)
@@ -177,11 +177,12 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     line: dict[str, Any] = {"users": len(ids), "items": len(model.item_ids), "k": 10, "bytes": body.stat().st_size}
     line["asked"] = len(users)
     with (
-        process("-m", "concf", "serve", folder, "--port", 0, "--access-log", log, "--drain", 0) as (pid, port),
+        process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0) as (pid, port),
+        process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0, "--access-log", log) as logged,
         process(__file__, "--floor", body) as rival,
     ):
         line |= {"connections": 16, "rounds": chosen.rounds}
-        line |= in_rounds((pid, port), rival, users, chosen.rounds, chosen.requests)
+        line |= in_rounds((pid, port), logged, rival, users, chosen.rounds, chosen.requests)
         before = memory(pid)
         everything = [form.format(user) for form in QUESTIONS.values() for user in users]
         many = call(port, paths=everything, requests=chosen.many)
