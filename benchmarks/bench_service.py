@@ -95,7 +95,12 @@ def processor_time(pid: int) -> float:
 
 
 def in_rounds(
-    service: tuple[int, int], rival: tuple[int, int], users: list[Any], rounds: int, requests: int
+    service: tuple[int, int],
+    logged: tuple[int, int],
+    rival: tuple[int, int],
+    users: list[Any],
+    rounds: int,
+    requests: int,
 ) -> dict[str, Any]:
     """Medians of each, and of the ratios to the rival within a round."""
     paths = {name: [form.format(user) for user in users] for name, form in QUESTIONS.items()}

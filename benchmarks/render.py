@@ -254,8 +254,9 @@ def serving() -> str:
 `reference`, untrained), one process, {line["connections"]} persistent connections, clients on the same two cores. The
 floor is a bare Starlette route that sends {line["bytes"]} constant bytes, as many as a list has. The service checks
 hosts, origins, sizes and names of parameters, counts and gives request ids; `logged` is the consensus of a service that
-also writes an access log. The goal was at most 200 µs of processor time for the consensus. Measured in turns; medians of {line["rounds"]} rounds. After the first round the lists of the {line["asked"]:,} users asked for are kept,
-as the newest always are. Processor time is that of the server's process. It grows when others use the machine: the
+also writes an access log. The goal was at most 200 µs of processor time for the consensus. Measured in turns; medians
+of {line["rounds"]} rounds. After the first round the lists of the {line["asked"]:,} users asked for are kept, as the
+newest always are. Processor time is that of the server's process. It grows when others use the machine: the
 ratios count.
 
 """
