@@ -2,10 +2,12 @@
 
 python benchmarks/bench_service.py [--users 20000] [--items 30000] [--run FOLDER]
 
-In one run, on loopback: the service in a process, a FastAPI application that sends constant bytes of the same size in
+In one run, on loopback: the service in a process, a bare Starlette route that sends constant bytes of the same size in
 another, callers on 16 kept connections in a third. They are asked in turns; the ratios are medians over the rounds.
-Then many requests, with the service's memory before and after; then right requests, every answer compared with the
-library's, beside a caller who sends garbage, huge and endless bodies, and leaves connections half open.
+The service checks hosts and origins, gives request ids and counts; a second one also writes an access log (`logged`).
+Then many requests, with the service's memory before and after; single requests alone and beside callers of batches;
+right requests, every answer compared with the library's, while the run is reloaded again and again, beside a caller who
+sends garbage, huge and endless bodies, and leaves connections half open.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +35,7 @@ HERE = Path(__file__).parent
 HEAD = "bpr"
 QUESTIONS = {"consensus": "/recommend/{}", "head": f"/recommend/{{}}?by={HEAD}"}
 ASKED = 2000  # different users
-FIGURES = ("per_second", "p50_ms", "p99_ms")
+FIGURES = ("cpu_us", "per_second", "p50_ms", "p99_ms")
 
 
 @contextmanager
@@ -50,18 +54,21 @@ def process(*words: object) -> Iterator[tuple[int, int]]:
 
 
 def floor(body: Path) -> None:
-    """The rival: constant bytes by FastAPI and uvicorn."""
+    """The rival: constant bytes by Starlette and uvicorn."""
     import socket
 
     import uvicorn
-    from fastapi import FastAPI, Response
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
 
-    constant, app = body.read_bytes(), FastAPI()
+    constant = body.read_bytes()
 
-    @app.get("/constant/{user}")
-    async def constant_list(user: str) -> Response:  # noqa: ARG001
+    async def constant_list(_request: Request) -> Response:
         return Response(constant, media_type="application/json")
 
+    app = Starlette(routes=[Route("/constant/{user}", constant_list)])
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     print(f"floor at :{listener.getsockname()[1]}", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, proxy_headers=False, server_header=False)
@@ -81,34 +88,73 @@ def memory(pid: int) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
 
-def in_rounds(service: int, rival: int, users: list[Any], rounds: int, requests: int) -> dict[str, Any]:
+def processor_time(pid: int) -> float:
+    """Microseconds of processor time that a process has taken."""
+    user, system = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[11:13]
+    return 1e6 * (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def in_rounds(
+    service: tuple[int, int],
+    logged: tuple[int, int],
+    rival: tuple[int, int],
+    users: list[Any],
+    rounds: int,
+    requests: int,
+) -> dict[str, Any]:
     """Medians of each, and of the ratios to the rival within a round."""
     paths = {name: [form.format(user) for user in users] for name, form in QUESTIONS.items()}
     targets = {"floor": (rival, [f"/constant/{user}" for user in users])}
-    targets |= {name: (service, asked) for name, asked in paths.items()}
+    targets |= {name: (service, asked) for name, asked in paths.items()} | {"logged": (logged, paths["consensus"])}
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in targets}
     for turn in range(rounds + 1):  # the first warms up
-        for name, (port, asked) in targets.items():
+        for name, ((pid, port), asked) in targets.items():
+            before = processor_time(pid)
             figures = call(port, paths=asked, requests=requests)
+            figures["cpu_us"] = (processor_time(pid) - before) / figures["requests"]
             assert not figures["failed"], (name, figures)
             if turn:
                 taken[name].append(figures)
     line: dict[str, Any] = {
         name: {figure: median(each[figure] for each in found) for figure in FIGURES} for name, found in taken.items()
     }
-    for name in QUESTIONS:
+    for name in (*QUESTIONS, "logged"):
         pairs = list(zip(taken[name], taken["floor"], strict=True))
         for figure in FIGURES:
             line[name][f"{figure}_over_floor"] = median(mine[figure] / theirs[figure] for mine, theirs in pairs)
     return line
 
 
-def beside_enemies(port: int, users: list[Any], seconds: float, right: dict[str, list[Any]]) -> dict[str, Any]:
+def beside_batches(port: int, users: list[Any], items: list[Any], rounds: int = 5) -> dict[str, Any]:
+    """Milliseconds of the 99th percentile of single requests alone and beside batches: medians over the rounds."""
+    batch = {"histories": {str(name): items[name : name + 100] for name in range(200)}, "k": 200}
+    paths, alone, beside, ratios = [QUESTIONS["consensus"].format(user) for user in users], [], [], []
+    for _ in range(rounds):
+        alone.append(call(port, paths=paths, requests=4000)["p99_ms"])
+        words = [
+            sys.executable,
+            str(HERE / "http_load.py"),
+            str(port),
+            json.dumps({"batch_seconds": 8, "batch": batch}),
+        ]
+        callers = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        time.sleep(1.0)
+        beside.append(call(port, paths=paths, requests=4000)["p99_ms"])
+        ratios.append(beside[-1] / alone[-1])
+        answered = json.loads(callers.communicate()[0])
+        assert set(answered) == {"200"}, answered
+    return {"alone_p99_ms": median(alone), "p99_ms": median(beside), "p99_over_alone": median(ratios)}
+
+
+def beside_enemies(
+    pid: int, port: int, users: list[Any], seconds: float, right: dict[str, list[Any]]
+) -> dict[str, Any]:
     """Right questions, with every answer compared, while others attack."""
     words = [sys.executable, str(HERE / "http_load.py"), str(port), json.dumps({"hostile_seconds": seconds})]
     enemy = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     total: dict[str, Any] = {"requests": 0, "failed": 0, "wrong": 0, "p99_ms": 0.0}
     while enemy.poll() is None:
+        os.kill(pid, signal.SIGHUP)
         for name, form in QUESTIONS.items():
             paths = [form.format(user) for user in users]
             latest = call(port, paths=paths, requests=2000, expected=right[name])
@@ -130,21 +176,24 @@ def measure(chosen: argparse.Namespace, folder: Path) -> dict[str, Any]:
     first = np.zeros(1, np.int64)  # the position of users[0]
     body = folder.parent / "constant.json"
     body.write_bytes(user_list(Served(model, folder), users[0], "consensus", model.short(first, [10], "consensus")[0]))
-    few = users[:200]
+    few, log = users[:200], folder.parent / "access.jsonl"
     by = {"consensus": "consensus", "head": HEAD}
     right = {name: [model.recommend(user, 10, by=by[name])[0].tolist() for user in few] for name in QUESTIONS}
     line: dict[str, Any] = {"users": len(ids), "items": len(model.item_ids), "k": 10, "bytes": body.stat().st_size}
+    line["asked"] = len(users)
     with (
-        process("-m", "concf", "serve", folder, "--port", 0) as (pid, port),
+        process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0) as (pid, port),
+        process("-m", "concf", "serve", folder, "--port", 0, "--drain", 0, "--access-log", log) as logged,
         process(__file__, "--floor", body) as rival,
     ):
         line |= {"connections": 16, "rounds": chosen.rounds}
-        line |= in_rounds(port, rival[1], users, chosen.rounds, chosen.requests)
+        line |= in_rounds((pid, port), logged, rival, users, chosen.rounds, chosen.requests)
         before = memory(pid)
         everything = [form.format(user) for form in QUESTIONS.values() for user in users]
         many = call(port, paths=everything, requests=chosen.many)
         line["many"] = {**many, "rss_mb_before": before, "rss_mb_after": memory(pid)}
-        line["beside_enemies"] = beside_enemies(port, few, chosen.hostile, right) | {"rss_mb_after": memory(pid)}
+        line["beside_batches"] = beside_batches(port, users, model.item_ids.values.tolist())
+        line["beside_enemies"] = beside_enemies(pid, port, few, chosen.hostile, right) | {"rss_mb_after": memory(pid)}
     return line
 
 

@@ -2,6 +2,7 @@
 
 python benchmarks/http_load.py PORT '{"paths": [...], "requests": 1000}'      prints one JSON object
 python benchmarks/http_load.py PORT '{"hostile_seconds": 10}'
+python benchmarks/http_load.py PORT '{"batch_seconds": 10, "batch": {"users": [1, 2]}}'
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 CONNECTIONS = 16
 PATIENCE = 1.5  # seconds that a hostile caller waits for an answer
 ENEMIES = 12  # that attack at a time
+BATCH_CALLERS = 4
 HALF_OPEN = 20  # connections that each of them keeps
 
 
@@ -28,7 +30,7 @@ class Caller(asyncio.Protocol):
     """Asks one question after the other on a kept connection."""
 
     def __init__(self, paths: list[str], requests: int, taken: dict[str, Any], first: int) -> None:
-        self.questions = [f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode() for path in paths]
+        self.questions = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths]
         self.left, self.taken, self.place, self.received = requests, taken, first, b""
         self.end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -87,12 +89,12 @@ async def ask(port: int, paths: list[str], requests: int, expected: list[Any] | 
 
 
 def post(body: bytes, *headers: bytes) -> bytes:
-    lines = [b"POST /recommend HTTP/1.1", b"Host: here", b"Content-Type: application/json", *headers]
+    lines = [b"POST /recommend HTTP/1.1", b"Host: localhost", b"Content-Type: application/json", *headers]
     return b"\r\n".join([*lines, b"Content-Length: %d" % len(body), b"", body])
 
 
 def get(path: bytes) -> bytes:
-    return b"GET " + path + b" HTTP/1.1\r\nHost: here\r\n\r\n"
+    return b"GET " + path + b" HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def attacks(chance: random.Random) -> dict[str, bytes]:
@@ -102,9 +104,9 @@ def attacks(chance: random.Random) -> dict[str, bytes]:
         "garbage": chance.randbytes(500),
         "not HTTP": b"\x16\x03\x01" + chance.randbytes(60),
         "huge body": post(b" " * (4 << 20)),
-        "huge pieces": b"POST /recommend HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "huge pieces": b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
         + (b"40000\r\n" + b"x" * (1 << 18) + b"\r\n") * 12,
-        "a length that lies": b"POST /recommend HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n{",
+        "a length that lies": b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n{",
         "two lengths": post(b"{}", b"Content-Length: 7"),
         "bad JSON": post(b'{"users": [1,'),
         "deep JSON": post(b'{"users": ' + deep),
@@ -120,8 +122,8 @@ def attacks(chance: random.Random) -> dict[str, bytes]:
         "k without end": get(b"/recommend/1?k=" + b"9" * 2000),
         "bad query": get(b"/recommend/1?k=%ZZ&by=%FF&viewed=perhaps&&&=&k=1&k=2"),
         "many headers": b"GET /health HTTP/1.1\r\n" + b"X-Header: value\r\n" * 20_000 + b"\r\n",
-        "another method": b"BREW /recommend/1 HTTP/1.1\r\nHost: h\r\n\r\n",
-        "reload": b"POST /reload HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        "another method": b"BREW /recommend/1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "reload": b"POST /reload HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b'Content-Length: 22\r\n\r\n{"run": "/etc/passwd"}',
     }
 
@@ -135,6 +137,26 @@ def hostile(port: int, seconds: float) -> dict[str, Any]:
             answered += each.result()[0]
             half_open += each.result()[1]
     return {"answered": dict(answered), "half_open": half_open}
+
+
+def batches(port: int, seconds: float, batch: dict[str, Any]) -> dict[str, int]:
+    """Status -> how many of the batches that a few callers send one after the other."""
+    sent, end = post(json.dumps(batch).encode(), b"Connection: close"), time.monotonic() + seconds
+
+    def ask() -> Counter[str]:
+        statuses = Counter[str]()
+        while time.monotonic() < end:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+                connection.sendall(sent)
+                status = connection.recv(100).split()[1].decode()
+                while connection.recv(1 << 20):
+                    pass
+            statuses[status] += 1
+        return statuses
+
+    with ThreadPoolExecutor(BATCH_CALLERS) as pool:
+        asked = [pool.submit(ask) for _ in range(BATCH_CALLERS)]
+        return dict(sum((each.result() for each in asked), Counter[str]()))
 
 
 def raid(port: int, end: float, seed: int) -> tuple[Counter[str], int]:
@@ -175,6 +197,9 @@ def main() -> None:
     port, wanted = chosen.port, json.loads(sys.stdin.read() if chosen.wanted == "-" else chosen.wanted)
     if "hostile_seconds" in wanted:
         print(json.dumps(hostile(port, wanted["hostile_seconds"])))
+        return
+    if "batch_seconds" in wanted:
+        print(json.dumps(batches(port, wanted["batch_seconds"], wanted["batch"])))
         return
     import uvloop
 

@@ -21,6 +21,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from skipping import absent
 
 from concf.service.app import create_app
+from concf.service.http.guards import Access
 from concf.service.loading import Service
 
 FLAGS = (
@@ -52,7 +53,7 @@ def browser(profile: Path) -> Iterator[WebDriver]:
 def serving(service: Service, token: str | None = None) -> Iterator[str]:
     """The address of a service that runs in a thread until it is not needed any more."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(create_app(service, token), log_level="error", ws="none"))
+        server = uvicorn.Server(uvicorn.Config(create_app(service, Access(token)), log_level="error", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

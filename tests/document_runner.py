@@ -77,7 +77,7 @@ PRELUDES = {  # page: commands, then Python
 }
 STARTING = 30.0  # seconds that a server may take
 SERVERS = multiprocessing.get_context("forkserver")  # servers are forked from a process that has what takes long
-SERVERS.set_forkserver_preload(["torch", "fastapi", "uvicorn", "scipy.sparse"])  # and no threads, as Polars has
+SERVERS.set_forkserver_preload(["torch", "starlette", "uvicorn", "scipy.sparse"])  # and no threads, as Polars has
 HTTP = httpx.Client(verify=False)  # one for all: to make one takes longer than a question
 
 
@@ -172,7 +172,9 @@ class Page:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.server = SERVERS.Process(target=serve_here, args=(Path.cwd(), [*words, "--port", str(self.port)]))
+        self.server = SERVERS.Process(
+            target=serve_here, args=(Path.cwd(), [*words, "--port", str(self.port), "--drain", "0"])
+        )
         self.server.start()
         end = time.monotonic() + STARTING
         while not is_ready(self.port):
@@ -239,6 +241,7 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
         "items.csv"
     )
     Path("token.txt").write_text("a-token-of-some-length\n")
+    Path("admin.txt").write_text("an-admin-token\n")
     Path("users.csv").write_text("user_id\n3\n8\n777\n")
     Path("sold-out.txt").write_text("5\n6\n")
     for name, chosen in PRESETS.items():

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import shutil
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
@@ -23,6 +24,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
 from concf.service.app import create_app
+from concf.service.http.guards import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 from concf.training.checkpoint import RunFolder
@@ -49,7 +51,10 @@ ODD = (
     "a:b;c,d",
     "5",
     "-",
+    "a\nb",
+    "\n",
 )
+ADMIN = "admin-s3cret"  # the token of reloads
 SHOWN = 12  # places of the consensus in a small run
 
 
@@ -83,7 +88,7 @@ def run_folder(ids: str = "integers", seed: int = 0) -> Path:
 
 def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = None) -> Service:
     """A service that is ready."""
-    service = Service(loader or Loader(), folder, limits)
+    service = Service(loader or Loader(), folder, limits, root=Path("/"))
     service.reload()
     return service
 
@@ -91,11 +96,11 @@ def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = N
 class Client:
     """Asks an application in this process, without a socket."""
 
-    def __init__(self, service: Service, token: str | None = None) -> None:
-        self.service, self.app = service, create_app(service, token)
+    def __init__(self, service: Service, token: str | None = None, **access: Any) -> None:
+        self.service, self.app = service, create_app(service, Access(token, ADMIN, **access))
         self._runner = asyncio.Runner()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://here")
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +117,10 @@ class Client:
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         return self("POST", path, json=body, **options)
+
+    def reload(self, body: Any) -> httpx.Response:
+        """With the admin's token."""
+        return self.post("/reload", body, headers={"authorization": f"Bearer {ADMIN}"})
 
     def together(self, paths: list[str]) -> list[httpx.Response]:
         """All at the same moment."""
@@ -130,8 +139,9 @@ def segment(identity: Any) -> str:
 def problem(answer: httpx.Response) -> tuple[int, str]:
     """(status, kind) of an error, whose shape is checked."""
     body = answer.json()
-    assert answer.headers["content-type"] == "application/json"
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"kind", "message", "where"}
-    assert body["error"]["message"]
-    return answer.status_code, body["error"]["kind"]
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert set(body) == {"type", "title", "status", "detail", "kind", "where"}
+    assert (body["type"], body["status"]) == ("about:blank", answer.status_code)
+    assert body["title"] == HTTPStatus(answer.status_code).phrase
+    assert body["detail"]
+    return answer.status_code, body["kind"]

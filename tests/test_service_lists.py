@@ -115,22 +115,36 @@ def test_an_id_is_found_where_it_stands_and_nowhere_else(model: Recommender) -> 
         assert place_of(model.user_ids, stranger) == -1
 
 
-@pytest.mark.parametrize("way", ["", "&viewed=false"], ids=["short", "long"])
-def test_every_user_gets_what_the_library_recommends(client: Client, model: Recommender, way: str) -> None:
+def test_every_user_gets_what_the_library_recommends(client: Client, model: Recommender) -> None:
     for by in model.ranker.names:
         for k in KS:
             for user in everyone(model)[:: 1 if k == 10 and by in ("consensus", "bpr") else 9]:
-                answer = client.get(f"/recommend/{segment(user)}?k={k}&by={by}{way}")
+                answer = client.get(f"/recommend/{segment(user)}?k={k}&by={by}")
                 body = TypeAdapter(UserList).validate_json(answer.content, strict=True)
                 assert (body["user"], body["by"], body["note"]) == (user, by, None)
                 assert_same(triples(answer.json()["items"]), expected(model, user, k, by))
 
 
-def test_the_short_way_and_the_long_one_send_the_same_bytes(client: Client, model: Recommender) -> None:
+def test_what_changes_nothing_changes_no_byte(client: Client, model: Recommender) -> None:
     for user in everyone(model):
         short, long = (client.get(f"/recommend/{segment(user)}{way}") for way in ("?k=4", "?k=4&popular=true"))
         assert short.content == long.content
-        assert short.headers == long.headers
+
+
+def test_lists_that_are_kept_are_those_of_the_run_and_few(
+    client: Client, model: Recommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concf.service.loading.KEPT_LISTS", 5)
+    served, paths = client.service.model, [f"/recommend/{segment(user)}?k=3" for user in everyone(model)]
+    served.kept.clear()
+    first = [client.get(path).content for path in paths]
+    assert len(served.kept) == 5
+    assert [client.get(path).content for path in paths[::-1]] == first[::-1]
+    assert len(served.kept) == 5
+    monkeypatch.setattr("concf.service.loading.KEPT_BYTES", 10)
+    served.kept.clear()
+    assert [client.get(path).content for path in paths] == first
+    assert not served.kept
 
 
 def test_by_default_ten_places_of_the_consensus(client: Client, model: Recommender) -> None:
@@ -141,6 +155,7 @@ def test_by_default_ten_places_of_the_consensus(client: Client, model: Recommend
 
 
 def test_requests_of_one_moment_get_each_its_own(client: Client, model: Recommender) -> None:
+    client.service.model.kept.clear()
     requests = [(user, 1 + place % 9, by) for by in ("bpr", "cml") for place, user in enumerate(everyone(model))]
     answers = client.together([f"/recommend/{segment(user)}?k={k}&by={by}" for user, k, by in requests])
     for (user, k, by), answer in zip(requests, answers, strict=True):
@@ -156,6 +171,7 @@ def test_a_large_product_is_left_to_a_thread(
 
 
 def test_what_fails_while_many_wait_is_told_to_each(client: Client, model: Recommender, monkeypatch: Any) -> None:
+    client.service.model.kept.clear()
     monkeypatch.setattr(model, "short", lambda *_: 1 / 0)
     answers = client.together([f"/recommend/{segment(user)}?by=bpr" for user in everyone(model)])
     assert {problem(answer) for answer in answers} == {(500, "internal")}
@@ -287,6 +303,7 @@ def test_no_figure_that_json_lacks_is_ever_sent(client: Client, model: Recommend
     user[0] = 3e38
     monkeypatch.setitem(model.ranker._cache, ("factors", "bpr"), Factors(user, huge.item * 10 + 100, huge.bias))
     first = everyone(model)[0]
+    client.service.model.kept.clear()
     for way in ("", "&viewed=true"):
         assert client.get(f"/recommend/{segment(first)}?by=bpr{way}").json()["items"] == []
     assert client.post("/recommend", {"users": [first], "by": "bpr"}).json()["lists"][0]["items"] == []

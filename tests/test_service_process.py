@@ -2,84 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from small_service import loaded, run_folder
+from small_server import SOON, Process, received, serving, wait_until
+from small_service import ADMIN, loaded, run_folder
 
 CLI = Callable[..., tuple[int, str, str]]
-SOON = 60.0  # on a loaded machine
-
-
-class Process:
-    """`concf serve`, once it has printed that it is ready."""
-
-    def __init__(self, *words: object, **environment: str) -> None:
-        self.stderr: list[str] = []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "concf", "serve", *map(str, words), "--port", "0"], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        )  # fmt: skip
-        threading.Thread(target=self._listen, daemon=True).start()
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        match = re.fullmatch(r"concf: serving (.*) at (http://.*:(\d+))\n", line)
-        assert match, self.stderr
-        self.folder, self.url, self.port = match[1], match[2], int(match[3])
-
-    def _listen(self) -> None:
-        assert self.process.stderr is not None
-        self.stderr.extend(iter(self.process.stderr.readline, ""))
-
-    def until_printed(self, words: str) -> None:
-        wait_until(lambda: any(words in line for line in self.stderr))
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=SOON)
-
-    def end(self, by: signal.Signals = signal.SIGTERM) -> int:
-        self.process.send_signal(by)
-        return self.process.wait(SOON)
-
-
-@contextmanager
-def serving(*words: object, **environment: str) -> Iterator[Process]:
-    process = Process(*words, **environment)
-    try:
-        yield process
-    finally:
-        process.process.kill()
-        process.process.communicate()
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + SOON
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-
-
-def received(connection: socket.socket) -> tuple[int, Any]:
-    """(status, body) of all that comes until the server closes."""
-    data = b""
-    while part := connection.recv(1 << 16):
-        data += part
-    head, _, body = data.partition(b"\r\n\r\n")
-    return int(head.split()[1]), json.loads(body)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +27,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Process]:
     limits = ("--head-seconds", 0.3, "--body-seconds", 1, "--idle-seconds", 1, "--max-k", 12)
-    with serving(home, "--host", "0.0.0.0", *limits) as server:
+    admin = home.parent / "admin-token"
+    admin.write_text(ADMIN)
+    reloading = ("--admin-token-file", admin, "--run-root", "/")
+    with serving(home, "--host", "0.0.0.0", "--drain", 0.5, *limits, *reloading) as server:
         yield server
+
+
+def reload(url: str, run: object = None) -> httpx.Response:
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    return httpx.post(f"{url}/reload", json={"run": run and str(run)}, headers=headers, timeout=SOON)
 
 
 def test_it_says_where_it_listens_and_warns_of_no_token(server: Process, home: Path) -> None:
@@ -108,16 +53,16 @@ def test_it_says_where_it_listens_and_warns_of_no_token(server: Process, home: P
     [
         (b"garbage\r\n\r\n", 400, "bad_request"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 400, "bad_request"),
-        (b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n", 400, "bad_request"),
-        (b"GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: x\r\n\r\n", 400, "bad_request"),
+        (b"GET /\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n", 400, "bad_request"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n", 400, "bad_request"),
         (b"GET /" + b"a" * (1 << 20), 431, "too_large"),
         (b"GET / HTTP/1.1\r\n" + b"X-Head: er\r\n" * (1 << 16), 431, "too_large"),
         (b"", 408, "too_slow"),
         (b"GET /health HT", 408, "too_slow"),
-        (b"GET /health HTTP/1.1\r\nHost: x\r\n", 408, "too_slow"),
+        (b"GET /health HTTP/1.1\r\nHost: localhost\r\n", 408, "too_slow"),
         (b"\r\n", 408, "too_slow"),
-        (b"POST /recommend HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", 408, "too_slow"),
-        (b"POST /recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", 408, "too_slow"),
+        (b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{", 408, "too_slow"),
+        (b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{", 408, "too_slow"),
     ],
 )
 def test_what_is_no_request_is_told_so_and_the_connection_closed(
@@ -133,23 +78,23 @@ def test_what_is_no_request_is_told_so_and_the_connection_closed(
         except ConnectionResetError:
             assert status == 431
             return
-    assert (code, body["error"]["kind"]) == (status, kind)
+    assert (code, body["kind"]) == (status, kind)
 
 
 def test_a_connection_that_is_not_used_is_closed(server: Process) -> None:
     with server.connect() as connection:
-        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert received(connection) == (200, {"status": "alive"})  # and then the end
 
 
 def test_a_body_of_many_pieces_is_refused_when_it_is_too_large(server: Process) -> None:
     with server.connect() as connection:
-        connection.sendall(b"POST /recommend HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         piece = b"10000\r\n" + b" " * (1 << 16) + b"\r\n"
         for _ in range(20):
             connection.sendall(piece)
         status, body = received(connection)
-    assert (status, body["error"]["kind"]) == (413, "too_large")
+    assert (status, body["kind"]) == (413, "too_large")
 
 
 @pytest.fixture(scope="module")
@@ -160,19 +105,41 @@ def locked(home: Path) -> Iterator[Process]:
         yield server
 
 
-def test_too_many_connections_are_refused(locked: Process) -> None:
-    busy = {"kind": "busy", "message": "5 connections are open; try again in a moment", "where": None}
+def is_answered(connection: socket.socket) -> bool:
+    """Whether a request on a connection that stays open is answered."""
+    connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answered = b""
+    while not answered.endswith(b"}"):  # head and body may come apart
+        part = connection.recv(1 << 16)
+        if not part:
+            return False
+        answered += part
+    return answered.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_under_pressure_the_connection_that_waits_longest_makes_room(locked: Process) -> None:
     with ExitStack() as opened:
         first = [opened.enter_context(locked.connect()) for _ in range(5)]
-        for each in first:  # an answer shows that it was accepted, and it stays open
-            each.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert each.recv(1 << 16).startswith(b"HTTP/1.1 200 OK")
+        assert all(map(is_answered, first))
+        assert is_answered(first[0])  # used again: now the second waits longest
+        more = [opened.enter_context(locked.connect()) for _ in range(2)]
+        assert all(map(is_answered, more))
+        assert first[1].recv(1) == first[2].recv(1) == b""
+        assert all(map(is_answered, (first[0], first[3], first[4])))
+    wait_until(lambda: _status(locked) == 200)
+
+
+def test_more_connections_than_can_be_answered_are_refused(locked: Process) -> None:
+    head = b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer s3cret\r\nContent-Length: 9\r\n\r\n{"
+    with ExitStack() as opened:
+        for _ in range(5):  # requests in progress
+            opened.enter_context(locked.connect()).sendall(head)
+        time.sleep(0.3)
         for _ in range(10):
             with locked.connect() as more:
-                assert received(more) == (503, {"error": busy})  # a connection that is reset has no answer
-        first[0].sendall(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        while first[0].recv(1 << 16):
-            pass  # accepted connections are answered all the while
+                status, body = received(more)  # a connection that is reset has no answer
+                assert (status, body["kind"]) == (503, "busy")
+                assert body["detail"] == "5 connections are open; try again in a moment"
     wait_until(lambda: _status(locked) == 200)
 
 
@@ -211,10 +178,8 @@ def test_runs_change_under_load_and_no_request_is_lost(server: Process, home: Pa
         thread.start()
     versions = []
     for turn in range(4):
-        reply = httpx.post(f"{url}/reload", json={"run": str(runs[(turn + 1) % 2])}, timeout=SOON).json()
-        versions.append(reply["version"])
-        refused = httpx.post(f"{url}/reload", json={"run": "nothing"}, timeout=SOON)
-        assert refused.status_code == 409
+        versions.append(reload(url, runs[(turn + 1) % 2]).json()["version"])
+        assert reload(url, "nothing").status_code == 409
         time.sleep(0.1)
     done.set()
     for thread in threads:
@@ -226,7 +191,7 @@ def test_runs_change_under_load_and_no_request_is_lost(server: Process, home: Pa
 
 def test_sighup_reads_the_folder_again_or_refuses(server: Process, home: Path) -> None:
     url = f"http://127.0.0.1:{server.port}"
-    httpx.post(f"{url}/reload", json={"run": str(home)}, timeout=SOON)
+    reload(url, home)
     before = httpx.get(f"{url}/recommend/3").json()
     described = (home / "run.json").read_text()
     (home / "run.json").write_text("{")
@@ -241,13 +206,10 @@ def test_sighup_reads_the_folder_again_or_refuses(server: Process, home: Path) -
 
 def test_a_request_under_way_is_answered_before_the_end(server: Process) -> None:
     """The last test of this server."""
-    head = b"POST /recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n"
+    head = b"POST /recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with server.connect() as connection, server.connect() as idle:
-        idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        answered = b""
-        while not answered.endswith(b"}"):  # head and body may come apart
-            answered += idle.recv(1 << 16) or pytest.fail("closed")
-        connection.sendall(head + b'{"users"')
+        assert is_answered(idle)
+        connection.sendall(head + b'Content-Length: 14\r\n\r\n{"users"')
         time.sleep(0.2)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
@@ -287,6 +249,11 @@ def words(tmp_path: Path) -> dict[str, Path]:
         ("{run} --port 0 --token-file {tmp}/empty", "expected a token"),
         ("{run} --port 0 --token-file {tmp}/two", "expected a token"),
         ("{run} --port 0 --token-file {tmp}/odd", "expected a token"),
+        ("{run} --port 0 --admin-token-file {tmp}/two", "expected a token"),
+        ("{run} --port 0 --run-root {tmp}", "give --admin-token-file too"),
+        ("{run} --port 0 --allow-host http://x", "expected a name without port"),
+        ("{run} --port 0 --allow-host a*b", "expected a name without port"),
+        ("{run} --port 0 --access-log {tmp}/no/log", "cannot be written"),
         ("{run} --port 0 --catalogue {tmp}/none.csv", "no such file"),
         ("{run} --port 0 --catalogue {tmp}/items.csv", "no column for the item"),
         ("{run} --port 0 --catalogue-item x", "give --catalogue too"),
@@ -313,7 +280,9 @@ def test_help_names_every_limit(concf: CLI) -> None:
     code, out, _ = concf("serve", "--help")
     assert code == 0
     for word in ("max-k", "max-users", "max-history", "max-body", "max-requests", "max-connections", "head-seconds",
-                 "body-seconds", "idle-seconds", "closing-seconds", "token-file", "catalogue-title"):  # fmt: skip
+                 "body-seconds", "idle-seconds", "closing-seconds", "send-seconds", "seconds", "drain", "max-listed",
+                 "max-histories", "max-batches", "allow-host", "access-log", "admin-token-file", "run-root",
+                 "token-file", "catalogue-title"):  # fmt: skip
         assert f"--{word}" in out
 
 

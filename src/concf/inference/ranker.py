@@ -187,19 +187,17 @@ class Ranker:
         """
         if not hidden:
             return []
-        columns = torch.arange(self.n_items) if among is None else torch.from_numpy(among)
-        table = np.zeros((len(hidden), self.n_items), bool)
-        for row, own in zip(table, hidden, strict=True):
-            row[own] = True
-        blocked = torch.from_numpy(table)[:, columns]
-        chosen, rankings = self.run.settings.consensus, []
-        length = len(columns) if among is not None else max(chosen.top_k or len(columns), k)
-        for factors, vectors in voters:
+        columns = np.arange(self.n_items) if among is None else among
+        blocked = [own if among is None else np.flatnonzero(np.isin(among, own)) for own in hidden]
+        chosen = self.run.settings.consensus
+        length = len(columns) if among is not None else min(max(chosen.top_k or len(columns), k), len(columns))
+        newest = torch.full((len(voters), len(hidden), length), NOTHING, dtype=torch.int32)  # [voters, b, K]
+        for (factors, vectors), rankings in zip(voters, newest.numpy(), strict=True):
             scores = vectors @ factors.item[columns].T
             scores = scores if factors.bias is None else scores + factors.bias[columns]
-            values, order = scores.masked_fill_(blocked, -torch.inf).sort(dim=1, descending=True, stable=True)
-            rankings.append(columns[order].masked_fill(values == -torch.inf, NOTHING)[:, :length])
-        newest = torch.stack(rankings).to(torch.int32)  # [voters, b, K]
+            for row, ranking, own in zip(scores.numpy(), rankings, blocked, strict=True) if length else ():
+                best, _ = highest(row, length, own)
+                ranking[: len(best)] = columns[best]
         _, lists = consensus(
             newest, [], self.n_items, min(k, len(columns)), voter_weights=self.voter_weights, top_k=newest.shape[2],
             temperature=chosen.temperature, consistency_temperature=None,

@@ -194,7 +194,7 @@ class Recommender:
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         """
         k = check_count("k", k)
-        names, blocks = self._blocks(
+        names, blocks = self.blocks(
             users, k, history, by=by, filter_viewed=filter_viewed, items=items, exclude=exclude, unknown=unknown,
             unknown_items=unknown_items,
         )  # fmt: skip
@@ -209,7 +209,7 @@ class Recommender:
 
         Errors and warnings come at once, before the first table. options: see `recommend`
         """
-        names, blocks = self._blocks(users, check_count("k", k), None, **options)
+        names, blocks = self.blocks(users, check_count("k", k), None, **options)
         kind = self._kind(names)
         return (long_table(some, lists, self.item_ids, kind) for some, lists in blocks)
 
@@ -218,12 +218,15 @@ class Recommender:
         hidden = [self._viewed(user) if filter_viewed else NONE for user in users.tolist()]
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
-    def _blocks(
+    def blocks(
         self, users: Users, k: int, history: Histories | None, *, by: str | None = None,
         filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
-        unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore",
+        unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore", size: int | None = None,
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
-        """The ids of the users, and their lists block by block; all arguments are checked before the first."""
+        """The ids of the users, and their lists block by block; all arguments are checked before the first.
+
+        size: users of a block; None: as many as memory allows. Other arguments: see `recommend`
+        """
         by = self.ranker.known(self.default if by is None else by)
         if unknown not in ("raise", "popular"):
             raise ConfigError(f"unknown = {unknown!r}: choose raise or popular")
@@ -239,8 +242,8 @@ class Recommender:
         histories = None if used is None else list(used.values())
 
         def blocks() -> Iterator[Block]:
-            size = self.ranker.block()
-            for part in (slice(begin, begin + size) for begin in range(0, max(len(names), 1), size)):
+            step = size or self.ranker.block()
+            for part in (slice(begin, begin + step) for begin in range(0, max(len(names), 1), step)):
                 some = names[part]
                 seen = [self._viewed(row) for row in rows[part].tolist()] if histories is None else histories[part]
                 seen = seen if filter_viewed else [NONE] * len(some)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from concf.service.schemas import Id, Item
 
 EVERYONE = object()  # the key of unknown items in lists for all users
 POPULARITY = "popularity"
+USERS, ITEMS = 32, 3200  # whose lists are computed and sent at a time, and of how many items at most
 UNKNOWN_USER = "this user is not in the log: the most popular items, scored by their number of users"
 NEW_USER = "no rankings over time exist for a new history: the consensus is by rank alone"
 WITH_VIEWED = "the stored lists leave out what was trained on: the consensus is by rank alone"
@@ -27,9 +28,7 @@ AMONG_FEW = "no rankings of only these items over time are stored: the consensus
 
 def user_list(served: Served, user: Id, by: str, short: Short, note: str | None = None) -> bytes:
     """The list of a user of the log, as JSON; `short` has item indices."""
-    indices, scores = short
-    items = _items(served, served.recommender.item_ids.values[indices].tolist(), scores.tolist())
-    return to_json(schemas.UserList(user=user, by=by, note=note, items=items))
+    return to_json(schemas.UserList(user=user, by=by, note=note, items=_short_items(served, short)))
 
 
 def popular_list(served: Served, user: Id, k: int) -> bytes:
@@ -44,6 +43,11 @@ def items_of(served: Served, ids: NDArray[Any], scores: NDArray[np.float32]) -> 
     """The items of arrays [k]; the score of an empty place is not finite."""
     there = np.isfinite(scores)
     return _items(served, ids[there].tolist(), scores[there].tolist())
+
+
+def _short_items(served: Served, short: Short) -> list[Item]:
+    indices, scores = short
+    return _items(served, served.recommender.item_ids.values[indices].tolist(), scores.tolist())
 
 
 def _items(served: Served, ids: list[Id], scores: list[float]) -> list[Item]:
@@ -96,31 +100,38 @@ class KnownItems:
 
 def lists(
     served: Served, limits: Limits, request: schemas.UsersRequest | schemas.HistoryRequest | schemas.HistoriesRequest
-) -> bytes:
-    """The lists of several users, of a history, or of several, as JSON."""
+) -> Iterator[bytes]:
+    """The lists of several users, of a history, or of several, in parts of JSON. Errors come before the first."""
     limits.check("k", request.k, "body.k")
     by, known = served.by(request.by, "body.by"), KnownItems(served, request.unknown_items)
     options: dict[str, Any] = {
-        "k": request.k, "by": by, "filter_viewed": not request.viewed, "frame": "arrays",
+        "by": by, "filter_viewed": not request.viewed, "size": max(1, min(USERS, ITEMS // request.k)),
         "items": known.of_lists(request.items, "body.items"),
         "exclude": known.of_lists(request.exclude, "body.exclude"),
     }  # fmt: skip
-    users: list[Id | None]
     if isinstance(request, schemas.UsersRequest):
-        limits.check("users", len(request.users), "body.users")
-        users, note = list(request.users), _unknown_users(served, request)
-        options |= {"users": users, "unknown": "popular"}
+        _check_users(limits, len(request.users), request.k, "body.users")
+        note, histories = _unknown_users(served, request), None
+        options |= {"users": request.users, "unknown": "popular"}
     else:
         histories = _histories(served, limits, request, known)
-        users, note = list(histories), _without_history(served, histories)
-        options |= {"history": histories}
-    ids, scores = served.recommender.recommend(**options) if users else ((), ())
-    answer: list[schemas.OneOfSeveral] = [
-        {"user": user, "items": items_of(served, *row), "unknown_items": known.report(user)}
-        for user, *row in zip(users, ids, scores, strict=True)
-    ]
+        note = _without_history(served, histories)
+        options |= {"users": None}
     notes = joined([_by_rank_alone(request, by), note, known.note()])
-    return to_json(schemas.Lists(by=by, note=notes, unknown_items=known.report(), lists=answer))
+    head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
+    left = len(options["users"] if histories is None else histories)
+    if not left:
+        yield head + b"]}"
+        return
+    _, blocks = served.recommender.blocks(k=request.k, history=histories, **options)
+    for users, shorts in blocks:
+        answer: list[schemas.OneOfSeveral] = [
+            {"user": user, "items": _short_items(served, short), "unknown_items": known.report(user)}
+            for user, short in zip(users.tolist(), shorts, strict=True)
+        ]
+        left -= len(users)
+        yield head + to_json(answer)[1:-1] + (b"" if left else b"]}")
+        head = b","
 
 
 def joined(notes: Iterable[str | None]) -> str | None:
@@ -136,11 +147,17 @@ def _histories(
     if isinstance(request, schemas.HistoryRequest):
         histories = {None: (request.history, "body.history")}
     else:
-        limits.check("users", len(request.histories), "body.histories")
+        _check_users(limits, len(request.histories), request.k, "body.histories")
         histories = {served.user(name): (items, f"body.histories.{name}") for name, items in request.histories.items()}
     for items, where in histories.values():
         limits.check("history", len(items), where)
+    limits.check("histories", sum(len(items) for items, _ in histories.values()), "body.histories")
     return {user: known.of(items, where, user) for user, (items, where) in histories.items()}
+
+
+def _check_users(limits: Limits, users: int, k: int, where: str) -> None:
+    limits.check("users", users, where)
+    limits.check("listed", users * k, where)
 
 
 def _without_history(served: Served, histories: dict[Id | None, list[Id]]) -> str | None:

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-import anyio.to_thread
 import numpy as np
 
 from concf.inference.ranker import Short
+from concf.service.http.endpoints import Threads
 from concf.service.loading import Served
 
 MOST = 16  # requests that share a product
@@ -23,7 +23,8 @@ class Batcher:
     No request waits for others to arrive: those present when the first is about to be answered share its product.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads) -> None:
+        self.threads = threads
         self._waiting: dict[tuple[Served, str], list[Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -42,22 +43,21 @@ class Batcher:
     def _start(self, served: Served, by: str) -> None:
         group = self._waiting.pop((served, by))
         for begin in range(0, len(group), MOST):
-            task = asyncio.create_task(_answer(served, by, group[begin : begin + MOST]))
+            task = asyncio.create_task(self._answer(served, by, group[begin : begin + MOST]))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-
-async def _answer(served: Served, by: str, group: Sequence[Waiting]) -> None:
-    users, ks, answers = zip(*group, strict=True)
-    compute = partial(served.recommender.short, np.array(users), ks, by)
-    size = len(group) * served.recommender.ranker.factors(by).item.numel()
-    try:
-        lists = compute() if size <= IN_LOOP else await anyio.to_thread.run_sync(compute)
-    except Exception as error:
-        for answer in answers:
+    async def _answer(self, served: Served, by: str, group: Sequence[Waiting]) -> None:
+        users, ks, answers = zip(*group, strict=True)
+        compute = partial(served.recommender.short, np.array(users), ks, by)
+        size = len(group) * served.recommender.ranker.factors(by).item.numel()
+        try:
+            lists = compute() if size <= IN_LOOP else await self.threads.run(compute)
+        except Exception as error:
+            for answer in answers:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for answer, short in zip(answers, lists, strict=True):
             if not answer.done():
-                answer.set_exception(error)
-        return
-    for answer, short in zip(answers, lists, strict=True):
-        if not answer.done():
-            answer.set_result(short)
+                answer.set_result(short)

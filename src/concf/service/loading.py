@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio
+import anyio.to_thread
 import torch
 import typer
 
@@ -21,12 +25,13 @@ from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.service.limits import Limits
 from concf.service.problems import Problem
-from concf.service.schemas import Id
+from concf.service.schemas import Id, Reloaded
 from concf.training.checkpoint import load_run
 from concf.training.run import Run
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none
 LONGEST = 200  # characters of an id in a message
+KEPT_LISTS, KEPT_BYTES = 1 << 13, 1 << 12  # of a run: how many, how long at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,7 @@ class Served:
     titles:  item id -> title, of some or none of the items
     version: 1 for the first run of the process, one more for each that replaced it
     cache:   what others keep about this run for as long as it is served
+    kept:    (user, by, k) -> the newest of the lists that were looked up, as JSON
     """
 
     recommender: Recommender
@@ -43,11 +49,19 @@ class Served:
     titles: Mapping[Id, str] = field(default_factory=dict)
     version: int = 1
     cache: dict[str, Any] = field(default_factory=dict)
+    kept: dict[tuple[Id, str, int], bytes] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name of the run's folder."""
         return self.folder.resolve().name
+
+    def keep(self, key: tuple[Id, str, int], answer: bytes) -> None:
+        """Keep a list of usual size, in place of the oldest if there are many."""
+        if len(answer) <= KEPT_BYTES:
+            if len(self.kept) >= KEPT_LISTS:
+                del self.kept[next(iter(self.kept))]
+            self.kept[key] = answer
 
     def user(self, text: str) -> Id:
         """The user id that a text spells: an integer in a log of integers, if it is one."""
@@ -105,15 +119,23 @@ class Service:
     """Holds the run that is served.
 
     load: (folder, version) -> the run in a folder, ready; raises a ConcfError that says why it cannot be served
+    root: the folder below which a reload over HTTP may name runs; without one it names none
     version, loaded: of the run, and when it was loaded, in seconds since 1970; 0 before the first
     """
 
-    def __init__(self, load: Callable[[Path, int], Served], folder: Path, limits: Limits | None = None) -> None:
-        self.folder, self.limits, self.load = folder, limits or Limits(), load
-        self.compared: Path | None = None  # the folder of a run that the explorer holds this one against
+    def __init__(
+        self, load: Callable[[Path, int], Served], folder: Path, limits: Limits | None = None, root: Path | None = None,
+        compared: Path | None = None,
+    ) -> None:  # fmt: skip
+        self.load, self.folder, self.limits, self.root = load, folder, limits or Limits(), root
+        self.compared = compared
         self.version, self.loaded, self.closing = 0, 0.0, False
         self._loading = threading.Lock()
         self._model: Served | None = None
+        self.when_reloaded: Callable[[Path], None] | None = None  # for other workers
+        self._turn, self._asked, self._answered = asyncio.Lock(), 0, 0  # reloads, and how many the last load answers
+        self._wanted: Path | None = None  # the folder of the last one
+        self._outcome: Reloaded | Problem | None = None
 
     @property
     def model(self) -> Served:
@@ -136,6 +158,51 @@ class Service:
                 raise Problem(409, "refused_run", reason, str(source)) from error
             self._model, self.folder, self.version, self.loaded = fresh, source, fresh.version, time.time()
             return fresh
+
+    async def reload_soon(self, folder: Path | None = None, is_own: bool = True) -> Reloaded:
+        """Reload in a thread. Those who ask while a run is being loaded share the next load, of the folder named last.
+
+        Who is cancelled while waiting asks no longer.
+        """
+        if folder is not None:
+            self._check_root(folder)
+        self._asked, self._wanted = self._asked + 1, folder
+        mine = self._asked
+        async with self._turn:
+            if self._answered < mine:
+                if self.closing:
+                    raise Problem(503, "not_ready", "the service is shutting down")
+                self._answered = self._asked
+                load = partial(self.reload_and_say, self._wanted, is_own)
+                await anyio.to_thread.run_sync(load, limiter=anyio.CapacityLimiter(1))
+            outcome = self._outcome
+        if isinstance(outcome, Problem):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
+    def reload_and_say(self, folder: Path | None, is_own: bool = False) -> None:
+        """Reload, and print what came of it. is_own: whether others should do the same"""
+        try:
+            served = self.reload(folder)
+        except Problem as problem:
+            self._outcome = problem
+            typer.echo(f"concf: reload refused, still serving the old run: {problem}", err=True)
+        else:
+            self._outcome = {"run": served.name, "version": served.version}
+            typer.echo(f"concf: serving {served.folder}, version {served.version}", err=True)
+            if is_own and self.when_reloaded is not None:
+                self.when_reloaded(served.folder)
+
+    def _check_root(self, folder: Path) -> None:
+        """Refuse a folder that is not below the root, wherever links lead."""
+        try:
+            allowed = self.root is not None and folder.resolve().is_relative_to(self.root.resolve())
+        except (OSError, ValueError):  # no path at all
+            allowed = False
+        if not allowed:
+            reason = "this service was started without --run-root" if self.root is None else f"not below {self.root}"
+            raise Problem(409, "refused_run", f"{shortened(str(folder))}: {reason}", "body.run")
 
 
 @dataclass(frozen=True)

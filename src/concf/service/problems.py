@@ -1,46 +1,48 @@
-"""Every error of the service in one shape: {"error": {"kind", "message", "where"}}."""
+"""Every error of the service in one shape: a problem as in RFC 9457, with its kind and the part at fault."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Literal
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from concf.errors import ConcfError
 
 Kind = Literal[
-    "unknown_user", "unknown_item", "unknown_head", "bad_request", "too_large", "too_slow", "unauthorised", "not_ready",
-    "busy", "not_found", "method_not_allowed", "refused_run", "internal",
+    "unknown_user", "unknown_item", "unknown_head", "bad_request", "bad_host", "foreign_origin", "too_large",
+    "too_slow", "unauthorised", "not_ready", "busy", "deadline", "not_found", "method_not_allowed", "refused_run",
+    "internal",
 ]  # fmt: skip
+MEDIA_TYPE = "application/problem+json"
 FORMS = ("UsersRequest", "HistoryRequest", "HistoriesRequest")  # of POST /recommend; callers do not name them
 
 
 class Problem(ConcfError):
     """A request that is answered by an error. where: the part of the request at fault, such as body.users.1"""
 
-    def __init__(self, status: int, kind: Kind, message: str, where: str | None = None) -> None:
+    def __init__(
+        self, status: int, kind: Kind, message: str, where: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.kind, self.message, self.where = status, kind, message, where
+        self.status, self.kind, self.message, self.where, self.headers = status, kind, message, where, headers
 
-    def response(self, headers: Mapping[str, str] | None = None) -> Response:
+    def response(self) -> Response:
         """The response to send."""
-        body = {"error": {"kind": self.kind, "message": self.message, "where": self.where}}
-        return Response(json.dumps(body), self.status, headers, "application/json")  # ASCII: the text may be anything
+        title = HTTPStatus(self.status).phrase
+        body = {"type": "about:blank", "title": title, "status": self.status, "detail": self.message,
+                "kind": self.kind, "where": self.where}  # fmt: skip
+        return Response(json.dumps(body), self.status, self.headers, MEDIA_TYPE)  # ASCII: the text may be anything
 
 
-def handle_problems(app: FastAPI) -> None:
-    """Answer every exception of the application in the shape above."""
-    for exception in (ConcfError, RequestValidationError, HTTPException, Exception):
-        app.add_exception_handler(exception, _respond)
-
-
-async def _respond(_request: Request, error: Exception) -> Response:
-    return _problem(error).response(error.headers if isinstance(error, HTTPException) else None)
+async def respond(_request: Request, error: Exception) -> Response:
+    """The response to any exception of the application."""
+    return _problem(error).response()
 
 
 def _problem(error: Exception) -> Problem:
@@ -49,24 +51,19 @@ def _problem(error: Exception) -> Problem:
             return error
         case ConcfError():
             return Problem(400, "bad_request", str(error))
-        case RequestValidationError():
-            return _invalid(error)
         case HTTPException(status_code=404):
             return Problem(404, "not_found", "no such route; /openapi.json lists all of them")
         case HTTPException(status_code=405):
-            return Problem(405, "method_not_allowed", str(error.detail))
+            return Problem(405, "method_not_allowed", str(error.detail), headers=error.headers)
         case HTTPException():
-            return Problem(error.status_code, "bad_request", str(error.detail))
+            return Problem(error.status_code, "bad_request", str(error.detail), headers=error.headers)
     return Problem(500, "internal", f"{type(error).__name__}: this is a fault of the service")
 
 
-def _invalid(error: RequestValidationError) -> Problem:
-    if isinstance(error.body, bytes):
-        message = "the body is not declared as JSON; send the header Content-Type: application/json"
-        return Problem(422, "bad_request", message, "header.content-type")
-    first = error.errors()[0]
+def invalid(error: ValidationError, part: Literal["query", "body"]) -> Problem:
+    """The first mistake in a query or a body."""
+    first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
-        where = f"body, character {first['loc'][-1]}"
-        return Problem(400, "bad_request", f"not JSON: {first['ctx']['error']}", where)
-    where = ".".join(str(part) for part in first["loc"] if part not in FORMS)
-    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where or None)
+        return Problem(400, "bad_request", f"not JSON: {first['ctx']['error']}", part)
+    where = ".".join([part, *(str(each) for each in first["loc"] if each not in FORMS)])
+    return Problem(422, "bad_request", first["msg"].removeprefix("Value error, "), where)

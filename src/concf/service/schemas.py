@@ -13,6 +13,7 @@ from pydantic import (
     PlainValidator,
     StrictBool,
     StrictInt,
+    StrictStr,
     Tag,
     WithJsonSchema,
 )
@@ -31,31 +32,22 @@ def _whole(number: object) -> object:
     return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
-def _text(value: object) -> str:
-    """JSON can spell half a character, which no log has and no answer can repeat."""
-    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError("expected text")
-    return value
-
-
 def _id(value: object) -> int | str:
-    number = _whole(value)
-    if isinstance(number, int) and not isinstance(number, bool):
+    number = value if type(value) in (int, str) else _whole(value)
+    if isinstance(number, int | str) and not isinstance(number, bool):
         return number
-    try:
-        return _text(value)
-    except ValueError:
-        raise ValueError("expected an id: an integer or text") from None
+    raise ValueError("expected an id: an integer or text")
 
 
-Text = Annotated[str, PlainValidator(_text), WithJsonSchema({"type": "string"})]
+Text = StrictStr
 Whole = Annotated[StrictInt, BeforeValidator(_whole)]
 Id = Annotated[  # as the log has it: 5 is not "5"
     int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
+Ids = Annotated[list[Id], Field(fail_fast=True)]  # of a mistake in each of very many, the first is enough
 UnknownIds = Annotated[list[Id], Field(max_length=REPORTED)]
 UnknownItems = Literal["ignore", "error"]
-ItemLists = list[Id] | dict[Text, list[Id]]  # for all users, or by user
+ItemLists = Ids | dict[Text, Ids]  # for all users, or by user
 
 
 class Item(TypedDict):
@@ -139,22 +131,19 @@ class Reloaded(TypedDict):
     version: int
 
 
-class ErrorDetail(TypedDict):
-    """where: the part of the request at fault"""
+class ProblemDetails(TypedDict):
+    """The shape of every error (RFC 9457). title: what the status means; where: the part of the request at fault"""
 
+    type: Literal["about:blank"]
+    title: str
+    status: int
+    detail: str
     kind: Kind
-    message: str
     where: str | None
 
 
-class Error(TypedDict):
-    """The shape of every error."""
-
-    error: ErrorDetail
-
-
 class Request(BaseModel):
-    """A body without unknown fields."""
+    """A query or a body without unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -165,7 +154,18 @@ class ReloadRequest(Request):
     run: str | None = None
 
 
-class ListQuery(BaseModel):
+class NoQuery(Request):
+    """No query."""
+
+
+class SimilarQuery(Request):
+    """The query of a request for similar items."""
+
+    k: int = Field(K, ge=1, description="items of the list")
+    head: str | None = Field(None, description="the head whose vectors are compared; the best head by default")
+
+
+class ListQuery(Request):
     """The query of a request for one list."""
 
     k: int = Field(K, ge=1, description="items of the list")
@@ -191,22 +191,22 @@ class ListsRequest(Request):
 class UsersRequest(ListsRequest):
     """Users of the log. popular: give those who are not in the log the most popular items"""
 
-    users: list[Id]
+    users: Ids
     popular: StrictBool = False
 
 
 class HistoryRequest(ListsRequest):
     """A new user who has used these items."""
 
-    history: list[Id]
-    items: list[Id] | None = None
-    exclude: list[Id] | None = None
+    history: Ids
+    items: Ids | None = None
+    exclude: Ids | None = None
 
 
 class HistoriesRequest(ListsRequest):
     """Several new users by name; a name of the log has used these items too."""
 
-    histories: dict[Text, list[Id]]
+    histories: dict[Text, Ids]
 
 
 def _form(body: object) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 import typer
 
 from concf.cli.output import Engine, Json, check_workers, names, print_table
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, note
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,7 @@ def recommend(
     exclude: Annotated[str | None, typer.Option(help="Not these items: ids separated by commas, or a file.")] = None,
     unknown_items: Annotated[Literal["ignore", "error"], typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have the most popular items.")] = False,
+    csv_safe: Annotated[bool, typer.Option(help="In a .csv file, put a ' before text ids that a spreadsheet would execute: those that begin with = + - @, a tab or a carriage return.")] = True,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=WORKERS)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=WORKERS)] = None,
@@ -75,7 +76,7 @@ def recommend(
     tables = model.stream(chosen, k, **options) if engine is None else iter(())  # notes come before the bar
     with working("recommending", n_users) as advance:
         if engine is None:
-            rows = _write(tables, out, lambda: advance(min(model.ranker.block(), n_users)))
+            rows = _write(tables, out, csv_safe, lambda: advance(min(model.ranker.block(), n_users)))
         else:
             from concf.inference.bulk import write_lists
 
@@ -135,7 +136,7 @@ def _show(tables: Iterator[pa.Table], as_json: bool) -> None:
     )
 
 
-def _write(tables: Iterator[pa.Table], out: Path, advance: Callable[[], None]) -> int:
+def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Callable[[], None]) -> int:
     """Write tables one after the other, and give the number of rows; the file appears when all are written."""
     from pyarrow.csv import CSVWriter
     from pyarrow.parquet import ParquetWriter
@@ -147,13 +148,34 @@ def _write(tables: Iterator[pa.Table], out: Path, advance: Callable[[], None]) -
         raise ConfigError(f"--out {out}: choose a name that ends in {', '.join(writers)}")
     if out.is_file() and out.stat().st_size and _columns_of(out) != COLUMNS:
         raise DataError(f"{out}: exists and holds no lists of recommendations; it is left alone. Choose another --out")
-    rows, first = 0, next(tables)
+    rows, guarded, first = 0, 0, next(tables)
     with new_file(out) as fresh, writers[out.suffix](fresh, first.schema) as writer:
         for table in chain([first], tables):
-            writer.write_table(table)
-            rows += table.num_rows
+            safe, count = _guarded(table) if out.suffix == ".csv" and csv_safe else (table, 0)
+            writer.write_table(safe)
+            rows, guarded = rows + table.num_rows, guarded + count
             advance()
+    if guarded:
+        note(
+            f"{out}: {guarded} ids that a spreadsheet would execute (they begin with = + - @, a tab or a carriage "
+            "return) are written with a ' before them; --no-csv-safe writes them as they are"
+        )
     return rows
+
+
+def _guarded(table: pa.Table) -> tuple[pa.Table, int]:
+    """The table with a ' before text that a spreadsheet would execute, and how many cells have one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    count = 0
+    for at, column in enumerate(table.columns):
+        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+            executed = pc.match_substring_regex(column, "^[=+@\\t\\r-]")
+            count += pc.sum(executed).as_py() or 0
+            safe = pc.if_else(executed, pc.binary_join_element_wise("'", column, ""), column)
+            table = table.set_column(at, table.field(at), safe)
+    return table, count
 
 
 class JsonLinesWriter:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -11,30 +13,46 @@ import typer
 
 from concf.errors import ConfigError, MissingExtraError
 
-CATALOGUE, LIMITS, CONNECTIONS = "Titles of items", "Limits of a request", "Connections"
+CATALOGUE, RELOADING, LIMITS, CONNECTIONS = (
+    "Titles of items",
+    "Reloading over HTTP",
+    "Limits of a request",
+    "Connections",
+)
 TOKEN = "CONCF_TOKEN"
-LIBRARIES = ("fastapi", "uvicorn", "httptools", "prometheus_client")  # of the extra `serve`
+LIBRARIES = ("starlette", "uvicorn", "httptools", "prometheus_client")  # of the extra `serve`
 
 
 def serve(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen at; 0: any free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes that answer; each holds the run in memory.")] = 1,
     token_file: Annotated[Path | None, typer.Option(help=f"A file with the token that callers must send; it may also be in the variable {TOKEN}.")] = None,
     compare: Annotated[Path | None, typer.Option(help="The folder of another run, which the explorer shows beside this one.")] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(help="A name by which callers may address the service, besides those of the loopback and --host; *.example.com: any below; *: any at all.")] = None,
+    access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON about each request; -: standard error.")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and titles.", rich_help_panel=CATALOGUE)] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="The column of item ids.", rich_help_panel=CATALOGUE)] = None,
     catalogue_title: Annotated[str | None, typer.Option(help="The column of titles.", rich_help_panel=CATALOGUE)] = None,
+    admin_token_file: Annotated[Path | None, typer.Option(help="A file with the token of POST /reload, which is off without one.", rich_help_panel=RELOADING)] = None,
+    run_root: Annotated[Path | None, typer.Option(help="The folder below which POST /reload may name runs; without it the same run is loaded again.", rich_help_panel=RELOADING)] = None,
     max_k: Annotated[int, typer.Option(min=1, help="Items of a list.", rich_help_panel=LIMITS)] = 200,
     max_users: Annotated[int, typer.Option(min=1, help="Users of a batch.", rich_help_panel=LIMITS)] = 1000,
+    max_listed: Annotated[int, typer.Option(min=1, help="Users of a batch x items of a list.", rich_help_panel=LIMITS)] = 50_000,
     max_history: Annotated[int, typer.Option(min=1, help="Items of a history.", rich_help_panel=LIMITS)] = 10_000,
+    max_histories: Annotated[int, typer.Option(min=1, help="Items of all histories of a batch.", rich_help_panel=LIMITS)] = 20_000,
     max_body: Annotated[int, typer.Option(min=1, help="Bytes of a body.", rich_help_panel=LIMITS)] = 1 << 20,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds until an answer is complete.", rich_help_panel=LIMITS)] = 30.0,
     max_requests: Annotated[int, typer.Option(min=1, help="Requests being answered at a time.", rich_help_panel=CONNECTIONS)] = 512,
+    max_batches: Annotated[int, typer.Option(min=1, help="Batches among them.", rich_help_panel=CONNECTIONS)] = 16,
     max_connections: Annotated[int, typer.Option(min=1, help="Connections open at a time.", rich_help_panel=CONNECTIONS)] = 800,
     head_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the first line and the headers to arrive.", rich_help_panel=CONNECTIONS)] = 10.0,
     body_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the body to arrive.", rich_help_panel=CONNECTIONS)] = 10.0,
+    send_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds for the caller to read what was sent.", rich_help_panel=CONNECTIONS)] = 10.0,
     idle_seconds: Annotated[int, typer.Option(min=1, help="Seconds that an idle connection stays open.", rich_help_panel=CONNECTIONS)] = 30,
+    drain: Annotated[float, typer.Option(min=0, help="Seconds after SIGTERM in which requests are still answered while /ready says 503.", rich_help_panel=CONNECTIONS)] = 5.0,
     closing_seconds: Annotated[int, typer.Option(min=1, help="Seconds for requests in progress when the service ends.", rich_help_panel=CONNECTIONS)] = 30,
 ) -> None:  # fmt: skip
     """Serve a run over HTTP: lists, explanations, similar items, and a page to explore the run.
@@ -43,37 +61,52 @@ def serve(
 
     `concf serve runs/first --host 0.0.0.0 --token-file token.txt --catalogue items.csv`
 
-    SIGHUP or `POST /reload` loads the run again without losing a request; SIGTERM finishes the requests in progress and ends.
+    SIGHUP or `POST /reload` loads the run again, and SIGTERM ends the service; neither loses a request.
     """
     for library in LIBRARIES:
         if find_spec(library) is None:
             raise MissingExtraError(library, "serve", "concf serve")
     from concf.inference.titles import Catalogue
+    from concf.service.http.guards import Access
     from concf.service.limits import Limits
     from concf.service.loading import Loader, Service
+    from concf.service.server import Connections
     from concf.service.server import serve as serve_run
     from concf.training.checkpoint import RunFolder
 
     if catalogue is None and (catalogue_item or catalogue_title):
         raise ConfigError("--catalogue-item and --catalogue-title name columns of a file; give --catalogue too")
-    titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title)
-    limits = Limits(max_k, max_users, max_history, max_body, max_requests, body_seconds)
-    service = Service(Loader(data, titles), folder, limits)
+    if run_root is not None and admin_token_file is None:
+        raise ConfigError("--run-root is for POST /reload, which is off; give --admin-token-file too")
     if compare is not None:
         RunFolder(compare).description()  # refuses what is no run
-        service.compared = compare
+    titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title)
+    limits = Limits(
+        max_k, max_users, max_listed, max_history, max_histories, max_body, max_requests, max_batches, body_seconds,
+        seconds,
+    )  # fmt: skip
+    for name in allow_host or ():
+        if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|[\da-fA-F:.]+", name):
+            raise ConfigError(f"--allow-host {name}: expected a name without port, such as recs.example.com, or *")
+    token = _token(os.environ.get(TOKEN), TOKEN) if token_file is None else _token_in(token_file)
+    admin = None if admin_token_file is None else _token_in(admin_token_file)
+    access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())))
     serve_run(
-        service, host, port, token=_token(token_file), connections=max_connections,
-        head_seconds=head_seconds, idle_seconds=idle_seconds, closing_seconds=closing_seconds,
+        partial(Service, Loader(data, titles), folder, limits, run_root, compare), host, port, access,
+        Connections(max_connections, head_seconds, send_seconds, idle_seconds, drain, closing_seconds), access_log,
+        workers,
     )  # fmt: skip
 
 
-def _token(file: Path | None) -> str | None:
-    """The token in the file or the environment; not on the command line, which others can see."""
-    text = os.environ.get(TOKEN) if file is None else file.read_text(encoding="utf-8", errors="replace")
+def _token_in(file: Path) -> str | None:
+    """The token in a file; not on the command line, which others can see."""
+    return _token(file.read_text(encoding="utf-8", errors="replace"), file)
+
+
+def _token(text: str | None, where: object) -> str | None:
     if text is None:
         return None
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"{file or TOKEN}: expected a token: one word of ASCII letters, digits and signs")
+        raise ConfigError(f"{where}: expected a token: one word of ASCII letters, digits and signs")
     return token

@@ -134,6 +134,37 @@ class Facts(TypedDict):
     version: str
 
 
+class ItemSearch(Request):
+    """The query of a search."""
+
+    q: str = Field("", max_length=1000, description="empty: those that are used most")
+    limit: int = Field(20, ge=1, le=100, description="how many results at most")
+
+
+class UserSearch(ItemSearch):
+    """The query of a search for users."""
+
+    random: bool = Field(False, description="random users instead")
+
+
+class Compared(Request):
+    """Which run is asked."""
+
+    compared: bool = Field(False, description="whether the run that --compare names is asked")
+
+
+class Length(Request):
+    """How long a list is to be."""
+
+    k: int = Field(K, ge=1, description="items of each list")
+
+
+class ViewQuery(Compared, Length):
+    """The query of a view of a user."""
+
+    held_out: bool = Field(False, description="whether held-out items may be listed")
+
+
 class HistoryView(Request):
     """A history of a new user. compared: whether the run that `--compare` names is asked"""
 

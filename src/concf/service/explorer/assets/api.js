@@ -44,7 +44,7 @@ export async function request(path, options) {
     answer = JSON.parse(text.replace(LARGE, (whole, string, before, digits) => string ?? `${before}"${digits}"`));
   } catch { /* reported below */ }
   if (status >= 200 && status < 300 && answer) return answer;
-  throw new RequestError(status, answer?.error?.message ?? answer?.detail ?? `The service answered with status ${status}.`);
+  throw new RequestError(status, answer?.detail ?? `The service answered with status ${status}.`);
 }
 
 /** A JSON list of ids as the log has them: on this page ids are text, integers only here. */

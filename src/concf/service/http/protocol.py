@@ -1,4 +1,7 @@
-"""HTTP connections with limits that uvicorn has no options for: their number, and the size and pace of heads."""
+"""HTTP connections with limits that uvicorn has no options for: their number, and the size and pace of heads.
+
+It builds on uvicorn's own class of connections, so the extra `serve` allows only versions that were tested.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from concf.service.problems import Kind, Problem
+from concf.service.problems import MEDIA_TYPE, Kind, Problem
 
 HEAD_BYTES = 1 << 16  # of a request's first line and headers
 ABORT_SECONDS = 60.0  # for a caller to take in the rest of an answer, once the connection is idle
@@ -17,18 +20,35 @@ class LimitedConnection(HttpToolsProtocol):
     """A connection whose requests must be in time and in size. A subclass has the settings (see `limited`)."""
 
     head_seconds: float
+    send_seconds: float
     max_connections: int
+    waiting: dict[LimitedConnection, None]  # those without a request, the longest first
     _timer: asyncio.TimerHandle | None = None  # runs while the head of a request is expected
+    _reading: asyncio.TimerHandle | None = None  # runs while more than a little waits to be read
     _in_head = False
     _head_bytes = 0
 
     def connection_made(self, transport: Any) -> None:
-        """Expect a request, or refuse the connection."""
+        """Expect a request. Where there are too many, one that waits for none makes room, or this one is refused."""
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
+            next(iter(self.waiting), self).make_room()
+        if not transport.is_closing():
+            self.waiting[self] = None
+            self._expect_head()
+
+    def make_room(self) -> None:
+        """Close a connection without a request; one that never had an answer is told why."""
+        self.waiting.pop(self, None)
+        if self.is_fresh:
             self._refuse(503, "busy", f"{self.max_connections} connections are open; try again in a moment")
         else:
-            self._expect_head()
+            self.transport.close()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it never had a request."""
+        return self.cycle is None
 
     def data_received(self, data: bytes) -> None:
         """Parse the data; refuse a head that is too long."""
@@ -48,12 +68,31 @@ class LimitedConnection(HttpToolsProtocol):
         """The head is complete."""
         self._in_head = False
         self._stop_timer()
+        self.waiting.pop(self, None)
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """The connection may be used again."""
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self.waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is closed."""
         self._stop_timer()
-        super().connection_lost(exc)
+        self.waiting.pop(self, None)
+        super().connection_lost(exc)  # which resumes writing
+
+    def pause_writing(self) -> None:
+        """Too much waits to be read by the caller, for a time."""
+        super().pause_writing()
+        self._reading = self.loop.call_later(self.send_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It was read."""
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection, in the end also one whose caller does not read the answer."""
@@ -79,12 +118,12 @@ class LimitedConnection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         body = bytes(Problem(status, kind, message).response().body)
-        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        self.transport.write(STATUS_LINE[status] + head + body)
+        head = f"content-type: {MEDIA_TYPE}\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + body)
         self.transport.close()
 
 
-def limited(head_seconds: float, max_connections: int) -> type[LimitedConnection]:
+def limited(head_seconds: float, send_seconds: float, max_connections: int) -> type[LimitedConnection]:
     """The class of a server's connections."""
-    settings = {"head_seconds": head_seconds, "max_connections": max_connections}
-    return type("LimitedConnection", (LimitedConnection,), settings)
+    settings = {"head_seconds": head_seconds, "send_seconds": send_seconds, "max_connections": max_connections}
+    return type("LimitedConnection", (LimitedConnection,), settings | {"waiting": {}})

@@ -1,0 +1,1 @@
+"""HTTP around the routes: what they declare, who may ask, what is observed, and connections."""

@@ -1,0 +1,219 @@
+"""A route: what it asks for and answers, as the OpenAPI document has it, and the way from the one to the other."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Literal, TypeVar, cast
+from urllib.parse import parse_qsl, unquote
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
+from starlette.convertors import Convertor, register_url_convertor
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from concf.service.http.guards import header
+from concf.service.limits import SOON, Limits
+from concf.service.problems import Problem, invalid
+
+JSON = "application/json"
+Handler = Callable[[dict[str, str], Any], object]
+H = TypeVar("H", bound=Handler)
+T = TypeVar("T")
+
+
+class IdConvertor(Convertor[str]):
+    """The rest of a path, of any characters."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        """As it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it is."""
+        return value
+
+
+register_url_convertor("id", IdConvertor())
+
+
+class Threads:
+    """Threads for what takes long. Batches have few of their own, so that others need not wait for them."""
+
+    def __init__(self, limits: Limits) -> None:
+        cores = os.cpu_count() or 1
+        self.limits, self.batches = limits, 0
+        self.quick, self.slow = anyio.CapacityLimiter(max(2, cores)), anyio.CapacityLimiter(max(1, cores - 1))
+
+    async def run(self, work: Callable[[], T], slow: bool = False) -> T:
+        """The result of some work, once a thread is free."""
+        return await anyio.to_thread.run_sync(work, limiter=self.slow if slow else self.quick)
+
+
+class Endpoint:
+    """One route, an ASGI application.
+
+    handler: (parts of the path, checked query or body) -> bytes of JSON, parts of them, a value for JSON or a
+             response. A coroutine is answered in the event loop, a plain function in a thread: within the deadline,
+             and not if the caller has left. An iterator is a batch: its parts are computed one by one as they are sent
+    asked:   the form of the query (GET) or the body (POST); answer: that of the answer, None if it is not JSON
+    """
+
+    def __init__(
+        self, method: Literal["GET", "POST"], path: str, handler: Handler, threads: Threads, asked: Any, answer: Any,
+        summary: str, tag: str,
+    ) -> None:  # fmt: skip
+        self.method, self.path, self.handler, self.threads = method, path, handler, threads
+        self.asked, self.answer, self.summary, self.tag = TypeAdapter(asked), answer, summary, tag
+        self.template, self.ids = path.replace(":id}", "}"), re.findall(r"{(\w+):id}", path)
+        self.in_loop = inspect.iscoroutinefunction(handler)
+        self.is_batch = inspect.isgeneratorfunction(handler)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        path = self._segments(scope) if len(self.ids) > 1 else scope["path_params"]
+        if self.method == "GET":
+            work = partial(self.handler, path, self._query(scope["query_string"]))
+            if self.in_loop:
+                await _response(await cast("Awaitable[object]", work()))(scope, receive, send)
+                return
+        else:
+            body = await self._body(scope, receive)
+            if body is None:
+                return
+            work = partial(self._with_body, path, body)
+        await self._attended(work, scope, receive, send)
+
+    def _segments(self, scope: Scope) -> dict[str, str]:
+        """Several ids of a path as it was sent: once decoded, a slash within an id (%2F) looks like one between."""
+        segments = scope["raw_path"].split(b"/")
+        if len(segments) != self.path.count("/") + 1:
+            raise Problem(404, "not_found", f"expected {self.template}; write a slash within an id as %2F", "path")
+        return dict(zip(self.ids, map(unquote, segments[-len(self.ids) :]), strict=True))
+
+    def _query(self, query: bytes) -> Any:
+        try:
+            return self.asked.validate_python(dict(parse_qsl(query.decode("latin-1"), keep_blank_values=True)))
+        except ValidationError as error:
+            raise invalid(error, "query") from None
+
+    def _with_body(self, path: dict[str, str], body: bytes) -> object:
+        try:
+            asked = self.asked.validate_json(body)
+        except ValidationError as error:
+            raise invalid(error, "body") from None
+        return self.handler(path, asked)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes | None:
+        body = await self.threads.limits.read_body(receive)
+        if body is not None and header(scope, b"content-type").partition(b";")[0].strip().lower() != JSON.encode():
+            message = "the body is not declared as JSON; send the header Content-Type: application/json"
+            raise Problem(422, "bad_request", message, "header.content-type")
+        return body
+
+    async def _attended(self, work: Callable[[], object], scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer within the deadline, if it is computed in threads; stop when the caller is gone."""
+        if self.is_batch and self.threads.batches >= self.threads.limits.batches:
+            message = f"{self.threads.batches} batches are being answered; try again in a moment"
+            raise Problem(503, "busy", message, headers=SOON)
+        answer, problem = _Answer(scope, send, self.threads), None
+        seconds = math.inf if self.in_loop else self.threads.limits.seconds
+        send_answer = answer.in_parts if self.is_batch else answer.awaited if self.in_loop else answer.at_once
+        self.threads.batches += self.is_batch
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+                with anyio.move_on_after(seconds) as deadline:
+                    try:
+                        await send_answer(work)
+                    except Exception as error:  # out of the group as it is, not as one of several
+                        problem = error
+                group.cancel_scope.cancel()
+        finally:
+            self.threads.batches -= self.is_batch
+        if deadline.cancelled_caught and not answer.started:  # else the connection is closed
+            problem = Problem(503, "deadline", f"the answer was not ready within {seconds:g} seconds", headers=SOON)
+        if problem is not None:
+            raise problem
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+class _Answer:
+    """An answer that is computed in threads. started: whether some of it was sent"""
+
+    def __init__(self, scope: Scope, send: Send, threads: Threads) -> None:
+        self.scope, self.send, self.threads, self.started = scope, send, threads, False
+
+    async def awaited(self, work: Callable[[], object]) -> None:
+        """Send the result of a coroutine."""
+        await self._send_all(_response(await cast("Awaitable[object]", work())))
+
+    async def at_once(self, work: Callable[[], object]) -> None:
+        """Compute and send it."""
+        await self._send_all(await self.threads.run(lambda: _response(work())))
+
+    async def in_parts(self, work: Callable[[], object]) -> None:
+        """Compute a part when the one before is taken; an answer of one part is sent with its length."""
+        parts = cast("Iterator[bytes]", await self.threads.run(work, slow=True))
+        following = partial(next, parts, None)
+        part, second = await self.threads.run(following, slow=True), await self.threads.run(following, slow=True)
+        if second is None:
+            await self._send_all(_response(part))
+            return
+        await anyio.lowlevel.checkpoint()  # too late, or for nobody
+        self.started = True
+        start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", JSON.encode())]}
+        await self.send(start)
+        while part is not None:
+            await self.send({"type": "http.response.body", "body": part, "more_body": True})
+            part, second = second, None if second is None else await self.threads.run(following, slow=True)
+        await self.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_all(self, response: Response) -> None:
+        self.started = True
+        await response(self.scope, _never, self.send)
+
+
+async def _never() -> Any:
+    await anyio.sleep_forever()
+
+
+def _response(answer: object) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    return Response(answer if isinstance(answer, bytes) else to_json(answer), media_type=JSON)
+
+
+class Endpoints:
+    """Collects the routes of one subject."""
+
+    def __init__(self, tag: str, threads: Threads) -> None:
+        self.tag, self.threads = tag, threads
+        self.all: list[Endpoint] = []
+
+    def get(self, path: str, asked: Any, answer: Any, summary: str) -> Callable[[H], H]:
+        """Declare a route without a body; see `Endpoint`."""
+        return partial(self._add, "GET", path, asked, answer, summary)
+
+    def post(self, path: str, asked: Any, answer: Any, summary: str) -> Callable[[H], H]:
+        """Declare a route with a body."""
+        return partial(self._add, "POST", path, asked, answer, summary)
+
+    def _add(self, method: Literal["GET", "POST"], path: str, asked: Any, answer: Any, summary: str, handler: H) -> H:
+        self.all.append(Endpoint(method, path, handler, self.threads, asked, answer, summary, self.tag))
+        return handler

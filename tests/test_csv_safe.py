@@ -1,0 +1,59 @@
+"""A CSV file of lists has no cell that a spreadsheet would execute, unless one asks for the ids as they are."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from small_service import run_folder
+
+from concf.cli.commands.recommend import _write
+
+CLI = Callable[..., tuple[int, str, str]]
+IDS = ["=1+1", "+1", "-", "@SUM(A1)", "\tx", "\rx", "a=b", "5", "", "ü", "'=1", '="a,b"\n2']
+DANGER = 7  # of them
+
+
+def table() -> pa.Table:
+    return pa.table({
+        "user_id": pa.array(IDS), "item_id": pa.array(range(len(IDS))),
+        "score": pa.array([-1.0] * len(IDS), pa.float32()), "rank": pa.array([1] * len(IDS)),
+    })  # fmt: skip
+
+
+def cells(path: Path) -> list[str]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row["user_id"] for row in csv.DictReader(file)]
+
+
+def test_text_that_would_be_executed_is_guarded_and_said(tmp_path: Path) -> None:
+    out = tmp_path / "lists.csv"
+    with pytest.warns(UserWarning, match=f"{DANGER} ids that a spreadsheet would execute"):
+        assert _write(iter([table()]), out, True, lambda: None) == len(IDS)
+    assert cells(out) == [f"'{each}" if each[:1] in tuple("=+-@\t\r") else each for each in IDS]
+    with out.open(newline="", encoding="utf-8") as file:
+        assert {row["score"] for row in csv.DictReader(file)} == {"-1"}  # numbers stay numbers
+
+
+@pytest.mark.parametrize(("name", "safe"), [("lists.csv", False), ("lists.parquet", True), ("lists.jsonl", True)])
+def test_elsewhere_ids_are_as_they_are(tmp_path: Path, name: str, safe: bool) -> None:
+    _write(iter([table()]), tmp_path / name, safe, lambda: None)
+    if name.endswith(".csv"):
+        assert cells(tmp_path / name) == IDS
+    else:
+        assert b"'=1+1" not in (tmp_path / name).read_bytes()
+
+
+def test_the_command_guards_by_default(concf: CLI, tmp_path: Path) -> None:
+    out = tmp_path / "recs.csv"
+    code, _, err = concf("recommend", run_folder("text"), "-k", 3, "--out", out)
+    assert code == 0
+    assert "--no-csv-safe" in err
+    assert "'+1" in out.read_text(encoding="utf-8")
+    code, _, err = concf("recommend", run_folder("text"), "-k", 3, "--out", out, "--no-csv-safe")
+    assert code == 0
+    assert "spreadsheet" not in err
+    assert "'+1" not in out.read_text(encoding="utf-8")
