@@ -365,8 +365,7 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, servic
 
 
 def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
-    page.ask("/reload", json.dumps({"run": str(folder / "alone")}))
-    try:
+    with serving(loaded(folder / "alone")) as page.service:
         users = [each["id"] for each in page.ask("/users?limit=3")]
         page.open()
         for user in users:
@@ -382,10 +381,7 @@ def test_a_run_of_one_head_with_odd_ids(page: Page, folder: Path) -> None:
         assert "score" in page.text("#why .card")
         page.click("#edit")
         page.until("location.hash.startsWith('#history=')")
-        address = page.hash()
-        page.open(address)
+        page.open(page.hash())
         used = [item["item"] for item in view["history"]]
         assert page.history() == used
         assert page.lists() == expected_lists(page.ask("/explore", json.dumps({"history": used})))
-    finally:
-        page.ask("/reload", json.dumps({"run": str(folder / "run")}))
