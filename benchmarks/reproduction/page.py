@@ -31,7 +31,7 @@ FORMS = {
     HOLDS: ("holds", "hold"),
     IN_PART: ("holds in part", "hold in part"),
     FAILS: ("does not hold", "do not hold"),
-    UNKNOWN: ("is not measured", "are not measured"),
+    UNKNOWN: ("is not decided yet", "are not decided yet"),
 }
 
 

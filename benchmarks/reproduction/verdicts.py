@@ -2,7 +2,7 @@
 
 A case is settled by a bound or a count, or tested by the paired t-test over the splits, two-sided. The p of a claim's
 tests are corrected by Holm's rule. A tested case says yes if it goes the paper's way with p < 0.05, no if it goes the
-other way with p < 0.05, and is open otherwise.
+other way with p < 0.05, and is open otherwise. A claim with a test on fewer than three splits is not decided.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from concf.evaluation.significance import holm
 from concf.experiments.paper.measured import Series, Write, figure
 from reproduction.lines import Lines, gain, p_value, paired, signed
 
-HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not measured"
+HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not decided"
 LEVEL = 0.05  # of the corrected tests
+FEWEST_SPLITS = 3  # of a test: on fewer a claim is not decided
 FEW = 4  # up to so many cases, all are named
 
 
@@ -99,7 +100,8 @@ class Claim:
         cases = [case for case in self.decide(lines.common(self.experiment)) if case]
         p = corrected(cases)
         grades = [case.grade(each) for case, each in zip(cases, p, strict=True)]
-        return Verdict(together(grades), _summary(cases, p, grades))
+        few = any(case.settled is None and len(case.moves) < FEWEST_SPLITS for case in cases)
+        return Verdict(UNKNOWN if few else together(grades), _summary(cases, p, grades))
 
 
 def corrected(cases: Sequence[Case]) -> list[float | None]:
