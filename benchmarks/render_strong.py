@@ -156,8 +156,8 @@ def leaderboard(name: str) -> str:
 def alone() -> str:
     """Seconds of single runs on an H200 that did nothing else."""
     took: dict[str, list[float]] = {}
-    for line in lines("strong"):
-        if line.get("alone") and line["key"]["refit"] == "validation":
+    for line in lines("strong-alone"):
+        if line["key"]["refit"] == "validation":
             took.setdefault(f"{line['key']['data'].replace('-', ' `')}`, `{line['key']['budget']}`", []).append(
                 line["seconds"]
             )
@@ -167,7 +167,7 @@ def alone() -> str:
 def page(words: str = "strong_words.md") -> str:
     """docs/strong.md, or another page of the same lines."""
     large = lines("strong-large")[-1]
-    names = ("strong", "strong-baselines", "strong-ablations", "strong-large", "strong-times")
+    names = ("strong", "strong-alone", "strong-baselines", "strong-ablations", "strong-large", "strong-times")
     filled = {
         "refitted": tables("validation"),
         "not_refitted": tables("none"),

@@ -86,7 +86,8 @@ def jobs(only: list[str], public: bool) -> Iterator[Job]:
 
 def run_tests(options: argparse.Namespace) -> None:
     """The default: every head and consensus, refitted and not."""
-    log, warm = ResultsLog(options.results / "strong.jsonl"), options.device != "cuda"
+    name = "strong-alone" if options.alone else "strong"
+    log, warm = ResultsLog(options.results / f"{name}.jsonl"), options.device != "cuda"
     for name, seed in jobs(options.only, public=True):
         for budget, refit in product(options.budgets, options.refits):
             key = {"data": name, "seed": seed, "refit": refit, "budget": budget}
@@ -106,7 +107,7 @@ def run_tests(options: argparse.Namespace) -> None:
             line = {
                 "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
                 "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
-                "seconds": round(seconds, 2), "device": str(run.model.user.device), "alone": options.alone,
+                "seconds": round(seconds, 2), "device": str(run.model.user.device),
             }  # fmt: skip
             log.add(key, line)
             print(
@@ -276,7 +277,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[*ROWS, *PUBLIC], help="data sets")
     parser.add_argument("--refits", nargs="*", default=list(REFITS), help="validation: refitted on it too; none")
     parser.add_argument("--budgets", nargs="*", default=["default", "thorough"], help="of test")
-    parser.add_argument("--alone", action="store_true", help="nothing else is on the device: its seconds count")
+    parser.add_argument(
+        "--alone", action="store_true", help="nothing else is on the device: lines of strong-alone, whose seconds count"
+    )
     parser.add_argument("--models", nargs="*", default=["ials", "rp3beta", "ease", "itemknn"], help="of baselines")
     options = parser.parse_args()
     COMMANDS[options.what](options)

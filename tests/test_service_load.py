@@ -82,7 +82,7 @@ def test_an_answer_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPat
         answer = client.post("/recommend", {"users": [1] * 900})
         assert problem(answer) == (503, "deadline")
         assert answer.headers["retry-after"] == "1"
-        assert len(asked) == 2  # of 29 blocks
+        assert 1 <= len(asked) <= 2  # of 29 blocks
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,9 @@ def test_reloads_of_callers_who_left_end_and_sigterm_resets_no_busy_connection(s
     threads = [threading.Thread(target=ask, args=(caller,)) for caller in range(16)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
+    end = time.monotonic() + SOON
+    while not min(answered) and time.monotonic() < end:
+        time.sleep(0.05)
     before = min(answered)
     server.process.send_signal(signal.SIGTERM)
     end = time.monotonic() + 0.7

@@ -17,7 +17,7 @@ from concf.service.explorer import routes as explorer
 from concf.service.http import pages
 from concf.service.http.endpoints import JSON, Threads
 from concf.service.http.guards import Access, HostGuard, OriginGuard, TokenGuard
-from concf.service.http.observing import Metrics, Observed
+from concf.service.http.observing import Metrics, Observed, traced
 from concf.service.http.openapi import document
 from concf.service.limits import InFlight
 from concf.service.loading import Service
@@ -45,6 +45,6 @@ def create_app(service: Service, access: Access | None = None, log: logging.Logg
     )  # fmt: skip
     starlette.router.redirect_slashes = False
     app: ASGIApp = InFlight(starlette, service.limits.in_flight)
-    for guard in (TokenGuard, OriginGuard, HostGuard):
-        app = guard(app, access)
+    app = OriginGuard(TokenGuard(app, access), access)
+    app = HostGuard(traced(app), access)  # a tracer fails at a name that is none
     return Observed(app, service, metrics, log)

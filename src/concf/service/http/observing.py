@@ -71,7 +71,7 @@ class Observed:
     """Counts, times and logs every request, gives it an id, and closes connections once the service is closing."""
 
     def __init__(self, app: ASGIApp, service: Service, metrics: Metrics, log: logging.Logger | None) -> None:
-        self.app, self.service, self.metrics, self.log = _traced(app), service, metrics, log
+        self.app, self.service, self.metrics, self.log = app, service, metrics, log
         self.prefix, self.numbers = token_hex(6), count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +123,7 @@ class Observed:
             self.log.info(json.dumps(line))
 
 
-def _traced(app: ASGIApp) -> ASGIApp:
+def traced(app: ASGIApp) -> ASGIApp:
     """With a span for each request, if the extra `telemetry` is installed; where spans go, the environment says."""
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.sdk") is None:
         return app
