@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,19 @@ from concf.inference.titles import Catalogue
 if TYPE_CHECKING:
     import polars as pl
 
+WORDS = (
+    "and",
+    "between",
+    "case",
+    "else",
+    "in",
+    "like",
+    "not",
+    "or",
+    "then",
+    "when",
+)  # before a bracket, that are no functions
+FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
 LONGEST = 1000  # characters of a condition: Polars takes minutes for thousands of terms, or overflows its stack
 
 
@@ -42,6 +56,7 @@ def matching(attributes: pl.DataFrame, where: str, k: int) -> NDArray[np.bool_] 
     start = f"{option('where', where)[:200]}: "
     if not isinstance(where, str) or len(where) > LONGEST:
         raise ConfigError(f"{start}expected a condition of at most {LONGEST} characters. For long lists use items")
+    _refuse_others(where, start)
     try:
         condition = pl.sql_expr(where)
         unknown = [name for name in condition.meta.root_names() if name not in attributes.columns]
@@ -64,6 +79,17 @@ def matching(attributes: pl.DataFrame, where: str, k: int) -> NDArray[np.bool_] 
     if shown.sum() < k:
         note(f"{start}{shown.sum()} items match, and lists are to have k = {k}: they will be shorter")
     return None if shown.all() else shown
+
+
+def _refuse_others(where: str, start: str) -> None:
+    """Refuse all but plain conditions: some functions take any amount of memory, as lpad(name, 10000000000, 'x')."""
+    plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
+    odd = re.findall(r"\\", where) or re.findall(r"--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
+    if odd:
+        raise ConfigError(f"{start}{odd[0]!r} is not for conditions. Expected one as category in (3, 5) and price < 20")
+    for name in re.findall(r"(\w+)\s*\(", plain):
+        if name.lower() not in WORDS + FUNCTIONS:
+            raise ConfigError(f"{start}{name} is no function for conditions; choose from {', '.join(FUNCTIONS)}")
 
 
 def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
