@@ -13,12 +13,14 @@ import polars as pl
 import pytest
 import torch
 from literal_lists import CONSENSUSES, Listed, Trained, trained
+from small_service import Client, loaded, run_folder
 
 from concf.data.simulate import Simulation
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
 from concf.inference.rules.rules import POOL, Rules
 from concf.inference.titles import Catalogue
+from concf.service.loading import Loader
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -275,7 +277,8 @@ def test_nested_columns_and_misspelt_rules(run: Trained, catalogue: pl.DataFrame
         Recommender(run.run).recommend(catalogue=nested, at_most={"tags": 1})
     with pytest.raises(TypeError, match="wher"):
         Recommender(run.run).recommend(wher="price < 3")  # type: ignore[call-overload]
-    found = listed(Recommender(run.run), catalogue=nested, where="array_contains(tags, 'Item 3') or (\"name\" = 'it''s;')", users=run.users[0],
+    either = "array_contains(tags, 'Item 3') or (\"name\" = 'it''s;')"
+    found = listed(Recommender(run.run), catalogue=nested, where=either, users=run.users[0],
                    filter_viewed=False, k=1)  # fmt: skip
     assert found[run.users[0]][0][0] == run.items[3]
 
@@ -290,7 +293,7 @@ def test_missing_and_unknown_items_are_counted(run: Trained, catalogue: pl.DataF
     assert all({item for item, _ in mine} == expected for mine in found.values())
     with pytest.warns(ConcfWarning, match="are not in it"):
         model.recommend(catalogue=few, where="price is null", k=1)  # those without a row have no price
-    with pytest.warns(ConcfWarning, match="3 items match, and lists are to have k = 10: they will be shorter"):
+    with pytest.warns(ConcfWarning, match="where= 3 items match: lists are shorter than k = 10"):
         model.recommend(catalogue=catalogue, where="price < 4")
     with pytest.raises(DataError, match="none of the 3 items of column 'item' is in the log"):
         model.recommend(catalogue=strangers, where="price < 60")
@@ -334,3 +337,34 @@ def test_the_command_line_writes_what_python_gives(
         assert (code, message in err) == (2, True), err
     assert pl.read_parquet(tmp_path / "recs.parquet").equals(expected)
     assert "give --catalogue" in concf("recommend", tmp_path / "run", "--where", "price < 3")[2]
+
+
+def test_the_service_answers_what_python_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = range(30)
+    frame = pl.DataFrame({"item": numbers, "title": "x", "kind": [n % 4 for n in numbers], "price": numbers})
+    frame.write_csv(tmp_path / "items.csv")
+    rules: dict[str, Any] = {"where": "price < 22", "at_most": {"kind": 2}, "diversity": 0.3, "popularity_penalty": 0.5}
+    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "items.csv")))) as client:
+        model = client.service.model.recommender
+        for body, options in (
+            ({"users": [1, 5], "k": 4}, {"users": [1, 5], "k": 4}),
+            ({"history": [1, 2], "k": 4, "by": "bpr"}, {"history": [1, 2], "k": 4, "by": "bpr"}),
+        ):
+            found = client.post("/recommend", body | rules).json()["lists"]
+            wanted = model.recommend(**options, **rules, catalogue=frame, frame="polars")
+            assert [item["item"] for each in found for item in each["items"]] == wanted["item_id"].to_list()
+        few = client.post("/recommend", {"users": [1], "k": 4, "where": "price < 2"}).json()
+        assert "2 items match: lists are shorter than k = 4" in few["note"]
+        for wrong, message in (
+            ({"where": "colour = 3"}, "no column is called 'colour'"), ({"where": "price < -3"}, "no item of the log"),
+            ({"where": "lpad(title, 10000000000, 'x') = 'x'"}, "lpad is no function"), ({"where": 3}, "string"),
+            ({"at_most": {"kind": 0}}, "1 or more"), ({"diversity": 2}, "less than or equal to 1"),
+            ({"popularity_penalty": True}, "number"),
+        ):  # fmt: skip
+            answer = client.post("/recommend", {"users": [1]} | wrong)
+            assert (answer.status_code, message in answer.json()["detail"]) == (422, True), answer.json()
+    pl.concat([frame, frame.with_columns(price=pl.lit(99).cast(pl.Int64))]).write_csv(tmp_path / "twice.csv")
+    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "twice.csv")))) as client:
+        assert "rules on attributes are off" in capsys.readouterr().err
+        assert client.post("/recommend", {"users": [1]}).json()["lists"][0]["items"][0]["title"] == "x"
+        assert "give catalogue=" in client.post("/recommend", {"users": [1], "where": "price < 3"}).json()["detail"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, overload
 
@@ -233,11 +233,12 @@ class Recommender:
         self, users: Users, k: int, history: Histories | None, *, by: str | None = None,
         filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
         unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore", size: int | None = None,
-        **rules: Unpack[RuleOptions],
+        say: Callable[[str], None] = note, **rules: Unpack[RuleOptions],
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
         """The ids of the users, and their lists block by block; all arguments are checked before the first.
 
-        size: users of a block; None: as many as memory allows. Other arguments: see `recommend`
+        size: users of a block; None: as many as memory allows. say: is told of a condition that few items fulfil. Other
+        arguments: see `recommend`
         """
         by = self.ranker.known(self.default if by is None else by)
         if unknown not in ("raise", "popular"):
@@ -252,10 +253,10 @@ class Recommender:
         if not len(names):
             note("no users were asked for: there is nothing to recommend")
         histories = None if used is None else list(used.values())
-
-        ruled = rules_of(
-            self.ranker, self.item_ids, by if by in self.ranker.heads else self.run.best_head(), k, **rules
-        )
+        head = by if by in self.ranker.heads else self.run.best_head()
+        ruled = rules_of(self.ranker, self.item_ids, head, **rules)
+        if ruled and (few := ruled.note(k)):
+            say(few)
         chosen = self.run.settings.consensus
         kept = chosen.shown if used is None and filter_viewed else chosen.top_k or len(self.item_ids)
         kept = 0 if by in self.ranker.heads or allow is not None else kept

@@ -186,6 +186,10 @@ class ListsRequest(Request):
     items: ItemLists | None = None
     exclude: ItemLists | None = None
     unknown_items: UnknownItems = "ignore"
+    where: Text | None = Field(None, description="a condition on the columns of the catalogue, as price < 20")
+    at_most: dict[Text, Whole] | None = Field(None, description="column of the catalogue: items of one value in a list")
+    diversity: float = Field(0.0, ge=0, le=1, strict=True, description="what similarity to items above costs an item")
+    popularity_penalty: float = Field(0.0, ge=0, le=1, strict=True, description="what popularity costs an item")
 
 
 class UsersRequest(ListsRequest):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concf.errors import ConfigError, note, option
+from concf.errors import ConfigError, option
 from concf.inference.titles import Catalogue
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def catalogue_of(given: Any) -> Catalogue:
         raise ConfigError(f"{option('catalogue')} expected a file or a frame, found {type(given).__name__}") from None
 
 
-def matching(attributes: pl.DataFrame, where: str, k: int) -> NDArray[np.bool_] | None:
-    """[items] whether the condition holds, unknown counting as no; None if it holds for all."""
+def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
+    """[items] whether the condition holds, unknown counting as no."""
     import polars as pl
 
     start = f"{option('where', where)[:200]}: "
@@ -76,9 +76,7 @@ def matching(attributes: pl.DataFrame, where: str, k: int) -> NDArray[np.bool_] 
     shown: NDArray[np.bool_] = found.fill_null(value=False).to_numpy()
     if not shown.any():
         raise ConfigError(f"{start}no item of the log matches")
-    if shown.sum() < k:
-        note(f"{start}{shown.sum()} items match, and lists are to have k = {k}: they will be shorter")
-    return None if shown.all() else shown
+    return shown
 
 
 def _refuse_others(where: str, start: str) -> None:

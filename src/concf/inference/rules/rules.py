@@ -128,6 +128,11 @@ class Rules:
             chosen[row] = self.choose(lists[row][0], k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
 
+    def note(self, k: int) -> str | None:
+        """What to say of a condition that few items fulfil."""
+        count = k if self.shown is None else int(self.shown.sum())
+        return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
+
     def _shown(self, each: Short) -> Short:
         items, scores = each
         return each if self.shown is None else (items[self.shown[items]], scores[self.shown[items]])
@@ -152,7 +157,7 @@ def _joined(first: Short, more: Short) -> Short:
 
 
 def rules_of(
-    ranker: Ranker, ids: Ids, head: str, k: int, *, catalogue: Any = None, where: str | None = None,
+    ranker: Ranker, ids: Ids, head: str, *, catalogue: Any = None, where: str | None = None,
     at_most: Mapping[str, int] | None = None, diversity: float = 0.0, popularity_penalty: float = 0.0,
 ) -> Rules | None:  # fmt: skip
     """The rules of a call; None if there are none. head: whose vectors say how similar items are"""
@@ -164,10 +169,11 @@ def rules_of(
     shown, groups = None, []
     if where is not None or at_most:
         attributes = catalogue_of(catalogue).attributes(ids)
-        shown = None if where is None else matching(attributes, where, k)
+        shown = None if where is None else matching(attributes, where)
         groups = [
             (group(attributes, name), check_count(f"at_most[{name!r}]", most)) for name, most in (at_most or {}).items()
         ]
+    shown = None if shown is None or shown.all() else shown
     vectors = torch.nn.functional.normalize(ranker.factors(head).item.float(), dim=1).numpy()
     logs = np.log1p(ranker.popularity.astype(np.float64))
     return Rules(shown, groups, vectors, logs / logs.max(), diversity, penalty)
