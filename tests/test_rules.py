@@ -255,6 +255,7 @@ def test_ten_thousand_categories() -> None:
         ({"where": "name ~ '('"}, "Expected a condition"),
         ({"where": " or ".join(["price < 1"] * 900)}, "at most 1000 characters"),
         ({"where": 3}, "where=3: expected a condition"),
+        ({"where": "name = '\ud800'"}, "Expected a condition"),
         ({"where": "price < 3", "catalogue": None}, "give catalogue="),
         ({"at_most": {"category": 2}, "catalogue": None}, "give catalogue="),
         ({"at_most": {"category": 0}}, r"at_most\['category'\] = 0: expected an integer of 1 or more"),
@@ -355,14 +356,17 @@ def test_the_service_answers_what_python_gives(tmp_path: Path, capsys: pytest.Ca
             assert [item["item"] for each in found for item in each["items"]] == wanted["item_id"].to_list()
         few = client.post("/recommend", {"users": [1], "k": 4, "where": "price < 2"}).json()
         assert "2 items match: lists are shorter than k = 4" in few["note"]
-        for wrong, message in (
-            ({"where": "colour = 3"}, "no column is called 'colour'"), ({"where": "price < -3"}, "no item of the log"),
-            ({"where": "lpad(title, 10000000000, 'x') = 'x'"}, "lpad is no function"), ({"where": 3}, "string"),
-            ({"at_most": {"kind": 0}}, "1 or more"), ({"diversity": 2}, "less than or equal to 1"),
-            ({"popularity_penalty": True}, "number"),
+        for wrong, status, message in (
+            ({"where": "colour = 3"}, 409, "no column is called 'colour'"),
+            ({"where": "price < -3"}, 409, "no item of the log"),
+            ({"where": "lpad(title, 10000000000, 'x') = 'x'"}, 409, "lpad is no function"),
+            ({"where": 3}, 422, "string"), ({"where": "x" * 1001}, 422, "1000 characters"),
+            ({"at_most": {"kind": 0}}, 422, "greater than or equal to 1"),
+            ({"diversity": 2}, 422, "less than or equal to 1"), ({"popularity_penalty": True}, 422, "number"),
         ):  # fmt: skip
             answer = client.post("/recommend", {"users": [1]} | wrong)
-            assert (answer.status_code, message in answer.json()["detail"]) == (422, True), answer.json()
+            assert (answer.status_code, message in answer.json()["detail"]) == (status, True), answer.json()
+        assert client.post("/recommend", {"users": [1], "at_most": {"kind": 10**30}}).status_code == 200
     pl.concat([frame, frame.with_columns(price=pl.lit(99).cast(pl.Int64))]).write_csv(tmp_path / "twice.csv")
     with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "twice.csv")))) as client:
         assert "rules on attributes are off" in capsys.readouterr().err

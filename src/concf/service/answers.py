@@ -128,7 +128,7 @@ def lists(
             served.recommender.blocks(k=request.k, history=histories, say=few.append, **options)[1] if left else None
         )
     except ConfigError as error:  # of a rule
-        raise Problem(422, "bad_request", str(error), "body") from None
+        raise Problem(409, "refused_rule", str(error), "body") from None
     notes = joined([_by_rank_alone(request, by), note, known.note(), *few])
     head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
     if blocks is None:

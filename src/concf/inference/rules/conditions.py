@@ -68,7 +68,7 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
         if condition.meta.has_multiple_outputs():
             raise ConfigError(f"{start}expected one condition, found several columns")
         found = attributes.with_columns(condition.alias("where"))["where"]
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, UnicodeError) as error:
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(f"{start}{first}. Expected a condition, as category in (3, 5) and price < 20") from None
     if found.dtype != pl.Boolean:

@@ -171,7 +171,8 @@ def rules_of(
         attributes = catalogue_of(catalogue).attributes(ids)
         shown = None if where is None else matching(attributes, where)
         groups = [
-            (group(attributes, name), check_count(f"at_most[{name!r}]", most)) for name, most in (at_most or {}).items()
+            (group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids)))
+            for name, most in (at_most or {}).items()
         ]
     shown = None if shown is None or shown.all() else shown
     vectors = torch.nn.functional.normalize(ranker.factors(head).item.float(), dim=1).numpy()
