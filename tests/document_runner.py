@@ -237,7 +237,9 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     log = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3).draw(1)
     log.write_csv("log.csv")
     log.with_columns(rating=pl.col("item_id") % 5 + 1).write_csv("ratings.csv")
-    log.select(item_id=pl.col("item_id").unique()).with_columns(title=pl.format("Item {}", "item_id")).write_csv(
+    items = log.select(item_id=pl.col("item_id").unique())
+    number = pl.col("item_id")
+    items.with_columns(title=pl.format("Item {}", number), category=number % 7, price=number % 40).write_csv(
         "items.csv"
     )
     Path("token.txt").write_text("a-token-of-some-length\n")

@@ -54,14 +54,14 @@ def long_table(
     return pa.table(dict(zip(columns, map(pa.array, values, kinds), strict=True)))
 
 
-def as_arrays(lists: Sequence[Short], k: int, ids: Ids) -> ManyLists:
-    """([b, k], [b, k]) ids and scores; a list that is shorter ends in -1 (text: None) and -inf."""
+def as_arrays(lists: Sequence[Short], k: int, ids: Ids, single: bool = False) -> ManyLists | OneList:
+    """([b, k], [b, k]) ids and scores, or [k] of a single list; short lists end in -1 (text: None) and -inf."""
     positions, scores = np.full((len(lists), k), -1), np.full((len(lists), k), -np.inf, np.float32)
     for row, (items, values) in enumerate(lists):
         positions[row, : len(items)], scores[row, : len(items)] = items, values
     named = ids.values[np.maximum(positions, 0)]
     named[positions < 0] = -1 if ids.are_integers else None
-    return named, scores
+    return (named[0], scores[0]) if single else (named, scores)
 
 
 def as_frame(table: pa.Table, library: Library) -> Frame:

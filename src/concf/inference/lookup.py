@@ -119,3 +119,31 @@ def place_of(ids: Ids, one: Any) -> int:
 def positions(ids: Ids, given: NDArray[Any]) -> Positions:
     """[n] the position of each id, -1 if it is unknown."""
     return np.array([place_of(ids, each) for each in given.tolist()], np.int64)
+
+
+def hidden_items(
+    names: list[Any], seen: list[Positions], allow: Positions | dict[Any, Positions] | None,
+    deny: Positions | dict[Any, Positions] | None, n_items: int,
+) -> tuple[list[Positions], Positions | None]:  # fmt: skip
+    """For each user the items that may not be shown; and of all of them the items that may, if there is a list.
+
+    names, seen: the users, and what each has used; allow, deny: for everyone, or by user
+    """
+    hidden = [np.concatenate([own, _of(deny, name)]) for own, name in zip(seen, names, strict=True)]
+    if allow is None:
+        return hidden, None
+    allowed = np.zeros(n_items, bool)
+    for row, name in enumerate(names):
+        mask = np.ones(n_items, bool)
+        mask[_of(allow, name)] = False
+        allowed |= ~mask
+        mask[hidden[row]] = True
+        hidden[row] = np.flatnonzero(mask)
+    return hidden, np.flatnonzero(allowed)
+
+
+def _of(items: Positions | dict[Any, Positions] | None, user: Any) -> Positions:
+    """The items of a list for everyone, or of a user's own."""
+    if items is None:
+        return np.empty(0, np.int64)
+    return items.get(user, np.empty(0, np.int64)) if isinstance(items, dict) else items

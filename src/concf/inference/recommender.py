@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, overload
 
@@ -21,12 +21,14 @@ from concf.inference.lookup import (
     UnknownItems,
     UnknownUsers,
     as_array,
+    hidden_items,
     is_integer,
     is_one,
     kind_in_words,
     positions,
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
+from concf.inference.rules.rules import RuleOptions, rules_of
 from concf.runtime.arguments import check_count
 from concf.training.checkpoint import load_run
 from concf.training.run import Run
@@ -44,7 +46,7 @@ Block = tuple[NDArray[Any], list[Short]]  # ids of some users, and their lists
 NONE: Positions = np.empty(0, np.int64)
 
 
-class ListOptions(TypedDict, total=False):
+class ListOptions(RuleOptions, total=False):
     """Options of `stream`; see `recommend`."""
 
     by: str | None
@@ -167,12 +169,14 @@ class Recommender:
         unknown_items: UnknownItems = "ignore",
         history: Histories | None = None,
         frame: Library | None = None,
+        **rules: Unpack[RuleOptions],
     ) -> Frame | ManyLists | OneList:
         """The best k items of each user, best first.
 
             model.recommend("alice")
             model.recommend(["alice", "bob"], k=5, exclude=["sold out"])
             model.recommend(history=["a", "c"])
+            model.recommend("alice", catalogue="items.parquet", where="price < 20", at_most={"category": 2})
 
         Returns a frame `user_id, item_id, score, rank` (from 1) in the library of the log that was fitted, or with
         frame="arrays" (ids, scores): [users, k] each, or [k] for a single user; where a list is shorter, ids are -1
@@ -192,16 +196,23 @@ class Recommender:
                  they are added. The users are folded in (`concf.inference.fold_in`), and their consensus is by rank
                  alone. Without any known item the list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log
+        rules:   as follows (docs/recommending.md). Scores stay: a list that is reordered is not sorted by them
+
+        catalogue: a file or frame with a row for each item, whose columns are attributes
+        where:     only items for which this SQL condition on the catalogue's columns holds
+        at_most:   a column of the catalogue -> how many items with the same value a list may have
+        diversity: from 0 to 1, how much an item loses by its similarity to those above it (MMR)
+        popularity_penalty: from 0 to 1, how much an item loses by its popularity
         """
         k = check_count("k", k)
         names, blocks = self.blocks(
             users, k, history, by=by, filter_viewed=filter_viewed, items=items, exclude=exclude, unknown=unknown,
-            unknown_items=unknown_items,
+            unknown_items=unknown_items, **rules,
         )  # fmt: skip
         lists = [each for _, block in blocks for each in block]
         if (frame or self.frame) == "arrays":
             single = users is not None and is_one(users) if history is None else not isinstance(history, Mapping)
-            return _arrays(lists, k, self.item_ids, single)
+            return as_arrays(lists, k, self.item_ids, single)
         return as_frame(long_table(names, lists, self.item_ids, self._kind(names)), frame or self.frame)
 
     def stream(self, users: Users = None, k: int = 10, **options: Unpack[ListOptions]) -> Iterator[pa.Table]:
@@ -222,10 +233,12 @@ class Recommender:
         self, users: Users, k: int, history: Histories | None, *, by: str | None = None,
         filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
         unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore", size: int | None = None,
+        say: Callable[[str], None] = note, **rules: Unpack[RuleOptions],
     ) -> tuple[NDArray[Any], Iterator[Block]]:  # fmt: skip
         """The ids of the users, and their lists block by block; all arguments are checked before the first.
 
-        size: users of a block; None: as many as memory allows. Other arguments: see `recommend`
+        size: users of a block; None: as many as memory allows. say: is told of a condition that few items fulfil. Other
+        arguments: see `recommend`
         """
         by = self.ranker.known(self.default if by is None else by)
         if unknown not in ("raise", "popular"):
@@ -240,22 +253,36 @@ class Recommender:
         if not len(names):
             note("no users were asked for: there is nothing to recommend")
         histories = None if used is None else list(used.values())
+        head = by if by in self.ranker.heads else self.run.best_head()
+        ruled = rules_of(self.ranker, self.item_ids, head, **rules)
+        if ruled and (few := ruled.note(k)):
+            say(few)
+        chosen = self.run.settings.consensus
+        kept = chosen.shown if used is None and filter_viewed else chosen.top_k or len(self.item_ids)
+        kept = 0 if by in self.ranker.heads or allow is not None else kept
+
+        def draw(at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
+            if histories is not None:
+                return self.ranker.of_histories([histories[row] for row in at], k, by, hidden, among)
+            anew = not filter_viewed or among is not None
+            lists = self.ranker.short(rows[at].clip(min=0), [k] * len(at), by, hidden, anew=anew, among=among)
+            for row in np.flatnonzero(rows[at] < 0).tolist():
+                lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
+            return lists
 
         def blocks() -> Iterator[Block]:
             step = size or self.ranker.block()
-            for part in (slice(begin, begin + step) for begin in range(0, max(len(names), 1), step)):
-                some = names[part]
-                seen = [self._viewed(row) for row in rows[part].tolist()] if histories is None else histories[part]
-                seen = seen if filter_viewed else [NONE] * len(some)
-                hidden, among = self._hidden(some.tolist(), seen, allow, deny)
-                if histories is not None:
-                    yield some, self.ranker.of_histories(histories[part], k, by, hidden, among)
-                    continue
-                anew, strangers = not filter_viewed or allow is not None, np.flatnonzero(rows[part] < 0)
-                lists = self.ranker.short(rows[part].clip(min=0), [k] * len(some), by, hidden, anew=anew, among=among)
-                for row in strangers:
-                    lists[row] = highest(self.ranker.popularity.copy(), k, hidden[row])
-                yield some, lists
+            for begin in range(0, max(len(names), 1), step):
+                at = np.arange(begin, min(begin + step, len(names)))
+                seen = (
+                    [self._viewed(row) for row in rows[at].tolist()]
+                    if histories is None
+                    else [histories[row] for row in at]
+                )
+                seen = seen if filter_viewed else [NONE] * len(at)
+                hidden, among = hidden_items(names[at].tolist(), seen, allow, deny, len(self.item_ids))
+                lists = ruled.lists(draw, at, k, hidden, among, kept) if ruled else draw(at, k, hidden, among)
+                yield names[at], lists
 
         return names, blocks()
 
@@ -307,23 +334,6 @@ class Recommender:
         ends = self.viewed.indptr
         used: Positions = self.viewed.indices[ends[row] : ends[row + 1]] if row >= 0 else NONE
         return used
-
-    def _hidden(
-        self, names: list[Any], seen: list[Positions], allow: Positions | dict[Any, Positions] | None,
-        deny: Positions | dict[Any, Positions] | None,
-    ) -> tuple[list[Positions], Positions | None]:  # fmt: skip
-        """For each user the items that may not be shown; and of all of them the items that may, if there is a list."""
-        hidden = [np.concatenate([own, _of(deny, name)]) for own, name in zip(seen, names, strict=True)]
-        if allow is None:
-            return hidden, None
-        allowed = np.zeros(len(self.item_ids), bool)
-        for row, name in enumerate(names):
-            mask = np.ones(len(self.item_ids), bool)
-            mask[_of(allow, name)] = False
-            allowed |= ~mask
-            mask[hidden[row]] = True
-            hidden[row] = np.flatnonzero(mask)
-        return hidden, np.flatnonzero(allowed)
 
     @overload
     def similar_items(
@@ -405,7 +415,7 @@ class Recommender:
             for cosine, row in zip(cosines, rows, strict=True)
         ]
         if frame == "arrays":
-            return _arrays(lists, k, ids, single)
+            return as_arrays(lists, k, ids, single)
         columns = (f"{side}_id", "similar_id", "score", "rank")
         return as_frame(long_table(ids.values[rows], lists, ids, kind_of(ids), columns), frame)
 
@@ -433,15 +443,3 @@ class Recommender:
         row = int(self._rows(as_array(user))[0])
         index = int(ItemLookup(self.item_ids, "error").positions(item, "item")[0])
         return explain(self.ranker, row, index, user, item)
-
-
-def _of(items: Positions | dict[Any, Positions] | None, user: Any) -> Positions:
-    """The items of a list for everyone, or of a user's own."""
-    if items is None:
-        return NONE
-    return items.get(user, NONE) if isinstance(items, dict) else items
-
-
-def _arrays(lists: list[Short], k: int, ids: Ids, single: bool) -> ManyLists | OneList:
-    names, scores = as_arrays(lists, k, ids)
-    return (names[0], scores[0]) if single else (names, scores)

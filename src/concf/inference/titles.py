@@ -1,12 +1,13 @@
-"""Titles of items, from the user's own file."""
+"""Titles and attributes of items, from the user's own file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from concf.errors import DataError
+from concf.errors import DataError, note
 from concf.runtime.files import refuse_no_file
 
 if TYPE_CHECKING:
@@ -20,11 +21,19 @@ SUFFIXES = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A file with a row for each item. item, title: its columns; None: found by their usual names."""
+    """A file with a row for each item. item, title: its columns; None: found by their usual names.
+
+    frame: the rows, if they are already in memory; `path` is then only their name in messages
+    """
 
     path: Path
     item: str | None = None
     title: str | None = None
+    frame: pl.DataFrame | None = None
+
+    def loaded(self) -> Self:
+        """The same with its rows in memory, for workers that cannot reach the file."""
+        return replace(self, frame=self._typed())
 
     def titles(self, ids: Ids) -> dict[Any, str]:
         """Item id -> title, for items of the log. Of several titles the first counts; empty ones do not."""
@@ -37,24 +46,56 @@ class Catalogue:
         frame = self._read()
         item = self._column(frame, self.item, ITEM_NAMES, "item")
         title = self._column(frame, self.title, TITLE_NAMES, "title")
-        kind = pl.Int64 if ids.are_integers else pl.String
         try:
-            rows = frame.select(
-                item=pl.col(item).cast(pl.String).str.strip_chars().cast(kind, strict=False) if ids.are_integers
-                else pl.col(item).cast(kind),
-                title=pl.col(title).cast(pl.String).str.strip_chars(),
-            )  # fmt: skip
+            rows = frame.select(item=_plain(item, ids), title=pl.col(title).cast(pl.String).str.strip_chars())
         except pl.exceptions.PolarsError as error:
             raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids and titles") from None
         rows = rows.drop_nulls().filter(pl.col("title") != "").unique("item", keep="first", maintain_order=True)
-        known = pl.DataFrame({"item": pl.Series(ids.values.tolist(), dtype=kind)})
-        titles = dict(rows.join(known, on="item", how="semi").iter_rows())
-        ignored = f"; {len(rows) - len(titles):,} others are not in it" if len(rows) > len(titles) else ""
-        return titles, f"{self.path}: titles for {len(titles):,} of the {len(ids):,} items of the log{ignored}"
+        titles = dict(rows.join(_known(ids, "item"), on="item", how="semi").iter_rows())
+        return titles, self._counts("titles", len(titles), len(rows), ids)
+
+    def attributes(self, ids: Ids) -> pl.DataFrame:
+        """[items] a row for each item of the log, by position, in the columns of the file; NaN is null.
+
+        Items that are not in the file have nulls. A note says how many they are, and how many are not in the log.
+        """
+        import polars as pl
+        import polars.selectors as cs
+
+        frame = self._typed()
+        item = self._column(frame, self.item, ITEM_NAMES, "item")
+        try:
+            rows = frame.with_columns(cs.float().fill_nan(None)).with_columns(_plain(item, ids).alias(item)).unique()
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids") from None
+        known = rows.join(_known(ids, item), on=item, how="semi")
+        if known[item].is_duplicated().any():
+            twice = known[item].filter(known[item].is_duplicated()).unique().sort()
+            raise DataError(
+                f"{self.path}: {len(twice):,} items have rows that differ, as {twice[0]!r}. Keep one row each"
+            )
+        if known.is_empty():
+            raise DataError(f"{self.path}: none of the {len(rows):,} items of column {item!r} is in the log")
+        if not len(known) == len(rows) == len(ids):
+            note(self._counts("attributes", len(known), len(rows), ids))
+        return _known(ids, item).join(known, on=item, how="left", maintain_order="left")
+
+    def _counts(self, what: str, known: int, rows: int, ids: Ids) -> str:
+        ignored = f"; {rows - known:,} others are not in it" if rows > known else ""
+        return f"{self.path}: {what} for {known:,} of the {len(ids):,} items of the log{ignored}"
+
+    def _typed(self) -> pl.DataFrame:
+        """The rows; a column of text in which every value is a number, as any of a text file, becomes numbers."""
+        if self.frame is not None or self.path.suffix.lower() not in SUFFIXES:
+            return self._read()
+        frame = self._read()
+        return frame.with_columns(_numbers(column) for column in frame)
 
     def _read(self) -> pl.DataFrame:
         import polars as pl
 
+        if self.frame is not None:
+            return self.frame
         path = self.path
         refuse_no_file(path)
         suffix = path.suffix.lower()
@@ -83,6 +124,29 @@ class Catalogue:
             f"{self.path}: no column for the {role} among {columns}. Name it with --catalogue-{role} "
             f"(usual names: {', '.join(usual)})"
         )
+
+
+def _plain(item: str, ids: Ids) -> pl.Expr:
+    """The column as ids of the log's type; null where a value cannot be one."""
+    import polars as pl
+
+    text = pl.col(item).cast(pl.String)
+    return text.str.strip_chars().cast(pl.Int64, strict=False) if ids.are_integers else text
+
+
+def _known(ids: Ids, name: str) -> pl.DataFrame:
+    import polars as pl
+
+    return pl.DataFrame({name: pl.Series(ids.values.tolist(), dtype=pl.Int64 if ids.are_integers else pl.String)})
+
+
+def _numbers(column: pl.Series) -> pl.Series:
+    import polars as pl
+
+    for kind in (pl.Int64, pl.Float64):
+        with suppress(pl.exceptions.PolarsError):
+            return column.cast(kind)
+    return column
 
 
 def _first_line(error: Exception) -> str:

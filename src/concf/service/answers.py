@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.errors import ConfigError
 from concf.inference.lookup import place_of
 from concf.inference.ranker import Short
 from concf.service import schemas
 from concf.service.limits import Limits
 from concf.service.loading import Served
+from concf.service.problems import Problem
 from concf.service.schemas import Id, Item
 
 EVERYONE = object()  # the key of unknown items in lists for all users
@@ -108,6 +110,8 @@ def lists(
         "by": by, "filter_viewed": not request.viewed, "size": max(1, min(USERS, ITEMS // request.k)),
         "items": known.of_lists(request.items, "body.items"),
         "exclude": known.of_lists(request.exclude, "body.exclude"),
+        "where": request.where, "at_most": request.at_most, "diversity": request.diversity,
+        "popularity_penalty": request.popularity_penalty, "catalogue": served.attributes,
     }  # fmt: skip
     if isinstance(request, schemas.UsersRequest):
         _check_users(limits, len(request.users), request.k, "body.users")
@@ -117,13 +121,19 @@ def lists(
         histories = _histories(served, limits, request, known)
         note = _without_history(served, histories)
         options |= {"users": None}
-    notes = joined([_by_rank_alone(request, by), note, known.note()])
-    head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
+    few: list[str] = []
     left = len(options["users"] if histories is None else histories)
-    if not left:
+    try:
+        blocks = (
+            served.recommender.blocks(k=request.k, history=histories, say=few.append, **options)[1] if left else None
+        )
+    except ConfigError as error:  # of a rule
+        raise Problem(409, "refused_rule", str(error), "body") from None
+    notes = joined([_by_rank_alone(request, by), note, known.note(), *few])
+    head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
+    if blocks is None:
         yield head + b"]}"
         return
-    _, blocks = served.recommender.blocks(k=request.k, history=histories, **options)
     for users, shorts in blocks:
         answer: list[schemas.OneOfSeveral] = [
             {"user": user, "items": _short_items(served, short), "unknown_items": known.report(user)}

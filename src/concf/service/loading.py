@@ -6,8 +6,9 @@ import asyncio
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,7 @@ import typer
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.ids import Ids
-from concf.errors import ConcfError, DataError
+from concf.errors import ConcfError, ConcfWarning, DataError
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
@@ -39,6 +40,7 @@ class Served:
     """A run that is ready to answer.
 
     titles:  item id -> title, of some or none of the items
+    attributes: of the items, from the same file
     version: 1 for the first run of the process, one more for each that replaced it
     cache:   what others keep about this run for as long as it is served
     kept:    (user, by, k) -> the newest of the lists that were looked up, as JSON
@@ -48,6 +50,7 @@ class Served:
     folder: Path
     titles: Mapping[Id, str] = field(default_factory=dict)
     version: int = 1
+    attributes: Catalogue | None = None
     cache: dict[str, Any] = field(default_factory=dict)
     kept: dict[tuple[Id, str, int], bytes] = field(default_factory=dict)
 
@@ -207,7 +210,7 @@ class Service:
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles"""
+    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles and attributes"""
 
     data: Path | None = None
     catalogue: Catalogue | None = None
@@ -222,7 +225,19 @@ class Loader:
         if self.catalogue is not None:
             titles, note = self.catalogue.read(recommender.item_ids)
             typer.echo(f"note: {note}", err=True)
-        return Served(recommender, folder, titles, version)
+        return Served(recommender, folder, titles, version, self._attributes(recommender.item_ids))
+
+    def _attributes(self, ids: Ids) -> Catalogue | None:
+        """In memory; none if there is no file, or its rows contradict each other."""
+        if self.catalogue is None:
+            return None
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConcfWarning)  # the note about titles has the counts
+                return replace(self.catalogue, frame=self.catalogue.attributes(ids))
+        except DataError as error:
+            typer.echo(f"note: rules on attributes are off: {error}", err=True)
+            return None
 
 
 def _detach_from_file(run: Run) -> None:

@@ -17,7 +17,7 @@ from concf.errors import ConcfError
 Kind = Literal[
     "unknown_user", "unknown_item", "unknown_head", "bad_request", "bad_host", "foreign_origin", "too_large",
     "too_slow", "unauthorised", "not_ready", "busy", "deadline", "not_found", "method_not_allowed", "refused_run",
-    "internal",
+    "refused_rule", "internal",
 ]  # fmt: skip
 MEDIA_TYPE = "application/problem+json"
 FORMS = ("UsersRequest", "HistoryRequest", "HistoriesRequest")  # of POST /recommend; callers do not name them

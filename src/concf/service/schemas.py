@@ -20,6 +20,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from concf.inference.explain import Because, Contribution
+from concf.inference.rules.conditions import LONGEST
 from concf.inference.votes import Vote
 from concf.service.problems import FORMS, Kind
 
@@ -41,6 +42,7 @@ def _id(value: object) -> int | str:
 
 Text = StrictStr
 Whole = Annotated[StrictInt, BeforeValidator(_whole)]
+Count = Annotated[StrictInt, Field(ge=1), BeforeValidator(_whole)]
 Id = Annotated[  # as the log has it: 5 is not "5"
     int | str, PlainValidator(_id), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
 ]
@@ -186,6 +188,12 @@ class ListsRequest(Request):
     items: ItemLists | None = None
     exclude: ItemLists | None = None
     unknown_items: UnknownItems = "ignore"
+    where: Annotated[Text, Field(max_length=LONGEST)] | None = Field(
+        None, description="a condition on the catalogue, as price < 20"
+    )
+    at_most: dict[Text, Count] | None = Field(None, description="column: items of one value")
+    diversity: float = Field(0.0, ge=0, le=1, strict=True, description="what similarity to items above costs an item")
+    popularity_penalty: float = Field(0.0, ge=0, le=1, strict=True, description="what popularity costs an item")
 
 
 class UsersRequest(ListsRequest):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concf.data.ids import Ids
 
 EVERYONE, FEW = "all", 5  # users; how many are shown of all
-WORKERS = "Several workers"
+WORKERS, RULES = "Several workers", "Rules"
 COLUMNS = ["user_id", "item_id", "score", "rank"]  # of lists
 HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
@@ -39,6 +39,12 @@ def recommend(
     unknown_items: Annotated[Literal["ignore", "error"], typer.Option(help="Items of --items and --exclude that the log does not have: ignore (with a note) or error.")] = "ignore",
     popular: Annotated[bool, typer.Option("--popular", help="Give users whom the log does not have the most popular items.")] = False,
     csv_safe: Annotated[bool, typer.Option(help="In a .csv file, put a ' before text ids that a spreadsheet would execute: those that begin with = + - @, a tab or a carriage return.")] = True,
+    catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes.", rich_help_panel=RULES)] = None,
+    catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id", rich_help_panel=RULES)] = None,
+    where: Annotated[str | None, typer.Option(help="Only items for which this SQL condition on the catalogue's columns holds, as 'category in (3, 5) and price < 20'.", rich_help_panel=RULES)] = None,
+    at_most: Annotated[list[str] | None, typer.Option(metavar="COLUMN=N", help="At most N items with the same value of a column of the catalogue; may be repeated.", rich_help_panel=RULES)] = None,
+    diversity: Annotated[float, typer.Option(help="From 0 to 1: how much an item loses by its similarity to those above it.", rich_help_panel=RULES)] = 0.0,
+    popularity_penalty: Annotated[float, typer.Option(help="From 0 to 1: how much an item loses by its popularity.", rich_help_panel=RULES)] = 0.0,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
     engine: Annotated[Engine | None, typer.Option(help="ray (a local cluster, or the one at RAY_ADDRESS) or processes.", show_default="this process alone", rich_help_panel=WORKERS)] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=WORKERS)] = None,
@@ -50,9 +56,12 @@ def recommend(
 
     `concf recommend runs/first --users all -k 50 --out recs.parquet`
 
+    `concf recommend runs/first --catalogue items.csv --where 'price < 20' --at-most category=2 --out recs.parquet`
+
     `concf recommend runs/first --users all -k 50 --engine ray --out recs/`
     """
     from concf.inference.recommender import Recommender
+    from concf.inference.titles import Catalogue
     from concf.runtime.progress import working
 
     check_workers(engine, workers)
@@ -64,6 +73,9 @@ def recommend(
         "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
         "items": None if items is None else _ids(items, model.item_ids),
         "exclude": None if exclude is None else _ids(exclude, model.item_ids), "unknown_items": unknown_items,
+        "where": where, "at_most": _limits(at_most or []), "diversity": diversity,
+        "popularity_penalty": popularity_penalty,
+        "catalogue": None if catalogue is None else Catalogue(catalogue, catalogue_item).loaded(),
     }  # fmt: skip
     if options["items"] == []:
         raise ConfigError("--items names no item. Leave it out to allow every item")
@@ -84,6 +96,17 @@ def recommend(
             rows = write_lists(folder, out, chosen, k, engine=engine, workers=workers, **options)
     report = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
     typer.echo(json.dumps(report) if as_json else f"{rows} rows for {n_users} users by {report['by']}: {out}")
+
+
+def _limits(words: list[str]) -> dict[str, int]:
+    """The column and the number of each word COLUMN=N."""
+    limits = {}
+    for word in words:
+        column, _, number = word.rpartition("=")
+        if not column or not re.fullmatch("[0-9]+", number):
+            raise ConfigError(f"--at-most {word}: expected a column and a number, as category=2")
+        limits[column] = int(number)
+    return limits
 
 
 def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:

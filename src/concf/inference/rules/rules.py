@@ -1,0 +1,186 @@
+"""Rules when recommending: which items may be shown, at most n of a kind, diversity, popularity held back.
+
+One pipeline after ranking. Candidates are drawn best first, and each next item of a list is the best candidate that the
+rules permit. Without rules nothing here is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from concf.errors import ConfigError, option
+from concf.inference.ranker import Positions, Ranker, Short
+from concf.inference.rules.conditions import catalogue_of, group, matching
+from concf.inference.titles import Catalogue
+from concf.runtime.arguments import check_count
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from concf.data.ids import Ids
+
+POOL = 10  # times k: how many candidates, best first, diversity and popularity reorder; those behind only fill up
+BELOW = 4.0  # what a candidate behind the pool is worth less than any of the pool
+
+
+class RuleOptions(TypedDict, total=False):
+    """Options of `recommend` and `stream`; see there."""
+
+    catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table | None
+    where: str | None
+    at_most: Mapping[str, int] | None
+    diversity: float
+    popularity_penalty: float
+
+
+class Draw(Protocol):
+    """The first k items of some users."""
+
+    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
+        """at: whose lists; hidden: of each, the items that may not be shown; among: the only items that may."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of one call, for positions of items.
+
+    shown:   [items] bool, whether an item may be shown; None: all may
+    groups:  ([items] number of the item's group, -1 for none; how many of a group may be in a list) for each column
+    vectors: [items, d] of length 1, whose inner products are similarities
+    diversity, penalty: from 0 to 1
+    popularity: [items] from 0 to 1
+    """
+
+    shown: NDArray[np.bool_] | None
+    groups: list[tuple[Positions, int]]
+    vectors: NDArray[np.float32]
+    popularity: NDArray[np.float64]
+    diversity: float = 0.0
+    penalty: float = 0.0
+
+    def choose(self, items: Positions, k: int) -> Positions:
+        """Indices of at most k of the candidates, which come best first, in the order of the list.
+
+            next = argmax_i (1 - d) (1 - r_i / n - p popularity_i) - d max_(j chosen) cos(i, j)
+
+        among the first n = 10 k candidates whose groups are not full, r_i from 0; ties by r. Then, if those do not fill
+        the list, candidates behind them in their order. This is maximal marginal relevance (MMR) by rank, since scores
+        of heads and consensus have no common scale.
+        """
+        if not (self.groups or self.diversity or self.penalty):
+            return np.arange(min(k, len(items)))
+        n = min(len(items), POOL * k)
+        pool, rest = items[:n], np.arange(len(items) - n)
+        relevance = 1 - np.arange(n) / n - self.penalty * self.popularity[pool]
+        worth = np.concatenate([(1 - self.diversity) * relevance, -BELOW - rest])
+        groups = [(numbers[items], most) for numbers, most in self.groups]
+        nearest, chosen = np.full(n, -1.0), np.empty(0, np.int64)
+        while len(chosen) < min(k, len(items)):
+            value = worth.copy()
+            value[:n] -= self.diversity * nearest
+            best = int(value.argmax())
+            if value[best] == -np.inf:
+                break
+            worth[best], chosen = -np.inf, np.append(chosen, best)
+            for numbers, most in groups:
+                if numbers[best] >= 0 and (numbers[chosen] == numbers[best]).sum() >= most:
+                    worth[numbers == numbers[best]] = -np.inf
+            if self.diversity:
+                nearest = np.maximum(nearest, self.vectors[pool] @ self.vectors[items[best]])
+        return chosen
+
+    def lists(
+        self, draw: Draw, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None, kept: int
+    ) -> list[Short]:
+        """The lists of some users. Where the first candidates do not fill a list, all others are drawn behind them.
+
+        kept: how many items the list of a consensus has before rules; 0 if all items can be ranked. Others: see `Draw`
+        """
+        n_items = len(self.popularity)
+        everything = np.arange(n_items) if self.shown is None else np.flatnonzero(self.shown)
+        everything = everything if among is None else np.intersect1d(among, everything)
+        closed = list(hidden)
+        if self.shown is not None:
+            others = np.flatnonzero(~self.shown)
+            closed = [np.concatenate([own, others]) for own in hidden]
+        if kept:
+            lists = [self._shown(each) for each in draw(at, max(k, kept), hidden, None)]
+        else:
+            lists = draw(at, min(POOL * k, n_items), closed, everything)
+        chosen = [self.choose(items, k) for items, _ in lists]
+        most = min(k, self._longest(everything))
+        short = [
+            row for row, own in enumerate(chosen)
+            if len(own) < most and len(lists[row][0]) < n_items - len(np.unique(closed[row]))
+        ]  # fmt: skip
+        more = draw(at[short], n_items, [closed[row] for row in short], everything) if short else []
+        for row, each in zip(short, more, strict=True):
+            lists[row] = _joined(lists[row], each)
+            chosen[row] = self.choose(lists[row][0], k)
+        return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
+
+    def note(self, k: int) -> str | None:
+        """What to say of a condition that few items fulfil."""
+        count = k if self.shown is None else int(self.shown.sum())
+        return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
+
+    def _shown(self, each: Short) -> Short:
+        items, scores = each
+        return each if self.shown is None else (items[self.shown[items]], scores[self.shown[items]])
+
+    def _longest(self, items: Positions) -> int:
+        """How long a list of these items can be at most."""
+        lengths = [len(items)]
+        for numbers, most in self.groups:
+            own = numbers[items]
+            lengths.append(int(np.minimum(np.bincount(own[own >= 0]), most).sum() + (own < 0).sum()))
+        return min(lengths)
+
+
+def _joined(first: Short, more: Short) -> Short:
+    """The first candidates, then the others of `more`, whose scores go on from the lowest of the first."""
+    (items, scores), (others, theirs) = first, more
+    if np.array_equal(items, others[: len(items)]):
+        return more
+    new = ~np.isin(others, items)
+    behind = scores.min() + theirs[new] - theirs.max()
+    return np.concatenate([items, others[new]]), np.concatenate([scores, behind])
+
+
+def rules_of(
+    ranker: Ranker, ids: Ids, head: str, *, catalogue: Any = None, where: str | None = None,
+    at_most: Mapping[str, int] | None = None, diversity: float = 0.0, popularity_penalty: float = 0.0,
+) -> Rules | None:  # fmt: skip
+    """The rules of a call; None if there are none. head: whose vectors say how similar items are"""
+    diversity, penalty = _share("diversity", diversity), _share("popularity_penalty", popularity_penalty)
+    if at_most is not None and not isinstance(at_most, Mapping):
+        raise ConfigError(f"{option('at_most')} {at_most!r}: expected columns and numbers, as {{'category': 2}}")
+    if where is None and not at_most and not diversity and not penalty:
+        return None
+    shown, groups = None, []
+    if where is not None or at_most:
+        attributes = catalogue_of(catalogue).attributes(ids)
+        shown = None if where is None else matching(attributes, where)
+        groups = [
+            (group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids)))
+            for name, most in (at_most or {}).items()
+        ]
+    shown = None if shown is None or shown.all() else shown
+    vectors = torch.nn.functional.normalize(ranker.factors(head).item.float(), dim=1).numpy()
+    logs = np.log1p(ranker.popularity.astype(np.float64))
+    return Rules(shown, groups, vectors, logs / logs.max(), diversity, penalty)
+
+
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not 0 <= value <= 1:
+        raise ConfigError(f"{option(name)} {value!r}: expected a number from 0 (off) to 1")
+    return float(value)

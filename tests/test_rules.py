@@ -1,0 +1,374 @@
+"""Rules when recommending, against slow greedy loops in Python, and the laws that lists under rules obey."""
+
+from __future__ import annotations
+
+import warnings
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from literal_lists import CONSENSUSES, Listed, Trained, trained
+from small_service import Client, loaded, run_folder
+
+from concf.data.simulate import Simulation
+from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.inference.recommender import Recommender
+from concf.inference.rules.rules import POOL, Rules
+from concf.inference.titles import Catalogue
+from concf.service.loading import Loader
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
+CONDITION = "category in (1, 2) and price < 20"
+
+
+@pytest.fixture(scope="module")
+def run() -> Trained:
+    torch.set_num_threads(1)
+    return trained(LOG.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))
+
+
+@pytest.fixture(scope="module")
+def catalogue(run: Trained) -> pl.DataFrame:
+    """Some items without a price, some without a category."""
+    numbers = range(len(run.items))
+    return pl.DataFrame(
+        {
+            "item": run.items,
+            "category": [None if n % 9 == 8 else n % 4 for n in numbers],
+            "price": [float("nan") if n % 11 == 10 else n * 1.5 for n in numbers],
+            "name": [f"Item {n}" for n in numbers],
+        }
+    )
+
+
+def listed(model: Recommender, **options: Any) -> dict[Any, Listed]:
+    found: dict[Any, Listed] = {}
+    for row in model.recommend(frame="arrow", **options).to_pylist():
+        found.setdefault(row["user_id"], []).append((row["item_id"], row["score"]))
+    return found
+
+
+def cosine(x: list[float], y: list[float]) -> float:
+    return sum(a * b for a, b in zip(x, y, strict=True)) / sqrt(sum(a * a for a in x) * sum(b * b for b in y))
+
+
+def greedy(
+    candidates: Listed, k: int, kinds: dict[Any, Any], most: int, diversity: float, penalty: float,
+    vectors: dict[Any, list[float]], popularity: dict[Any, float],
+) -> Listed:  # fmt: skip
+    """One item after the other: the best by MMR among the first 10 k that may come, else the first behind them."""
+    chosen: Listed = []
+    first = candidates[: POOL * k]
+
+    def may(item: Any) -> bool:
+        same = [one for one, _ in chosen if kinds[one] is not None and kinds[one] == kinds[item]]
+        return len(same) < most and item not in [one for one, _ in chosen]
+
+    def value(rank: int, item: Any) -> float:
+        near = max((cosine(vectors[item], vectors[one]) for one, _ in chosen), default=0.0)
+        return (1 - diversity) * (1 - rank / len(first) - penalty * popularity[item]) - diversity * near
+
+    while len(chosen) < k:
+        values = [(value(rank, one[0]), -rank, one) for rank, one in enumerate(first) if may(one[0])]
+        behind = [one for one in candidates[POOL * k :] if may(one[0])]
+        if not values and not behind:
+            break
+        chosen.append(max(values)[2] if values else behind[0])
+    return chosen
+
+
+def literal(
+    run: Trained, frame: pl.DataFrame, user: Any, k: int, by: str, where: Any, most: int, diversity: float,
+    penalty: float,
+) -> Listed:  # fmt: skip
+    """The list of a user, slowly. where: of a row, whether the item may be shown"""
+    model = Recommender(run.run)
+    rows = {row["item"]: row for row in frame.iter_rows(named=True)}
+    head = by if by in run.heads else run.run.best_head()
+    vectors = dict(zip(run.items, model.ranker.factors(head).item.tolist(), strict=True))
+    used = {item: sum(item in mine for mine in run.viewed.values()) for item in run.items}
+    popularity = {item: log(1 + count) / log(1 + max(used.values())) for item, count in used.items()}
+    kinds = {item: rows[item]["category"] for item in run.items}
+    matching = [item for item in run.items if where(rows[item])]
+    if by in CONSENSUSES:
+        candidates = [one for one in run.expected(user, 12, by) if one[0] in matching]
+    else:
+        candidates = run.expected(user, len(run.items), by, matching)
+    rest = [one for one in run.expected(user, len(run.items), by, matching) if one[0] not in dict(candidates)]
+    own = (k, kinds, most, diversity, penalty, vectors, popularity)
+    found = greedy(candidates, *own)
+    if len(found) == k or not rest or by not in CONSENSUSES:
+        return found
+    return greedy(candidates + rest, *own)
+
+
+@pytest.mark.parametrize("by", ["bpr", "cml", *CONSENSUSES])
+@pytest.mark.parametrize(
+    ("k", "where", "most", "diversity", "penalty"),
+    [
+        (3, True, 30, 0.0, 0.0), (6, True, 30, 0.0, 0.0), (2, False, 1, 0.0, 0.0), (8, False, 2, 0.0, 0.0),
+        (5, False, 30, 0.5, 0.0), (2, False, 30, 0.9, 0.0), (4, False, 30, 0.0, 0.7), (1, False, 30, 0.0, 1.0),
+        (3, True, 2, 0.3, 0.4), (7, False, 1, 0.8, 0.1), (3, False, 30, 1.0, 0.0),
+    ],
+)  # fmt: skip
+def test_lists_are_those_of_slow_loops(
+    run: Trained, catalogue: pl.DataFrame, by: str, k: int, where: bool, most: int, diversity: float, penalty: float
+) -> None:
+    def holds(row: dict[str, Any]) -> bool:
+        return not where or (row["category"] in (1, 2) and row["price"] < 20)
+
+    options: dict[str, Any] = {"catalogue": catalogue, "diversity": diversity, "popularity_penalty": penalty}
+    options |= {"where": CONDITION} if where else {}
+    options |= {"at_most": {"category": most}} if most < 30 else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConcfWarning)
+        found = listed(Recommender(run.run), k=k, by=by, **options)
+    for user in run.users[::3]:
+        expected = literal(run, catalogue, user, k, by, holds, most, diversity, penalty)
+        mine = found.get(user, [])
+        assert [item for item, _ in mine] == [item for item, _ in expected], user
+        if by not in CONSENSUSES:
+            assert [score for _, score in mine] == pytest.approx([score for _, score in expected], abs=1e-5)
+
+
+def test_without_rules_nothing_changes_to_the_bit(run: Trained, catalogue: pl.DataFrame) -> None:
+    model = Recommender(run.run, "arrow")
+    some = run.items[::2]
+    for by in ("bpr", *CONSENSUSES):
+        for more in ({}, {"items": some}, {"filter_viewed": False}, {"history": some[:4]}):
+            plain = model.recommend(k=3, by=by, **more)  # type: ignore[arg-type]
+            for rules in (
+                {"where": None, "at_most": None, "diversity": 0, "popularity_penalty": 0.0, "catalogue": None},
+                {"where": "true"},
+                {"where": "price is null or price >= 0", "at_most": {"category": 99, "name": 1}},
+                {"at_most": {}, "popularity_penalty": 0},
+            ):  # fmt: skip
+                options = {"catalogue": catalogue} | more | rules
+                assert model.recommend(k=3, by=by, **options) == plain  # type: ignore[arg-type,call-overload]
+
+
+def test_a_condition_for_a_head_is_the_allow_list_of_the_items_that_match(
+    run: Trained, catalogue: pl.DataFrame
+) -> None:
+    model = Recommender(run.run, "arrow")
+    where = {row["item"] for row in catalogue.iter_rows(named=True) if row["category"] == 1 or row["price"] > 30}
+    rules = {"catalogue": catalogue, "where": "category = 1 or price > 30"}
+    for more in ({}, {"exclude": run.items[::3]}, {"filter_viewed": False}, {"history": run.items[:3]}):
+        options: dict[str, Any] = {"k": 4, "by": "bpr", **more}
+        assert model.recommend(**options, **rules) == model.recommend(**options, items=sorted(where))
+    both = {item for item in run.items[::2] if item in where}
+    assert model.recommend(items=run.items[::2], k=4, **rules) == model.recommend(items=sorted(both), k=4)  # type: ignore[call-overload]
+
+
+def test_lists_are_full_whenever_they_can_be(run: Trained, catalogue: pl.DataFrame) -> None:
+    model, rows = Recommender(run.run), catalogue.to_dicts()
+    users = [*run.users, 10**9]  # and somebody whom the log does not have
+    for k in (1, 4, 9, 12):
+        for most in (1, 2, 30):
+            options: dict[str, Any] = {
+                "catalogue": catalogue, "at_most": {"category": most}, "where": "price < 40", "unknown": "popular",
+                "diversity": 0.4,
+            }  # fmt: skip
+            for by in ("bpr", *CONSENSUSES):
+                found = listed(model, users=users, k=k, by=by, **options)
+                for user in users:
+                    may = [r for r in rows if r["price"] < 40 and r["item"] not in run.viewed.get(user, ())]
+                    kinds = [row["category"] for row in may]
+                    full = sum(min(most, kinds.count(kind)) for kind in set(kinds) - {None}) + kinds.count(None)
+                    mine = [item for item, _ in found.get(user, [])]
+                    assert len(mine) == len(set(mine)) == min(k, full), (user, by, k, most)
+                    assert set(mine) <= {row["item"] for row in may}
+
+
+def test_scores_of_a_consensus_go_on_downwards_behind_what_it_keeps(run: Trained, catalogue: pl.DataFrame) -> None:
+    model = Recommender(run.run)
+    found = listed(model, k=12, where="price > 3", catalogue=catalogue)
+    plain = listed(model, k=12)
+    longer = 0
+    for user, mine in found.items():
+        scores = [score for _, score in mine]
+        assert scores == sorted(scores, reverse=True)
+        kept = [one for one in plain[user] if one[0] in dict(mine)]
+        assert [item for item, _ in mine[: len(kept)]] == [item for item, _ in kept]
+        longer += len(mine) > len(kept)
+    assert longer
+
+
+def test_the_order_of_rows_and_the_kind_of_file_do_not_matter(
+    run: Trained, catalogue: pl.DataFrame, tmp_path: Path
+) -> None:
+    model = Recommender(run.run, "arrow")
+    rules: dict[str, Any] = {"where": "price < 33 and name <> 'Item 4'", "at_most": {"category": 2}, "diversity": 0.3}
+    expected = model.recommend(catalogue=catalogue, **rules)
+    catalogue.sample(fraction=1, shuffle=True, seed=3).write_csv(tmp_path / "items.csv")
+    catalogue.reverse().write_csv(tmp_path / "items.tsv", separator="\t")
+    catalogue.write_parquet(tmp_path / "items.parquet")
+    catalogue.with_columns(pl.col("price").fill_nan(None)).write_ndjson(tmp_path / "items.jsonl")
+    frames = (catalogue.to_arrow(), pd.DataFrame(catalogue.to_dict(as_series=False)), pl.concat([catalogue, catalogue]))
+    renamed = Catalogue(Path("x"), "what", frame=catalogue.rename({"item": "what"}))
+    for one in (*tmp_path.iterdir(), *map(str, tmp_path.iterdir()), *frames, renamed):
+        assert model.recommend(catalogue=one, **rules) == expected
+
+
+def test_ten_thousand_categories() -> None:
+    rng = np.random.default_rng(0)
+    n = 20_000
+    numbers, order = rng.integers(0, 10_000, n), rng.permutation(n)
+    rules = Rules(None, [(numbers, 1)], np.ones((n, 1), np.float32), np.zeros(n))
+    seen: set[int] = set()
+    expected = [at for at, item in enumerate(order) if numbers[item] not in seen and not seen.add(numbers[item])]  # type: ignore[func-returns-value]
+    assert rules.choose(order, 300).tolist() == expected[:300]
+    assert rules._longest(order) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"where": "price < -5"}, "no item of the log matches"),
+        ({"where": "colour = 3"}, "no column is called 'colour'; the columns are item, category, price, name"),
+        ({"where": 'name = "Item 3"'}, "Text is written in single quotes"),
+        ({"where": "price <"}, "Expected a condition, as category in"),
+        ({"where": ""}, "Expected a condition"),
+        ({"where": "price + 1"}, "expected a condition that is true or false, found Float64"),
+        ({"where": "price < 20; drop table x"}, "';' is not for conditions"),
+        ({"where": "price < 20 -- x"}, "'--' is not for conditions"),
+        ({"where": r"name = E'\' || lpad(name, 10000000000, '"}, "is not for conditions"),
+        ({"where": "lpad(name, 10000000000, 'x') = 'x'"}, "lpad is no function for conditions; choose from abs, "),
+        ({"where": "\"lpad\" (name, 10000000000, 'x') = 'x'"}, "no function for conditions"),
+        ({"where": "\"a'b\" = 1 or lpad(name, 10000000000, 'x') = 'x'"}, "lpad is no function"),
+        ({"where": "lpad/**/(name, 10000000000, 'x') = 'x'"}, "is not for conditions"),
+        ({"where": "name in (select name from x)"}, "Expected a condition"),
+        ({"where": "price < avg(price)"}, "avg is no function"),
+        ({"where": "select * from x"}, "Expected a condition"),
+        ({"where": "price in (select 1)"}, "Expected a condition"),
+        ({"where": "read_csv('/etc/passwd')"}, "read_csv is no function"),
+        ({"where": "__import__('os').system('true')"}, "__import__ is no function"),
+        ({"where": '"^p.*$" < 3'}, "no column|expected one condition"),
+        ({"where": "category = 'x'"}, "Expected a condition"),
+        ({"where": "name ~ '('"}, "Expected a condition"),
+        ({"where": " or ".join(["price < 1"] * 900)}, "at most 1000 characters"),
+        ({"where": 3}, "where=3: expected a condition"),
+        ({"where": "name = '\ud800'"}, "Expected a condition"),
+        ({"where": "price < 3", "catalogue": None}, "give catalogue="),
+        ({"at_most": {"category": 2}, "catalogue": None}, "give catalogue="),
+        ({"at_most": {"category": 0}}, r"at_most\['category'\] = 0: expected an integer of 1 or more"),
+        ({"at_most": {"colour": 1}}, "no column is called 'colour'"),
+        ({"at_most": 3}, "expected columns and numbers"),
+        ({"diversity": 1.5}, "diversity= 1.5: expected a number from 0"),
+        ({"diversity": float("nan")}, "expected a number from 0"),
+        ({"popularity_penalty": "x"}, "popularity_penalty= 'x': expected a number"),
+        ({"where": "price < 3", "catalogue": 3}, "expected a file or a frame, found int"),
+    ],
+)
+def test_rules_that_make_no_sense(run: Trained, catalogue: pl.DataFrame, rules: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Recommender(run.run).stream(**({"catalogue": catalogue} | rules))
+
+
+def test_nested_columns_and_misspelt_rules(run: Trained, catalogue: pl.DataFrame) -> None:
+    nested = catalogue.with_columns(tags=pl.concat_list("name"))
+    with pytest.raises(ConfigError, match="holds List"):
+        Recommender(run.run).recommend(catalogue=nested, at_most={"tags": 1})
+    with pytest.raises(TypeError, match="wher"):
+        Recommender(run.run).recommend(wher="price < 3")  # type: ignore[call-overload]
+    either = "array_contains(tags, 'Item 3') or (\"name\" = 'it''s;')"
+    found = listed(Recommender(run.run), catalogue=nested, where=either, users=run.users[0],
+                   filter_viewed=False, k=1)  # fmt: skip
+    assert found[run.users[0]][0][0] == run.items[3]
+
+
+def test_missing_and_unknown_items_are_counted(run: Trained, catalogue: pl.DataFrame) -> None:
+    strangers = pl.DataFrame({"item": [10**6, 10**6 + 1, None], "category": 1, "price": 1.0, "name": "x"})
+    few = pl.concat([catalogue.with_columns(pl.col("category").cast(pl.Int32))[5:], strangers], how="vertical_relaxed")
+    model = Recommender(run.run)
+    with pytest.warns(ConcfWarning, match="attributes for 25 of the 30 items of the log; 3 others are not in it"):
+        found = listed(model, catalogue=few, where="price < 60", k=30, by="bpr", filter_viewed=False)
+    expected = {row["item"] for row in catalogue[5:].iter_rows(named=True) if row["price"] < 60}
+    assert all({item for item, _ in mine} == expected for mine in found.values())
+    with pytest.warns(ConcfWarning, match="are not in it"):
+        model.recommend(catalogue=few, where="price is null", k=1)  # those without a row have no price
+    with pytest.warns(ConcfWarning, match="where= 3 items match: lists are shorter than k = 10"):
+        model.recommend(catalogue=catalogue, where="price < 4")
+    with pytest.raises(DataError, match="none of the 3 items of column 'item' is in the log"):
+        model.recommend(catalogue=strangers, where="price < 60")
+    twice = pl.concat([catalogue, catalogue[:2].with_columns(price=pl.lit(77.0))])
+    with pytest.raises(DataError, match="2 items have rows that differ"):
+        model.recommend(catalogue=twice, where="price < 60")
+    with pytest.raises(DataError, match="no column for the item"):
+        model.recommend(catalogue=catalogue.rename({"item": "thing"}), where="price < 60")
+
+
+def test_the_command_line_writes_what_python_gives(
+    concf: Any, run: Trained, catalogue: pl.DataFrame, tmp_path: Path
+) -> None:
+    from concf.training.checkpoint import RunFolder
+
+    home = RunFolder(tmp_path / "run")
+    home.keep(run.run.data)
+    home.begin(run.run)
+    home.save(run.run)
+    catalogue.write_csv(tmp_path / "items.csv")
+    words = ["recommend", tmp_path / "run", "-k", 4, "--catalogue", tmp_path / "items.csv"]
+    rules = ["--where", "price < 33", "--at-most", "category=2", "--at-most", "name=1", "--diversity", 0.3,
+             "--popularity-penalty", 0.2]  # fmt: skip
+    expected = Recommender.load(tmp_path / "run").recommend(
+        k=4, catalogue=catalogue, where="price < 33", at_most={"category": 2, "name": 1}, diversity=0.3,
+        popularity_penalty=0.2,
+    )  # fmt: skip
+    assert concf(*words, *rules, "--out", tmp_path / "recs.parquet")[::2] == (0, "")
+    assert pl.read_parquet(tmp_path / "recs.parquet").equals(expected)
+    assert concf(*words, *rules, "--out", tmp_path / "recs", "--engine", "processes", "--workers", 1)[0] == 0
+    assert pl.read_parquet(tmp_path / "recs").equals(expected)
+    for wrong, message in (
+        (["--where", "price < -1"], "--where price < -1: no item of the log matches"),
+        (["--where", "colour = 1"], "no column is called 'colour'"),
+        (["--at-most", "category"], "--at-most category: expected a column and a number, as category=2"),
+        (["--diversity", "2"], "--diversity 2.0: expected a number from 0 (off) to 1"),
+        (["--catalogue-item", "thing", "--where", "true"], "no column 'thing' for the item"),
+        (["--catalogue", tmp_path / "none.csv", "--where", "true"], "none.csv"),
+    ):
+        code, _, err = concf(*words, *wrong, "--out", tmp_path / "recs.parquet")
+        assert (code, message in err) == (2, True), err
+    assert pl.read_parquet(tmp_path / "recs.parquet").equals(expected)
+    assert "give --catalogue" in concf("recommend", tmp_path / "run", "--where", "price < 3")[2]
+
+
+def test_the_service_answers_what_python_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = range(30)
+    frame = pl.DataFrame({"item": numbers, "title": "x", "kind": [n % 4 for n in numbers], "price": numbers})
+    frame.write_csv(tmp_path / "items.csv")
+    rules: dict[str, Any] = {"where": "price < 22", "at_most": {"kind": 2}, "diversity": 0.3, "popularity_penalty": 0.5}
+    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "items.csv")))) as client:
+        model = client.service.model.recommender
+        for body, options in (
+            ({"users": [1, 5], "k": 4}, {"users": [1, 5], "k": 4}),
+            ({"history": [1, 2], "k": 4, "by": "bpr"}, {"history": [1, 2], "k": 4, "by": "bpr"}),
+        ):
+            found = client.post("/recommend", body | rules).json()["lists"]
+            wanted = model.recommend(**options, **rules, catalogue=frame, frame="polars")
+            assert [item["item"] for each in found for item in each["items"]] == wanted["item_id"].to_list()
+        few = client.post("/recommend", {"users": [1], "k": 4, "where": "price < 2"}).json()
+        assert "2 items match: lists are shorter than k = 4" in few["note"]
+        for wrong, status, message in (
+            ({"where": "colour = 3"}, 409, "no column is called 'colour'"),
+            ({"where": "price < -3"}, 409, "no item of the log"),
+            ({"where": "lpad(title, 10000000000, 'x') = 'x'"}, 409, "lpad is no function"),
+            ({"where": 3}, 422, "string"), ({"where": "x" * 1001}, 422, "1000 characters"),
+            ({"at_most": {"kind": 0}}, 422, "greater than or equal to 1"),
+            ({"diversity": 2}, 422, "less than or equal to 1"), ({"popularity_penalty": True}, 422, "number"),
+        ):  # fmt: skip
+            answer = client.post("/recommend", {"users": [1]} | wrong)
+            assert (answer.status_code, message in answer.json()["detail"]) == (status, True), answer.json()
+        assert client.post("/recommend", {"users": [1], "at_most": {"kind": 10**30}}).status_code == 200
+    pl.concat([frame, frame.with_columns(price=pl.lit(99).cast(pl.Int64))]).write_csv(tmp_path / "twice.csv")
+    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "twice.csv")))) as client:
+        assert "rules on attributes are off" in capsys.readouterr().err
+        assert client.post("/recommend", {"users": [1]}).json()["lists"][0]["items"][0]["title"] == "x"
+        assert "give catalogue=" in client.post("/recommend", {"users": [1], "where": "price < 3"}).json()["detail"]
