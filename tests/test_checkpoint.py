@@ -31,7 +31,7 @@ from concf.errors import ConfigError, DataError
 from concf.model import losses
 from concf.model.heads import DotHead
 from concf.model.objectives import Objective
-from concf.training.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
+from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 
@@ -183,7 +183,14 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     for folder in folders.values():
         assert concf("train", "--resume", "--out", folder)[0] == 0
         assert_same_end(folder, whole[preset])
-        assert sorted(contents(folder)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]  # nothing half-written is left
+        assert sorted(contents(folder)) == [
+            CARD,
+            CHECKPOINT,
+            HISTORY,
+            ITEMS,
+            RUN,
+            USERS,
+        ]  # nothing half-written
 
 
 def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, killed: Path, whole: dict[str, Path]) -> None:
@@ -324,7 +331,7 @@ def test_a_folder_in_which_a_killed_process_began_to_write_is_free(data: Path, t
     stale = tmp_path / ".run.json.partial-999999999"
     stale.write_text("{")
     train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]), out=tmp_path)
-    assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+    assert sorted(contents(tmp_path)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_by_name(concf: CLI, data: Path, tmp_path: Path) -> None:

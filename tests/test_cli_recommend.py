@@ -25,7 +25,7 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.training.checkpoint import CHECKPOINT, HISTORY, ITEMS, RUN, USERS
+from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS
 from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -253,7 +253,7 @@ def test_killed_in_the_middle_it_leaves_no_half_file(concf: CLI, run: Path, tmp_
 
 
 def test_a_log_is_trained_on_as_it_is_and_its_data_moves_with_the_run(concf: CLI, run: Path, tmp_path: Path) -> None:
-    assert sorted(path.name for path in run.iterdir()) == sorted([RUN, HISTORY, CHECKPOINT, ITEMS, USERS, "data"])
+    assert sorted(path.name for path in run.iterdir()) == sorted([RUN, HISTORY, CHECKPOINT, CARD, ITEMS, USERS, "data"])
     own = Split.load(run / "data")
     assert (own.recipe.source["name"], own.recipe.protocol.name, own.recipe.filters[0].min_item) == (
         "log.csv", "random", 5,

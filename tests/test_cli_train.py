@@ -222,7 +222,7 @@ def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_pa
 def test_tensorboard_is_asked_for_before_anything_is_done(
     concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.training.watchers.find_spec", lambda name: None)
+    monkeypatch.setattr("concf.training.tracking.watchers.find_spec", lambda name: None)
     code, _, err = concf("train", data, "--out", tmp_path / "run", "--tensorboard")
     assert (code, "pip install 'concf[tensorboard]'" in err) == (2, True)
     assert not (tmp_path / "run").exists()

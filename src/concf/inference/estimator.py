@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict, Unpack
 
 from concf.data.prepare import split_of
 from concf.inference.frames import Library, library_of
@@ -12,6 +12,7 @@ from concf.inference.recommender import Recommender
 from concf.runtime.arguments import check_seed
 from concf.training.checkpoint import RunFolder, load_run
 from concf.training.config.presets import DEFAULT, choose_settings
+from concf.training.tracking.watchers import Watch
 from concf.training.train import train
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class ConCF(Recommender):
         out: str | Path | None = None,
         final: bool = False,
         verbose: bool = False,
-        watch: Callable[[dict[str, Any]], None] | None = None,
+        watch: Watch | Sequence[Watch] | None = None,
         **options: Unpack[LogOptions],
     ) -> Self:
         """Learn from a frame, a sparse matrix, a pair of arrays, a file, a prepared folder or a `Split`.
@@ -88,7 +89,8 @@ class ConCF(Recommender):
         final:   refit on everything, the test part too: for production; the model then has no test figures
         out:     a folder for history and checkpoints during training, and for the model
         verbose: print a line to standard error for every ranking, where there is no progress bar (as on a terminal)
-        watch:   called with the record of every epoch: its number, losses, seconds, and validation figures if any
+        watch:   called with the record of every epoch: its number, losses, seconds, and validation figures if any; or a
+                 watcher such as `concf.report.mlflow.MLflow`, or several
 
         Options that say how to read a log:
         user, item, count, timestamp: columns; None: found by their usual names. In a file without header an index from

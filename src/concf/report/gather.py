@@ -14,7 +14,7 @@ from concf.report.examples import Evaluations, examples_of
 from concf.report.overview import overview
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
-from concf.training.config.presets import PRESETS
+from concf.training.config.presets import nearest_preset
 from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
 
@@ -87,16 +87,10 @@ def _data(data: Split) -> dict[str, Any]:
 
 
 def _settings(chosen: ConCFSettings) -> dict[str, Any]:
-    """The nearest preset and the differences from it: a run does not record the name of its preset."""
-    mine, *presets = (flat(each.model_dump(mode="json")) for each in (chosen, *PRESETS.values()))
-    changes = {
-        name: [
-            {"name": key, "value": mine[key], "preset": theirs.get(key)} for key in mine if mine[key] != theirs.get(key)
-        ]
-        for name, theirs in zip(PRESETS, presets, strict=True)
-    }
-    nearest = min(changes, key=lambda name: (len(changes[name]), name != "reference"))
-    return {"preset": nearest, "changes": changes[nearest], "all": mine}
+    """The nearest preset and the differences from it."""
+    preset, changes = nearest_preset(chosen)
+    rows = [{"name": name, "value": mine, "preset": theirs} for name, (mine, theirs) in changes.items()]
+    return {"preset": preset, "changes": rows, "all": flat(chosen.model_dump(mode="json"))}
 
 
 def _figures(name: str, parts: Mapping[str, Evaluations]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A run as a folder: `run.json`, the ids, `history.jsonl` and `checkpoint.safetensors`, each whole or not there.
+"""A run as a folder: `run.json`, ids, `history.jsonl`, `checkpoint.safetensors`, `README.md`, each whole or not there.
 
 The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
 epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
@@ -32,11 +32,13 @@ from concf.training.config.settings import ConCFSettings
 from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
 from concf.training.run import Run, make_model
 from concf.training.state import TRAINER, divisions, flatten, unflatten
+from concf.training.tracking.model_card import model_card
 
 FORMAT = 1  # a newer one is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains
+CARD = "README.md"  # the model card
 DATA = "data"  # the data set, where the run keeps it itself
 
 
@@ -66,6 +68,14 @@ class RunFolder:
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         self._name_positions(run.data)
+        self._write_card(run)
+
+    def _write_card(self, run: Run) -> None:
+        """The model card of the run as it is now."""
+        path, card = self.path / CARD, model_card(run).encode()
+        if not path.exists() or path.read_bytes() != card:
+            with new_file(path) as fresh:
+                fresh.write_bytes(card)
 
     def _name_positions(self, data: Split) -> None:
         """Whose each row of the vectors and lists is, for those who have the run alone.
@@ -166,6 +176,7 @@ class RunFolder:
                     f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
                 ) from None
             fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
+        self._write_card(run)
 
     def resume(self, run: Run, trainer: Resumable, teacher: str | None = None) -> None:
         """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
@@ -183,6 +194,7 @@ class RunFolder:
         if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
             with new_file(path) as fresh:
                 fresh.write_text(kept, encoding="utf-8")
+        self._write_card(run)
 
     def load(self, run: Run) -> None:
         """Bring the run to where the checkpoint left it, for use, not to go on; nothing is written."""

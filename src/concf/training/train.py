@@ -31,8 +31,8 @@ from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
 from concf.training.recipe.recipe import Recipe
 from concf.training.run import Run, make_model
+from concf.training.tracking.watchers import ProgressLines, StageLines, Watch, note_of, watched
 from concf.training.trainer import Parts, Trainer
-from concf.training.watchers import ProgressLines, StageLines, note_of
 
 WatchRankings = Callable[[int, Trainer, dict[str, Tensor]], None]
 
@@ -51,7 +51,7 @@ def train(
     encoder: EncoderMaker | None = None,
     teacher: Tensor | NDArray[np.int32] | None = None,
     verbose: bool = False,
-    watch: Callable[[dict[str, Any]], None] | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
     watch_rankings: WatchRankings | None = None,
     parts: Parts | None = None,
     data_folder: str | Path | None = None,
@@ -71,7 +71,8 @@ def train(
     teacher:    [users, L] ranked items, -1 at an empty place, taught from the first epoch on in place of the consensus
                 (two-stage distillation); the heads agree all the same, but are not taught what they agree on
     verbose:    where no progress bar shows, a line of standard error for every ranking
-    watch:      called with every epoch's record
+    watch:      called with the record of every epoch or stage; a `Watcher`, such as `TensorBoard` or `MLflow`, also at
+                the beginning and the end; one or several
     watch_rankings: called with every ranking: the epoch, the trainer (`trainer.consensus.queue` holds the newest
                 rankings) and the lists [users, ...] of each head and consensus; of several processes each has its own
                 users'
@@ -96,7 +97,8 @@ def train(
     base = before.get("settings") if preset is None else preset
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     seed, here = before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group)
-    watchers = [] if watch is None else [watch]
+    watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
+    home = None if folder is None else folder.path
     if chosen.recipe is not None:
         own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
         _refuse_own([name for name, each in own.items() if each is not None])
@@ -104,7 +106,7 @@ def train(
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
         refuse_blind(run.metric, data)
         recipe = Recipe(run, here)
-        with _begun(run, recipe, folder, resume, data_folder):
+        with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):
             _all_stages(run, recipe, folder, verbose, watchers)
         return run
     trainer = Trainer(
@@ -114,7 +116,9 @@ def train(
     run = Run(data, chosen, trainer.seed, trainer.model)
     if group.is_main:
         refuse_blind(run.metric, data)
-    with _begun(run, trainer, folder, resume, data_folder, trainer.consensus.teacher):
+    with (
+        _begun(run, trainer, folder, resume, data_folder, trainer.consensus.teacher), watched(run, home, watchers),
+    ):  # fmt: skip
         _refuse_other_processes(run, trainer)
         if verbose and group.is_main and not shows():
             watchers.append(ProgressLines(run.metric, chosen.training.epochs))
@@ -160,7 +164,7 @@ def _all_stages(
     recipe: Recipe,
     folder: RunFolder | None,
     verbose: bool,
-    watchers: Sequence[Callable[[dict[str, Any]], None]],
+    watchers: Sequence[Watch],
 ) -> None:
     """The stages that are left, with a checkpoint after each."""
     if verbose and not shows():
@@ -182,7 +186,7 @@ def _all_stages(
 
 def _all_epochs(
     run: Run, trainer: Trainer, folder: RunFolder | None, checkpoint_seconds: float,
-    watchers: Sequence[Callable[[dict[str, Any]], None]], watch_rankings: WatchRankings | None,
+    watchers: Sequence[Watch], watch_rankings: WatchRankings | None,
 ) -> None:  # fmt: skip
     """Algorithm 1, lines 3 to 15, with a checkpoint every now and then."""
     group, saved = trainer.group, time.monotonic()

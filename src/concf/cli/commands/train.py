@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from concf.training.checkpoint import RunFolder
     from concf.training.config.settings import ConCFSettings
     from concf.training.run import Run
+    from concf.training.tracking.watchers import Watch
 
 SETTINGS = "Settings"
 RUNNING = "How to run"
@@ -47,6 +48,7 @@ def train(
     timeout: Annotated[float, typer.Option(min=1, help="Several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
     shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
+    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
@@ -70,7 +72,6 @@ def train(
     from concf.training.config.presets import choose_settings
     from concf.training.train import refuse_several_processes
     from concf.training.train import train as train_model
-    from concf.training.watchers import Scalars
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
@@ -87,7 +88,7 @@ def train(
         words += ["recipe.refit=everything"] if final else []
         return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
-    scalars = Scalars(out / "tensorboard") if tensorboard and not follows() else None
+    watchers = [] if follows() else _watchers(out, tensorboard, mlflow)
     signals = ExitStack()
     if not launched():  # torchrun ends its processes by SIGTERM, and looks at what ended them
         signals.enter_context(stoppable())
@@ -108,7 +109,7 @@ def train(
             data, folder = _data(folder, home, seed, log, resume, group)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
-                verbose=True, watch=scalars, data_folder=folder, group=group,
+                verbose=True, watch=watchers, data_folder=folder, group=group,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         if launched():
@@ -118,10 +119,21 @@ def train(
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
     finally:
         signals.close()
-        if scalars is not None:
-            scalars.close()
     if group.is_main:
         _report(run, out, as_json)
+
+
+def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:
+    watchers: list[Watch] = []
+    if tensorboard:
+        from concf.training.tracking.watchers import TensorBoard
+
+        watchers.append(TensorBoard(out / "tensorboard"))
+    if mlflow is not None:
+        from concf.report.mlflow import MLflow
+
+        watchers.append(MLflow(mlflow))
+    return watchers
 
 
 def _report(run: Run, out: Path, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from concf.consensus.settings import ConsensusSettings  # fmt: skip
 from concf.errors import ConfigError
 from concf.model.objectives import LossSettings
-from concf.runtime.settings import named, read_toml
+from concf.runtime.settings import flat, named, read_toml
 from concf.training.config.settings import (
     BalanceSettings,
     ConCFSettings,
@@ -120,6 +120,16 @@ def choose_settings(
         return ConCFSettings.model_validate(chosen)
     except ValidationError as error:
         raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
+
+
+def nearest_preset(chosen: ConCFSettings) -> tuple[str, dict[str, tuple[Any, Any]]]:
+    """The preset with the fewest differences, which a run does not record, and name -> (value, the preset's value)."""
+    mine, changes = flat(chosen.model_dump(mode="json")), dict[str, dict[str, tuple[Any, Any]]]()
+    for name, each in PRESETS.items():
+        theirs = flat(each.model_dump(mode="json"))
+        changes[name] = {key: (mine[key], theirs.get(key)) for key in mine if mine[key] != theirs.get(key)}
+    nearest = min(changes, key=lambda name: (len(changes[name]), name != "reference"))
+    return nearest, changes[nearest]
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

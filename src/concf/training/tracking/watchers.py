@@ -1,21 +1,63 @@
-"""Who watches a run epoch by epoch: a note beside a progress bar, a line a ranking, TensorBoard's scalars."""
+"""Who watches a run: a note beside a progress bar, a line a ranking or stage, TensorBoard."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.errors import MissingExtraError
 from concf.runtime.text_tables import short
+from concf.training.config.settings import ConCFSettings
+from concf.training.run import Run
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 FIGURES = ("loss", "consensus_loss", "gradient", "weight", "validation")
+Watch = Callable[[dict[str, Any]], None]  # called with the record of every epoch or stage
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A `Watch` that is also told of the beginning and the end: TensorBoard, MLflow, or a class of yours."""
+
+    def begin(self, run: Run, folder: Path | None) -> None:
+        """Before the first epoch or stage, or before the next of a run that goes on: `run.history` has the others."""
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """After an epoch or stage; its record is the last of `run.history`."""
+
+    def end(self) -> None:
+        """After the last of them, or after a failure or Ctrl-C: then `run.finished` is False."""
+
+
+@contextmanager
+def watched(run: Run, folder: Path | None, watchers: Sequence[Watch]) -> Iterator[None]:
+    """Tell watchers of the beginning and, however the run ends, of the end."""
+    with ExitStack() as ends:
+        for each in watchers:
+            if isinstance(each, Watcher):
+                each.begin(run, folder)
+                ends.callback(each.end)
+        yield
+
+
+def time_of(settings: ConCFSettings) -> str:
+    """The figure that every record has: the seconds of its epoch or stage."""
+    return "seconds/epoch" if settings.recipe is None else "seconds/stage"
+
+
+def figures_of(record: dict[str, Any]) -> dict[str, float]:
+    """`loss/bpr`, `validation/consensus`, `seconds/epoch` and so on."""
+    figures = {f"{kind}/{name}": value for kind in FIGURES for name, value in record.get(kind, {}).items()}
+    figures["seconds/stage" if "stage" in record else "seconds/epoch"] = record["seconds"]
+    return figures | ({"seconds/ranking": record["ranking_seconds"]} if "ranking_seconds" in record else {})
 
 
 def note_of(record: dict[str, Any], metric: str) -> str:
@@ -68,8 +110,8 @@ def _shown(record: dict[str, Any]) -> dict[str, float]:
     return {name: figures[name] for name in (CONSENSUS, *best) if name in figures} if best else {}
 
 
-class Scalars:
-    """Called with every epoch's record; `loss/bpr`, `validation/consensus`, `seconds/epoch` and so on.
+class TensorBoard:
+    """Writes the figures of every epoch or stage for TensorBoard.
 
     A run that goes on from a checkpoint takes back what was written of the epochs after it.
     """
@@ -80,21 +122,21 @@ class Scalars:
         self.folder = str(folder)
         self.writer: SummaryWriter | None = None
 
-    def __call__(self, record: dict[str, Any]) -> None:
-        """Write one epoch."""
-        if self.writer is None:
+    def begin(self, run: Run, folder: Path | None) -> None:  # noqa: ARG002
+        """Open a file, unless nothing will be written."""
+        if not run.finished:
             from torch.utils.tensorboard.writer import SummaryWriter
 
-            self.writer = SummaryWriter(self.folder, purge_step=record["epoch"])
-        figures = {f"{kind}/{name}": value for kind in FIGURES for name, value in record.get(kind, {}).items()}
-        figures["seconds/epoch"] = record["seconds"]
-        if "ranking_seconds" in record:
-            figures["seconds/ranking"] = record["ranking_seconds"]
-        for name, value in figures.items():
+            self.writer = SummaryWriter(self.folder, purge_step=run.epoch)
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Write one epoch or stage."""
+        assert self.writer is not None
+        for name, value in figures_of(record).items():
             self.writer.add_scalar(name, value, record["epoch"])
         self.writer.flush()
 
-    def close(self) -> None:
-        """End the file."""
+    def end(self) -> None:
+        """Close the file."""
         if self.writer is not None:
             self.writer.close()

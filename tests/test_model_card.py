@@ -1,0 +1,133 @@
+"""The model card, README.md in the folder of a run: its figures are those of the summary, its commands work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from small_recipe import data as recipe_data
+from small_recipe import small
+from small_run import SMALL, contents, small_data, stopped_run
+
+from concf.data.prepare import prepare
+from concf.data.split import Split
+from concf.inference.recommender import Recommender
+from concf.training.checkpoint import CARD, RunFolder, load_run
+from concf.training.config.presets import PRESETS, choose_settings
+from concf.training.run import Run
+from concf.training.tracking.model_card import model_card
+from concf.training.train import train
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+CLI = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_data(tmp_path_factory.mktemp("card") / "data")
+
+
+@pytest.fixture(scope="module", params=["stages", "epochs", "one head", "everything"])
+def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    words = {"epochs": [], "one head": ["objectives=bpr"]}
+    out = tmp_path_factory.mktemp("runs") / "run"
+    if request.param in words:
+        chosen = choose_settings("reference", words=[*SMALL, "training.epochs=3", *words[request.param]])
+        return train(Split.load(data), chosen, seed=5, out=out, data_folder=data), out
+    RunFolder(out).keep(recipe_data())
+    refit = "everything" if request.param == "everything" else "validation"
+    return train(recipe_data(), small(refit=refit, budget="fast"), seed=5, out=out), out
+
+
+def table(card: str, heading: str) -> dict[str, list[str]]:
+    """First cell -> the others, of the table of a section."""
+    section = card.split(f"## {heading}\n")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split(" | ")] for line in section.splitlines() if line.startswith("| ")]
+    return {row[0].removeprefix("| "): [cell.removesuffix(" |") for cell in row[1:]] for row in rows[2:]}
+
+
+def test_figures_and_users_are_those_of_the_summary(run: tuple[Run, Path]) -> None:
+    trained, folder = run
+    card, summary = (folder / CARD).read_text(encoding="utf-8"), trained.summary()
+    figures = {name: row[1] for name, row in table(card, "Figures").items()}
+    assert figures == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
+    assert f"Validation {summary['metric']}, the mean over {summary['validated_users']} users." in card
+    assert f"The best head is {summary['best_head']}. The test part, of {summary['tested_users']} users" in card
+    if trained.settings.recipe is None:
+        epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Figures").items()}
+        assert epochs == {each["name"]: each["epoch"] for each in summary["recommenders"]}
+
+
+def test_the_data_is_that_of_the_split(run: tuple[Run, Path]) -> None:
+    trained, folder = run
+    split, rows = trained.data, table((folder / CARD).read_text(encoding="utf-8"), "Data")
+    assert rows["split hash"] == [split.hash]
+    assert rows["SHA-256 of the source"] == list(split.recipe.source["sha256"].values())
+    assert rows["pairs to train, validate, test"] == [f"{split.train.nnz}, {split.valid.nnz}, {split.test.nnz}"]
+    assert rows["users, items, pairs"] == [f"{split.train.shape[0]}, {split.train.shape[1]}, {len(split.parts)}"]
+
+
+def test_every_setting_that_differs_is_there_with_what_it_means(run: tuple[Run, Path]) -> None:
+    trained, folder = run
+    rows = table((folder / CARD).read_text(encoding="utf-8"), "Settings")
+    assert rows["`model.dimensions`"][::2] == ["8", "of an embedding"]
+    base = PRESETS["strong" if trained.settings.recipe else "reference"]
+    changes = {name.strip("`"): row[0] for name, row in rows.items()}
+    words = [f"{name}={value}" for name, value in changes.items() if name != "objectives"]
+    again = choose_settings(base, words=words).model_copy(update={"objectives": trained.settings.objectives})
+    assert again == trained.settings
+    assert all(len(row[2]) > 5 for row in rows.values())
+
+
+def test_its_commands_work_in_the_folder(run: tuple[Run, Path], concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained, folder = run
+    card, before = (folder / CARD).read_text(encoding="utf-8"), set(folder.iterdir())
+    monkeypatch.chdir(folder)
+    shell, python = re.findall(r"```(?:python)?\n(.*?)```", card, re.DOTALL)
+    commands = [line.split() for line in shell.splitlines()]
+    assert [words[1] for words in commands] == ["evaluate", "recommend"]["test" in trained.learned :]
+    for _, *words in commands:
+        assert concf(*words)[0] == 0, words
+    names: dict[str, Any] = {}
+    exec(python, names)
+    assert isinstance(names["model"], Recommender)
+    assert {path.name for path in set(folder.iterdir()) - before} == {"lists.parquet"}
+    (folder / "lists.parquet").unlink()
+
+
+def test_a_run_under_way_says_so_and_a_card_is_written_again_when_it_goes_on(data: Path, tmp_path: Path) -> None:
+    out = stopped_run(data, tmp_path / "run")
+    stopped = (out / CARD).read_text(encoding="utf-8")
+    assert "**Not finished**: 6 epochs so far." in stopped
+    assert stopped == model_card(load_run(out))
+    assert "Recommender.load" not in stopped
+    (out / CARD).unlink()  # as if it had been killed before it was written
+    run = train(Split.load(data), out=out, resume=True)
+    assert (out / CARD).read_text(encoding="utf-8") == model_card(run) != stopped
+    finished = contents(out)
+    (out / CARD).write_text("damaged")
+    train(Split.load(data), out=out, resume=True)
+    assert contents(out) == finished
+
+
+def test_a_run_without_figures_has_a_card_too(data: Path, tmp_path: Path) -> None:
+    run = train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]))
+    run.best, run.epoch, run.finished = {}, 0, False
+    RunFolder(tmp_path / "run").begin(run)
+    card = (tmp_path / "run" / CARD).read_text(encoding="utf-8")
+    assert "## Figures\n\nNone yet.\n" in card
+    assert "`concf train --resume --out .`" in card
+
+
+def test_a_strange_name_breaks_no_table(tmp_path: Path) -> None:
+    log = tmp_path / "a|b <img src=x>.csv"
+    pairs = [(user, (user + k) % 12) for user in range(9) for k in range(8)]
+    pl.DataFrame(pairs, schema=["user", "item"], orient="row").write_csv(log)
+    run = train(prepare(log, protocol="random"), choose_settings("reference", words=[*SMALL, "training.epochs=1"]))
+    card = model_card(run)
+    assert card.startswith("# Recommender trained on a\\|b &lt;img src=x>.csv\n")
+    assert "<img" not in card
