@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
+from concf.data.split import FEW_USERS
 from concf.runtime.provenance import VERSION
 from concf.runtime.text_tables import markdown, settings_line
 from concf.training.config.presets import nearest_preset
 from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
+from concf.training.run import Run, n_validated
 
 HELD_OUT = {  # protocol -> what it holds out
     "random": "a share of each user's items, drawn at random",
@@ -115,14 +116,14 @@ def _meaning(name: str) -> str:
 
 
 def _limits(run: Run) -> Iterator[str]:
-    sizes, doubt = run.data.interactions.statistics(), run.data.doubt()
+    sizes, validated = run.data.interactions.statistics(), n_validated(run.data, run.settings)
     yield f"It learned from {sizes['users']:,} users and {sizes['items']:,} items; what came later is not in it."
     yield "A pair that is not in the log counts as not chosen, whether the user disliked the item or never saw it."
     yield "Validation figures chose epochs and settings, and so flatter: only test figures are of unseen pairs."
     if run.data.recipe.protocol.name in AT_RANDOM:
         yield "Held-out pairs were drawn at random and not by time: figures say little about how tastes will drift."
-    if doubt is not None:
-        yield f"{doubt[0].upper()}{doubt[1:]}."
+    if validated < FEW_USERS:
+        yield f"Figures and choices rest on only {validated:,} validated users, and are uncertain."
     if "valid" in run.learned and run.finished:
         yield "Figures were measured before the refit; what is recommended now has learned from more pairs."
     if "test" in run.learned:
