@@ -157,7 +157,7 @@ def test_saved_moved_and_loaded_it_says_the_same(concf: CLI, model: Model, tmp_p
     model.save(tmp_path / "one")
     before = files(tmp_path / "one")
     assert {name.partition("/")[0] for name in before} == {
-        RUN, CHECKPOINT, "history.jsonl", "data", "users.parquet", "items.parquet",
+        RUN, CHECKPOINT, "README.md", "history.jsonl", "data", "users.parquet", "items.parquet",
     }  # fmt: skip
     assert not [name for name in before if name.endswith((".pkl", ".pt", ".pickle"))]
     moved = Path(shutil.move(tmp_path / "one", tmp_path / "two"))

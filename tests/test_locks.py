@@ -26,7 +26,7 @@ from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
 from concf.runtime.locks import held
 from concf.service.loading import Loader
-from concf.training.checkpoint import CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
+from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 
@@ -96,7 +96,7 @@ def test_a_lock_of_a_process_that_was_killed_is_taken_over(
     assert concf("train", "--resume", "--out", stopped)[0] == 0
     train(Split.load(data), CHOSEN, out=tmp_path / "whole", data_folder=data)
     assert_same_end(stopped, tmp_path / "whole")
-    assert sorted(contents(stopped)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+    assert sorted(contents(stopped)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 
 def test_two_that_go_on_at_once_do_not_interleave(stopped: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_new_run_is_kept_out_of_a_folder_in_which_another_begins(data: Path, t
 def test_a_folder_that_only_a_killed_process_has_locked_is_free(data: Path, tmp_path: Path) -> None:
     (tmp_path / LOCK).write_text('{"pid": 999999999, "host": "gone", "started": "1999"}')
     train(Split.load(data), choose_settings(CHOSEN, words=["training.epochs=1"]), out=tmp_path)
-    assert sorted(contents(tmp_path)) == [CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
+    assert sorted(contents(tmp_path)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
 
 
 RACE = """
