@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -87,3 +88,17 @@ def assert_same_end(folder: Path, other: Path) -> None:
     for name, tensor in tensors.items():
         assert tensor.dtype == other_tensors[name].dtype
         assert tensor.numpy().tobytes() == other_tensors[name].numpy().tobytes(), name
+
+
+class Killed(Exception):
+    """A run that ends in the middle."""
+
+
+def die_after(last: int) -> Callable[[dict[str, Any]], None]:
+    """A watch that ends a run after an epoch or stage."""
+
+    def die(record: dict[str, Any]) -> None:
+        if record["epoch"] == last:
+            raise Killed
+
+    return die

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from small_recipe import data as recipe_data
 from small_recipe import small
-from small_run import SETS, SMALL, small_data
+from small_run import SETS, SMALL, Killed, die_after, small_data
 
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
@@ -96,18 +96,6 @@ def test_stages_and_what_they_chose_and_a_run_that_loads_from_the_store(tmp_path
     assert load_run(folder).summary() == model.run.summary()  # with the data set, which the run keeps itself
 
 
-class Killed(Exception):
-    pass
-
-
-def die_after(last: int) -> Callable[[dict[str, Any]], None]:
-    def die(record: dict[str, Any]) -> None:
-        if record["epoch"] == last:
-            raise Killed
-
-    return die
-
-
 @pytest.mark.parametrize("with_it", [True, False], ids=["begun with it", "begun without it"])
 @pytest.mark.parametrize("seconds", [0, 1e9], ids=["with checkpoints", "without"])
 def test_a_run_that_goes_on_has_every_epoch_once(data: Path, tmp_path: Path, with_it: bool, seconds: float) -> None:
@@ -153,7 +141,7 @@ def test_a_store_that_cannot_be_used_is_an_error_before_training(concf: CLI, dat
     (tmp_path / "store").write_text("a file")
     code, _, err = concf("train", data, "--out", tmp_path / "run", *SETS, "--mlflow", tmp_path / "store")
     assert (code, "Correct --mlflow, or leave it out" in err, "Traceback" in err) == (2, True, False)
-    assert not (tmp_path / "run" / HISTORY).exists()
+    assert not (tmp_path / "run").exists()  # the same command with another store begins anew
     with pytest.raises(ConfigError, match="MLflow at nowhere://"):
         train(Split.load(data), FEW, watch=MLflow("nowhere://else"))
 

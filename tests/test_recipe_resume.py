@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from small_recipe import CLI, STAGES, assert_same, data, small, trained
-from small_run import assert_same_end, history
+from small_run import Killed, assert_same_end, die_after, history
 
 from concf.errors import ConfigError, DataError
 from concf.training.checkpoint import RunFolder, load_run
@@ -16,18 +15,6 @@ from concf.training.run import Run
 from concf.training.train import train
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
-
-
-class Killed(Exception):
-    pass
-
-
-def die_after(last: int) -> Callable[[dict[str, Any]], None]:
-    def die(record: dict[str, Any]) -> None:
-        if record["epoch"] == last:
-            raise Killed
-
-    return die
 
 
 @pytest.fixture(scope="module")

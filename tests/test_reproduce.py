@@ -1,150 +1,29 @@
-"""`concf reproduce`: the differences are all of them, the plan is the paper's, and cells are measured once."""
+"""`concf reproduce`: cells are measured once, in the paper's order, and shown beside the published figures."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from test_experiments_small import SMALL, measured_again
+from test_reproduction_plan import SIZES_OF_PLAN
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
-from concf.experiments.paper.plan import EXPERIMENTS, Cell, cells_of
+from concf.errors import DataError
+from concf.experiments.paper.plan import EXPERIMENTS, Cell
 from concf.experiments.paper.running import is_current, rounded, run_cells
-from concf.experiments.paper.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.experiments.results_log import ResultsLog
-from concf.training.config.presets import PRESETS, choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 CLI = Callable[..., tuple[int, str, str]]
-FOUR = {("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"), ("ciao", "paper")}
-CITEULIKE = {("citeulike", "released")}
-CIAO_TOO = {("citeulike", "released"), ("ciao", "paper")}
-SIZES_OF_PLAN = {  # experiment -> cells: variants x data x splits, and of other presets
-    "stats": 5, "main": 2 * 4 * 5 + 2 * 2 * 5 * 2, "schemes": 3 * 4 * 5, "groups": 2 * 4 * 5, "per": 4 * 5,
-    "consistency": 5, "homogeneous": 6 * 5, "distillation": 3 * 5, "selection": 5 * 5, "chr": 3 * 4 * 5,
-    "hyperparameters": 15 * 5, "sharing": 4 * 5, "alone": 8 * 2 * 3, "differences": 23 * 3, "protocol": 2 * 5,
-}  # fmt: skip
-
-
-# Variants
-
-
-@pytest.mark.parametrize(("preset", "rows"), [("paper", PAPER_ROWS), ("released", RELEASED_ROWS)])
-def test_the_rows_together_are_the_preset_and_each_is_a_part_of_it(
-    preset: str, rows: dict[str, tuple[str, ...]]
-) -> None:
-    """So the experiment `differences` leaves none out."""
-    words = [word for row in rows.values() for word in row]
-    assert choose_settings("reference", words=words) == PRESETS[preset]
-    assert len({word.partition("=")[0] for word in words}) == len(words)
-    for name, row in rows.items():
-        for word in row:
-            assert choose_settings("reference", words=[word]) != PRESETS["reference"], (name, word)
-        assert VARIANTS[f"{preset}: {name}"] == row
-
-
-def test_every_variant_is_valid_under_the_presets_it_is_planned_for() -> None:
-    planned = {(cell.variant, cell.preset) for cell in cells_of(["all"])}
-    assert {variant for variant, _ in planned} == {*VARIANTS}
-    for variant, preset in planned:
-        chosen = choose_settings(preset, words=VARIANTS[variant])
-        assert (chosen == PRESETS[preset]) == (not VARIANTS[variant]), variant
-        if variant == "distillation":
-            choose_settings(preset, words=SIDE_BY_SIDE)
-        if variant == "model sizes":
-            assert [choose_settings(preset, words=[f"model.dimensions={size}"]).model.dimensions for size in SIZES]
-
-
-def test_hyperparameters_go_around_the_reference() -> None:
-    assert (PRESETS["reference"].consensus.window, PRESETS["reference"].consensus.every) == (10, 20)  # Q=10,p=20: ConCF
-    names = EXPERIMENTS["hyperparameters"].variants
-    for q in ("all", "5", "10"):
-        for p in (1, 10, 20):
-            if (q, p) == ("10", 20):
-                continue
-            assert f"Q={q},p={p}" in names
-            chosen = choose_settings("reference", words=VARIANTS[f"Q={q},p={p}"])
-            taught = range(chosen.consensus.first_consensus_epoch, chosen.training.epochs)
-            assert chosen.consensus.every == p
-            assert chosen.consensus.first_consensus_epoch == (5 if q == "all" else int(q)) * p - p + 1
-            assert (chosen.consensus.window > chosen.training.epochs) == (q == "all")
-            assert len(taught) >= 100
-
-
-# The plan
-
-
-def test_the_plan_has_the_paper_s_experiments_on_their_data() -> None:
-    assert {name: len(cells_of([name])) for name in EXPERIMENTS} == SIZES_OF_PLAN
-    for name in EXPERIMENTS:
-        cells = cells_of([name])
-        datasets = {(cell.data, cell.protocol) for cell in cells}
-        of = {"stats": FOUR | {("citeulike", "paper")}, "alone": CIAO_TOO, "protocol": {("citeulike", "paper")}}
-        everywhere = FOUR if name in ("main", "schemes", "groups", "per", "chr") else CITEULIKE
-        assert datasets == of.get(name, everywhere)
-        assert {cell.seed for cell in cells} == {*range({"stats": 1, "alone": 3, "differences": 3}.get(name, 5))}
-        assert {cell.preset for cell in cells} == ({*PRESETS} - {"strong"} if name == "main" else {"reference"})
-        assert {(c.data, c.protocol) for c in cells if c.preset != "reference"} <= CIAO_TOO
-
-
-def test_all_is_everything_once_with_the_reference_first() -> None:
-    cells = cells_of(["all"])
-    assert len(cells) == len({*cells}) == 393
-    assert {*cells} == {cell for name in EXPERIMENTS for cell in cells_of([name])}
-    assert cells_of([*EXPERIMENTS]) == cells
-    assert cells_of(["per", "all"]) == cells
-    reference = [cell.preset == "reference" for cell in cells]
-    assert all(earlier >= later for earlier, later in pairwise(reference))
-
-
-def test_only_what_is_said_is_left() -> None:
-    assert {cell.data for cell in cells_of(["main"], data=["ciao", "foursquare"])} == {"ciao", "foursquare"}
-    paper = cells_of(["main"], protocols=["paper"])
-    assert {(cell.data, cell.protocol) for cell in paper} == {("ciao", "paper")}
-    assert {cell.preset for cell in cells_of(["main"], presets=["paper", "released"])} == {"paper", "released"}
-    assert {cell.variant for cell in cells_of(["all"], variants=["PCL", "Q=5,p=1"])} == {"PCL", "Q=5,p=1"}
-    assert {cell.seed for cell in cells_of(["main"], splits=2)} == {0, 1}
-    one = cells_of(["main"], data=["ciao"], protocols=["paper"], presets=["released"], splits=1)
-    assert sorted(cell.variant for cell in one) == ["ConCF", "SingleCF"]
-    assert len(cells_of(["per"], splits=99)) == SIZES_OF_PLAN["per"]
-
-
-def test_another_data_set_stands_in_for_those_of_the_plan() -> None:
-    cells = cells_of(["main", "stats"], data=["demo"])
-    assert {(cell.data, cell.protocol) for cell in cells} == {("demo", "released")}
-    assert len(cells) == len({*cells}) == 2 * 5 * 3 + 1
-    both = cells_of(["stats"], data=["demo"], protocols=["paper", "random"])
-    assert {(cell.data, cell.protocol) for cell in both} == {("demo", "paper"), ("demo", "random")}
-
-
-def test_another_data_set_beside_one_of_the_plan_leaves_both() -> None:
-    cells = cells_of(["main"], data=["demo", "ciao"])
-    assert {(cell.data, cell.protocol) for cell in cells} == {
-        ("demo", "released"), ("ciao", "released"), ("ciao", "paper"),
-    }  # fmt: skip
-
-
-def test_what_there_is_not_is_refused_with_what_there_is() -> None:
-    with pytest.raises(ConfigError, match=r"no experiment is called 'mian'; there are stats, main, .* and all"):
-        cells_of(["main", "mian"])
-    for nothing in ({"presets": ["best"]}, {"protocols": ["monthly"]}, {"variants": ["PCL"]}, {"splits": 0}):
-        with pytest.raises(ConfigError, match="nothing of main is left; see `concf reproduce --list`"):
-            cells_of(["main"], **nothing)
-
-
-# The runner
-
-
 CELLS = [Cell(variant, "demo", "released", seed) for variant in ("statistics", "PCL") for seed in (0, 1)]
 
 

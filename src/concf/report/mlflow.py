@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from concf.errors import ConfigError, MissingExtraError, note
 from concf.report.gather import gather
@@ -19,9 +19,6 @@ from concf.runtime.settings import flat
 from concf.training.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.training.run import Run
 from concf.training.tracking.watchers import figures_of, time_of
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 ARTIFACTS = (RUN, CARD, HISTORY, CHECKPOINT, USERS, ITEMS, DATA)
 ID = "mlflow.txt"  # in the folder of the run: the id of its run in MLflow
@@ -39,7 +36,6 @@ class MLflow:
     the server was away or the run began without MLflow, are logged with the next one.
     """
 
-    client: MlflowClient
     id: str
 
     def __init__(self, store: str | Path, experiment: str = "concf") -> None:
@@ -48,20 +44,28 @@ class MLflow:
                 raise MissingExtraError(library, "mlflow", "--mlflow")
         self.store = str(store) if "://" in str(store) else Path(store).absolute().as_uri()
         self.experiment = experiment
-
-    def begin(self, run: Run, folder: Path | None) -> None:
-        """Find the run in MLflow, or make one with all settings."""
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
         if self.store.startswith("file:"):
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # without it newer versions refuse a folder
         from mlflow import MlflowClient
 
-        self.run, self.folder = run, folder
-        with _failures() as failed:
+        with self._refused():  # before a folder of a run is made
             self.client = MlflowClient(self.store)
+            self.client.get_experiment_by_name(experiment)
+
+    def begin(self, run: Run, folder: Path | None) -> None:
+        """Find the run in MLflow, or make one with all settings."""
+        self.run, self.folder = run, folder
+        with self._refused():
             self.id = self._before() or self._new()
             self.logged = {each.step for each in self.client.get_metric_history(self.id, time_of(run.settings))}
             self._log_missing()
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """A store that fails here is an error; later it is only a note, since the run matters more."""
+        with _failures() as failed:
+            yield
         if failed:
             raise ConfigError(f"MLflow at {self.store}: {failed[0]}. Correct --mlflow, or leave it out")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -36,7 +37,7 @@ def header(scope: Scope, name: bytes) -> bytes:
     return next((value for each, value in scope["headers"] if each == name), b"")
 
 
-class Guard:
+class Guard(ABC):
     """Passes a request on if `refusal` finds nothing against it."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
@@ -47,9 +48,9 @@ class Guard:
         problem = await self.refusal(scope) if scope["type"] == "http" else None
         await (self.app if problem is None else problem.response())(scope, receive, send)
 
+    @abstractmethod
     async def refusal(self, scope: Scope) -> Problem | None:
         """Why the request is refused."""
-        raise NotImplementedError
 
 
 class HostGuard(Guard):
