@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from concf.data.reading.scan import Reading
     from concf.data.simulate import Simulation
     from concf.data.split import Split
+    from concf.data.weights import Weighting
     from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.ranking import rank
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
-    "DataError", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split", "__version__",
-    "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read", "train", "tune",
+    "DataError", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split", "Weighting",
+    "__version__", "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read", "train", "tune",
 ]  # fmt: skip
 
 _MODULES = {
@@ -54,6 +55,7 @@ _MODULES = {
     "data.reading.scan": ("Reading",),
     "data.simulate": ("Simulation",),
     "data.split": ("Split",),
+    "data.weights": ("Weighting",),
     "errors": ("ConcfError", "ConcfWarning", "ConfigError", "DataError"),
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),

@@ -30,7 +30,9 @@ OPTIONS = {
     "item": Option(str, "Column of the item.", READING),
     "rating": Option(str, "Column of an explicit rating (`none`: leave it out).", READING),
     "min_rating": Option(float, "Rows rated lower are not interactions.", READING),
-    "count": Option(str, "Column of the number of events (`none`: leave it out).", READING),
+    "dislike_below": Option(float, "Rows rated lower are dislikes, which are never recommended.", READING),
+    "dislikes": Option(str, "A file of dislikes, a user and an item each.", READING),
+    "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", READING),
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", READING),
     "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", READING),
     "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING),
@@ -79,6 +81,12 @@ def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[...
         return run
 
     return with_options
+
+
+def weighting(weights: str | None, half_life: str | None) -> list[str]:
+    """The settings that --weights and --half-life stand for, as words."""
+    chosen = {"function": weights, "half_life": half_life}
+    return [f"weights.{name}={value}" for name, value in chosen.items() if value is not None]
 
 
 def refuse_options(log: dict[str, Any], reason: str) -> None:

@@ -8,11 +8,11 @@ The consensus of the voters is re-ranked by
 with r the rank that voter v gives the item (an item outside its first K earns nothing), t a quarter of T, T and four
 times T; x_h the features of voter h for the pair, y_h its score and its features of the item alone (`features.py`; of a
 voter without vectors what `voters.py` knows of the items that it lists, and whether it lists this one); p_i and q_u the
-logarithms of the item's number of users and of the user's number of items, standardised. The weights maximise the
-log-likelihood of a softmax of s over each user's list, of what that user holds out for validation. A ridge penalty
-draws them to the plain consensus, where w_vT is the voter's weight and all else 0: with few users there is little to
-learn from. The problem is convex and solved by Newton's method from there, so that the weights depend on the features
-and the validation part alone.
+logarithms of the item's number of users and of the user's number of items (or sums of their weights), standardised. The
+weights maximise the log-likelihood of a softmax of s over each user's list, of what that user holds out for validation.
+A ridge penalty draws them to the plain consensus, where w_vT is the voter's weight and all else 0: with few users there
+is little to learn from. The problem is convex and solved by Newton's method from there, so that the weights depend on
+the features and the validation part alone.
 
 Whoever helped to fit the weights is not judged by them: each fold of the validated users is re-ranked by weights fitted
 on the others (cross-fitting). No feature has a unit: ranks, standardised logarithms and scores divided by their
@@ -33,6 +33,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.consensus.voters import LISTED_FEATURES, Voter
+from concf.model.walks import degrees
 from concf.runtime.executors import in_blocks
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T
@@ -274,9 +275,8 @@ def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def popularity_and_activity(train: csr_array) -> tuple[Tensor, Tensor]:
     """([items], [users]) p and q."""
-    counts = np.bincount(train.indices, minlength=train.shape[1]), np.diff(train.indptr)
-    logs = [torch.from_numpy(np.log(np.maximum(each, 1.0))) for each in counts]
-    popularity, activity = ((each - each.mean()) / each.std(correction=0).clamp(min=1e-9) for each in logs)
+    logs = [torch.from_numpy(np.log(np.maximum(each, 1.0))) for each in degrees(train)]
+    activity, popularity = ((each - each.mean()) / each.std(correction=0).clamp(min=1e-9) for each in logs)
     return popularity, activity
 
 

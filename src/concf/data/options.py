@@ -15,9 +15,11 @@ class LogOptions(TypedDict, total=False):
 
     user: str | None  # column of the user; its index, from 0, in a file without header
     item: str | None  # column of the item
-    rating: str | None  # column of an explicit rating, used only with `min_rating`; "none": there is none
+    rating: str | None  # column of an explicit rating, used only with one of the bounds; "none": there is none
     min_rating: float | None  # rows rated lower are not interactions
-    count: str | None  # column with the number of events of a row; "none": there is none
+    dislike_below: float | None  # rows rated lower are dislikes: never recommended, and observed zeros of ALS
+    dislikes: Any  # a log of dislikes, such as a file; they are no interactions, whatever the log itself says
+    count: str | None  # column with the number of events, or the weight, of a row; "none": there is none
     timestamp: str | None  # column of the time; "none": there is none
     time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
     format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
@@ -59,7 +61,7 @@ def filter_of(options: dict[str, Any]) -> Filter | None:
 
 def split_settings(options: dict[str, Any]) -> dict[str, Any]:
     """The remaining options: the protocol's settings, and unknown ones."""
-    others = {*Reading.model_fields, *Filter.model_fields, "protocol"}
+    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
     return {name: value for name, value in options.items() if name not in others}
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from scipy.sparse import csr_array
 
 from concf.data.filters import Filter
 from concf.data.ids import Ids
-from concf.data.interactions import Interactions
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol
+from concf.data.interactions import Dislikes, Interactions
+from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, LeaveLast, Parts, Protocol, TimeCut
+from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
@@ -28,6 +30,7 @@ MANIFEST = "manifest.json"
 FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times
+DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
 
 class Recipe(Settings):
@@ -45,12 +48,14 @@ class Split:
     """Interactions split into train, valid and test.
 
     parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable)
+    weights: how much an interaction counts in training
     """
 
     interactions: Interactions
     parts: Parts
     recipe: Recipe
     notes: tuple[str, ...] = ()
+    weights: Weighting = UNWEIGHTED
 
     @classmethod
     def make(cls, interactions: Interactions, recipe: Recipe, parts: Parts | None = None) -> Split:
@@ -79,12 +84,22 @@ class Split:
         protocol = self.recipe.protocol
         if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
-        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": check_seed(seed)}), self.parts)
+        recipe = self.recipe.model_copy(update={"seed": check_seed(seed)})
+        return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
+
+    def weighted(self, weights: Weighting) -> Split:
+        """The same with other weights."""
+        return self if weights == self.weights else replace(self, weights=weights)
+
+    def log(self, parts: Sequence[str]) -> csr_array:
+        """[users, items] the weights of the pairs of some parts, 1 on average, to train on."""
+        rows = np.isin(self.parts, [PARTS[part] for part in parts])
+        return self.interactions.matrix(rows, self.weights(self.interactions, rows))
 
     @cached_property
     def train(self) -> csr_array:
-        """[users, items] the training part."""
-        return self.interactions.matrix(self.parts == TRAIN)
+        """[users, items] the training part, its pairs by their weights."""
+        return self.log(["train"])
 
     @cached_property
     def valid(self) -> csr_array:
@@ -102,12 +117,30 @@ class Split:
         return part
 
     def seen(self, on: str) -> csr_array:
-        """[users, items] the items that are not recommended when evaluating `on` valid or test.
+        """[users, items] the items that are not recommended when evaluating `on` valid or test, dislikes among them.
 
         On test, those of training and validation. On validation, those of training only: the test part is not looked
         at, so its items are candidates like any others.
         """
-        return self.train if on == "valid" else (self.train + self.valid).tocsr()
+        seen = self.train if on == "valid" else (self.train + self.valid).tocsr()
+        return seen if self.disliked is None else (seen + self.disliked).tocsr()
+
+    @cached_property
+    def disliked(self) -> csr_array | None:
+        """[users, items] the dislikes that are known in training; None if there are none.
+
+        With a protocol that goes by time, those before the first held-out pair: of the user, or of all.
+        """
+        log, protocol = self.interactions, self.recipe.protocol
+        if log.dislikes is None or not len(log.dislikes.user):
+            return None
+        if not isinstance(protocol, LeaveLast | TimeCut) or log.timestamp is None or log.dislikes.timestamp is None:
+            return log.disliked()
+        held_out, first = self.parts != TRAIN, np.full(log.n_users, np.inf)
+        np.minimum.at(first, log.user[held_out], log.timestamp[held_out])
+        if isinstance(protocol, TimeCut):
+            first[:] = first.min()
+        return log.disliked(log.dislikes.timestamp < first[log.dislikes.user])
 
     @cached_property
     def evaluated(self) -> NDArray[np.int64]:
@@ -174,6 +207,9 @@ class Split:
                 column = self.parts if name == "part" else getattr(data, name)
                 if column is not None:
                     np.save(fresh / f"{name}.npy", column, allow_pickle=False)
+            for name, column in {} if data.dislikes is None else data.dislikes._asdict().items():
+                if column is not None:
+                    np.save(fresh / f"{DISLIKED}{name}.npy", column, allow_pickle=False)
             checksums = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
             manifest = self.summary() | {"files": checksums}
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -194,7 +230,13 @@ class Split:
                 raise DataError(f"{folder / name}.npy was changed: it has another length. Prepare the data set again")
         parts = columns.pop("part")
         user_ids, item_ids = (Ids.load(folder, f"{side}_ids") for side in ("user", "item"))
-        interactions = Interactions(user_ids, item_ids, **columns)
+        disliked = {
+            name: mapped(folder / f"{DISLIKED}{name}.npy")
+            for name in Dislikes._fields
+            if f"{DISLIKED}{name}.npy" in manifest["files"]
+        }
+        dislikes = Dislikes(**disliked) if disliked else None
+        interactions = Interactions(user_ids, item_ids, **columns, dislikes=dislikes)
         return cls(interactions, parts, Recipe(**manifest["recipe"]), tuple(manifest["notes"]))
 
 

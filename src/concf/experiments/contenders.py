@@ -29,7 +29,9 @@ class Trained(Settings):
         """Train on a split, whose validation part stops the run. Both ways of shipping come of the same run."""
         from concf.training.train import train
 
-        changes = {"recipe": {"refit": "validation" if refit else "none"}} if self.has_recipe else None
+        changes: dict[str, Any] = {"weights": split.weights.model_dump()}
+        if self.has_recipe:
+            changes["recipe"] = {"refit": "validation" if refit else "none"}
         return train(split, changes, preset=self.preset, seed=split.recipe.seed)
 
     def recommender(self, run: Any) -> Any:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from concf.data.split import Split
+from concf.data.weights import UNWEIGHTED
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.contenders import Trained
 from concf.experiments.results_log import ResultsLog
@@ -61,7 +62,7 @@ class Fit:
         if isinstance(settings, Trained):
             fitted = settings.train(split, self.figures.refit)
         else:
-            pairs = (split.train + split.valid).tocsr() if self.figures.refits(settings, on) else split.train
+            pairs = split.log(("train", "valid")) if self.figures.refits(settings, on) else split.train
             fitted = settings.fit(pairs, seed=seed)
         seconds = {"fit_seconds": time.perf_counter() - begin}
         cells = []
@@ -117,7 +118,10 @@ class Measurements:
         return cell
 
     def _key(self, name: str, settings: Baseline, seed: int, on: str) -> dict[str, Any]:
-        key = {"model": name, "settings": settings.model_dump(), "split": self.splits[seed].hash, "on": on}
+        split = self.splits[seed]
+        key = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": on}
+        if split.weights != UNWEIGHTED:
+            key["weights"] = split.weights.model_dump()
         if on == "valid":
             return key | {"without": "train"}  # the part that is left out of the lists
         fitted_on = {"fitted_on": "train and valid"} if self.figures.refits(settings, on) else {}

@@ -38,6 +38,7 @@ class Changes(TypedDict, total=False):
     consensus: Mapping[str, object]
     balance: Mapping[str, object]
     training: Mapping[str, object]
+    weights: Mapping[str, object]
     recipe: Mapping[str, object] | None
 
 
@@ -56,7 +57,8 @@ class ConCF(Recommender):
     preset:   strong (the default), reference, paper or released; see `concf.PRESETS`
     seed:     of the initial weights, the order of batches, the negatives, and of the division of a log
     device:   "cpu" or "cuda"; None: a GPU if there is one
-    settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1}
+    settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
+              weights={"function": "log", "half_life": "90d"}
 
     `fit` returns the model itself. Before `fit` or `load` every other method raises `ConfigError`; afterwards there are
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
@@ -95,8 +97,10 @@ class ConCF(Recommender):
         Options that say how to read a log:
         user, item, count, timestamp: columns; None: found by their usual names. In a file without header an index from
               0. rating, count or timestamp "none": the column is ignored
+              Counts, or weights, matter only if the settings say so: ConCF(weights={"function": "log"})
         rating, min_rating: column of an explicit rating, and the lowest that counts as positive; without `min_rating`
               every row does
+        dislike_below: rows rated lower are dislikes, which are never recommended; or dislikes: a log of them
         time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
         format, separator, header: of a file, where they cannot be recognised; see `concf.Reading`
 

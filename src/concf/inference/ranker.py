@@ -53,6 +53,11 @@ class Ranker:
         return self.run.data.interactions.matrix()
 
     @cached_property
+    def disliked(self) -> csr_array:
+        """[users, items] what is never shown."""
+        return self.run.data.interactions.disliked()
+
+    @cached_property
     def popularity(self) -> NDArray[np.float32]:
         """[items] how many users have used each."""
         return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)

@@ -226,7 +226,7 @@ class Recommender:
 
     def short(self, users: Positions, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
         """The lists of a few users of the log as (item positions, scores), without ids and frames."""
-        hidden = [self._viewed(user) if filter_viewed else NONE for user in users.tolist()]
+        hidden = [self._hidden(user, self._viewed(user) if filter_viewed else NONE) for user in users.tolist()]
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def blocks(
@@ -248,6 +248,7 @@ class Recommender:
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = self._rows(names, unknown) if used is None else NONE
+        places = rows if used is None else self._rows(names, "popular")
         allow, deny = lookup.by_user(names, items, "items"), lookup.by_user(names, exclude, "exclude")
         lookup.report()
         if not len(names):
@@ -280,6 +281,7 @@ class Recommender:
                     else [histories[row] for row in at]
                 )
                 seen = seen if filter_viewed else [NONE] * len(at)
+                seen = [self._hidden(row, each) for row, each in zip(places[at].tolist(), seen, strict=True)]
                 hidden, among = hidden_items(names[at].tolist(), seen, allow, deny, len(self.item_ids))
                 lists = ruled.lists(draw, at, k, hidden, among, kept) if ruled else draw(at, k, hidden, among)
                 yield names[at], lists
@@ -328,6 +330,12 @@ class Recommender:
                 "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
             )
         return rows
+
+    def _hidden(self, row: int, seen: Positions) -> Positions:
+        """What a user is not shown: these, and what it dislikes."""
+        ends = self.ranker.disliked.indptr
+        disliked = self.ranker.disliked.indices[ends[row] : ends[row + 1]] if row >= 0 else NONE
+        return np.union1d(seen, disliked).astype(np.int64) if len(disliked) else seen
 
     def _viewed(self, row: int) -> Positions:
         """The positions of the items that a user has used; none for an unknown user (-1)."""

@@ -42,12 +42,14 @@ class Pairs(NamedTuple):
     target: Tensor
 
     @classmethod
-    def observed(cls, train: csr_array, device: torch.device, dtype: torch.dtype = torch.float32) -> Pairs:
-        """Every pair of a log [users, items], with weight 1 and target 1."""
+    def observed(
+        cls, train: csr_array, device: torch.device, dtype: torch.dtype = torch.float32, target: float = 1.0
+    ) -> Pairs:
+        """Every pair of a log [users, items], with its weight and one target: 1, or 0 if it is a log of dislikes."""
         user = np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
         users, items = (torch.from_numpy(each.astype(np.int64)).to(device) for each in (user, train.indices))
-        ones = torch.ones(len(users), dtype=dtype, device=device)
-        return cls(users, items, ones, ones)
+        weight = torch.from_numpy(train.data).to(device, dtype)
+        return cls(users, items, weight, torch.full_like(weight, target))
 
     def and_more(self, others: Pairs) -> Pairs:
         """These and others."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -61,7 +61,7 @@ class Run:
     """
 
     def __init__(self, data: Split, settings: ConCFSettings, seed: int, model: Model) -> None:
-        self.data, self.settings, self.seed, self.model = data, settings, seed, model
+        self.data, self.settings, self.seed, self.model = data.weighted(settings.weights), settings, seed, model
         self.best: dict[str, Best] = {}
         self.history: list[dict[str, Any]] = []
         self.epoch = 0  # the next one
@@ -153,8 +153,8 @@ class Run:
 
     @cached_property
     def log(self) -> csr_array:
-        """[users, items] of those parts."""
-        return union([getattr(self.data, part) for part in self.learned])
+        """[users, items] of those parts, by the weights of the settings."""
+        return self.data.log(self.learned)
 
     @property
     def chosen(self) -> dict[str, dict[str, float]]:
@@ -209,13 +209,6 @@ def n_validated(data: Split, settings: ConCFSettings) -> int:
     everyone = len(data.validated)
     most = everyone if settings.recipe is None else RECIPE_USERS
     return min(everyone, most, settings.training.validated_users or everyone)
-
-
-def union(parts: Sequence[csr_array]) -> csr_array:
-    """[users, items] the pairs of all parts, in order."""
-    whole = csr_array(sum(parts[1:], parts[0]).astype(bool), dtype=parts[0].dtype)
-    whole.sort_indices()
-    return whole
 
 
 def _state(model: Model) -> dict[str, Tensor]:

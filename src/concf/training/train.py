@@ -97,6 +97,7 @@ def train(
     base = before.get("settings") if preset is None else preset
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     seed, here = before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group)
+    data = data.weighted(chosen.weights)
     watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
     home = None if folder is None else folder.path
     if chosen.recipe is not None:

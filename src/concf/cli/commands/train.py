@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from concf.cli.output import Json, print_heads, title_of
-from concf.cli.reading import reads_a_log, refuse_options
+from concf.cli.reading import reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
 from concf.runtime.launch import Stopped, follows, launch, stoppable
 
@@ -36,6 +36,8 @@ def train(
     preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
     budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Of the preset strong: how long it may search and learn.", show_default="default", rich_help_panel=SETTINGS)] = None,
     final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=SETTINGS)] = False,
+    weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=SETTINGS)] = None,
+    half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=SETTINGS)] = None,
@@ -86,6 +88,7 @@ def train(
         own = home.settings() if resume and preset is None else preset
         words = [f"recipe.budget={budget}"] if budget else []
         words += ["recipe.refit=everything"] if final else []
+        words += weighting(weights, half_life)
         return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
     watchers = [] if follows() else _watchers(out, tensorboard, mlflow)

@@ -1,6 +1,6 @@
 """A softmax over all items of the cosine between user and item, learned by gradients from given vectors.
 
-L = -sum_(u,i) log softmax(cos(x_u, .) / t)_i   over the observed pairs
+L = -sum_(u,i) w_ui log softmax(cos(x_u, .) / t)_i   over the observed pairs and their weights
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def fit_softmax(
     users: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, d], [items, d]) of length 1. user, item: the start; users: [n] those who are learned from, None: all."""
-    pairs = Pairs.observed(train, user.device)
+    pairs = Pairs.observed(train, user.device, user.dtype)
     count = torch.bincount(pairs.user, minlength=len(user))
     first = count.cumsum(0) - count
     everyone = torch.arange(len(user), device=user.device) if users is None else users
@@ -45,25 +45,26 @@ def fit_softmax(
         for mine in order.chunk(batches):
             row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
             place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
-            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[first[mine][row] + place], temperature)
+            at = first[mine][row] + place
+            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[at], pairs.weight[at], temperature)
             optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # it falls in the second half
             step += 1
     return F.normalize(vectors[0]), F.normalize(vectors[1])
 
 
 def gradients(
-    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, temperature: float
+    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, weight: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """([users, d], [items, d]) of the mean loss over the pairs (users[row], items), row ascending.
+    """([users, d], [items, d]) of the weighted mean loss over the pairs (users[row], items), row ascending.
 
-    With p_ui the softmax of the scores of user u and n_u the pairs of u, the slope of the loss at the score of item i
-    is n_u p_ui, less 1 for each pair (u, i), over the number of pairs. As many users go through together as the scores
-    of all items can be held of.
+    With p_ui the softmax of the scores of user u and n_u the weights of u's pairs together, the slope of the loss at
+    the score of item i is n_u p_ui, less the weight of each pair (u, i), over the weights of all pairs. As many users
+    go through together as the scores of all items can be held of.
     """
     device = user.device
     mine, theirs = F.normalize(user[users]), F.normalize(item)
     count = torch.bincount(row, minlength=len(users))
-    ends = [0, *count.cumsum(0).tolist()]
+    ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(users)).index_add_(0, row, weight)
     of_users, of_items = torch.zeros_like(mine), torch.zeros_like(theirs)
     size = max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // len(item))
     for first in range(0, len(users), size):
@@ -74,9 +75,9 @@ def gradients(
             here = slice(first + some.start, first + some.stop)
             pairs = slice(ends[here.start], ends[here.stop])
             part = torch.mm(mine[here], theirs.T, out=slope[some]).div_(temperature)
-            torch.softmax(part, 1, out=part).mul_(count[here, None])
+            torch.softmax(part, 1, out=part).mul_(mass[here, None])
             cells = (row[pairs] - here.start) * len(item) + items[pairs]
-            part.view(-1).index_add_(0, cells, part.new_full((len(cells),), -1.0))
+            part.view(-1).index_add_(0, cells, weight[pairs], alpha=-1)
             of_users[here] = part @ theirs
 
         def at_items(some: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
@@ -85,7 +86,7 @@ def gradients(
         for work, length in ((at_users, len(slope)), (at_items, len(item))):
             for _ in in_blocks(work, _blocks(length, 1 if device.type != "cpu" else CPU_BLOCKS), device):
                 pass
-    scale = 1 / (temperature * len(row))
+    scale = 1 / (temperature * float(weight.sum(dtype=torch.float64)))
     whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, user[users]))
     return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
 
