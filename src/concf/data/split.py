@@ -88,8 +88,15 @@ class Split:
         return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
 
     def weighted(self, weights: Weighting) -> Split:
-        """The same with other weights."""
-        return self if weights == self.weights else replace(self, weights=weights)
+        """The same with other weights; a note if they know something of the time that is held out."""
+        if weights == self.weights:
+            return self
+        if weights.function != "none" and isinstance(self.recipe.protocol, LeaveLast | TimeCut):
+            note(
+                "a count is of all events of a pair, those too that are later than what is held out by time: figures "
+                "with weights by the count may be too high"
+            )
+        return replace(self, weights=weights)
 
     def log(self, parts: Sequence[str]) -> csr_array:
         """[users, items] the weights of the pairs of some parts, 1 on average, to train on."""
