@@ -67,9 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", choices=list(HALF_LIVES), default=list(HALF_LIVES))
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     options = parser.parse_args()
     log = ResultsLog(options.results)
-    for seed in SEEDS:
+    for seed in options.seeds:
         for name in options.only:
             data = split_of(name, seed)
             for half_life in HALF_LIVES[name]:
