@@ -208,10 +208,8 @@ class Recipe:
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """Everyone who votes, for some users, with what each has not used of a log."""
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
-        heads, seen = (
-            [head for head in self.settings.heads if head in self.vectors and head != STUDENT],
-            self._seen(log),
-        )
+        seen = self._seen(log)
+        heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device)
