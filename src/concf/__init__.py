@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
+    from concf.data.drift import DriftingSimulation
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
@@ -43,11 +44,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
-    "DataError", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split", "__version__",
-    "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read", "train", "tune",
+    "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
+    "__version__", "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read", "train", "tune",
 ]  # fmt: skip
 
 _MODULES = {
+    "data.drift": ("DriftingSimulation",),
     "data.interactions": ("Interactions",),
     "data.prepare": ("prepare",),
     "data.reading.read": ("read",),
