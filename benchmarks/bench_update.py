@@ -1,7 +1,7 @@
 """Updates against training from scratch: the lines of docs/update.md.
 
     python benchmarks/bench_update.py                # a base and ten updates: Ciao, and a simulated log that drifts
-    python benchmarks/bench_update.py --only drifting --updates 2
+    python benchmarks/bench_update.py --only drifting --ways updated left --updates 2
     python benchmarks/render_update.py
 
 A log is cut by time: 45 % of its pairs are the base, and eleven periods follow. After each of the first ten, the run
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,12 @@ from numpy.typing import NDArray
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DRIFTING
-from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.join import places
 from concf.data.prepare import prepare, split_of
-from concf.data.protocols import TEST, TRAIN
+from concf.data.protocols import TEST, TRAIN, Given
 from concf.data.reading.read import read
-from concf.data.split import Split
+from concf.data.split import Recipe, Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.results_log import ResultsLog
 from concf.model.scorers import ListFunction
@@ -62,9 +62,9 @@ def logs(name: str) -> list[pl.DataFrame]:
     return [rows[begin:end] for begin, end in pairwise([0, *ends])]
 
 
-def next_period(run: Run, period: pl.DataFrame) -> Split:
-    """What the run knows, and as the test part the pairs of a period whose user and item it knows."""
-    known, wanted = run.data.interactions, read(period)
+def next_period(known: Interactions, period: pl.DataFrame) -> Split:
+    """A log, and as the test part the pairs of a period whose user and item it knows."""
+    wanted = read(period)
     user, item = (
         places(known.user_ids, wanted.user_ids)[wanted.user],
         places(known.item_ids, wanted.item_ids)[wanted.item],
@@ -75,18 +75,18 @@ def next_period(run: Run, period: pl.DataFrame) -> Split:
     parts = np.where(first < len(known), TRAIN, TEST).astype(np.uint8)
     users, items = (each.astype(np.int32) for each in np.divmod(cells, known.n_items))
     whole = Interactions(known.user_ids, known.item_ids, users, items, np.ones(len(cells)))
-    return Split(whole, parts, run.data.recipe)
+    return Split(whole, parts, Recipe(source={}, protocol=Given()))
 
 
-def left(base: Run, users: Ids, items: Ids, by: str) -> ListFunction:
+def left(base: Run, now: Interactions, by: str) -> ListFunction:
     """What the base recommends to everyone who is there now, in today's positions."""
     was, popularity = base.data.interactions, np.bincount(base.log.indices, minlength=base.data.interactions.n_items)
     everyone = np.arange(was.n_users)
     listed = _listed(base.recommender(by), everyone)
     popular = np.argsort(-popularity, kind="stable")[: listed.shape[1]]
-    before = places(was.user_ids, users)
+    before = places(was.user_ids, now.user_ids)
     lists = np.where(before[:, None] >= 0, listed[before.clip(0)], popular)
-    return ListFunction(lambda some, _length: torch.from_numpy(places(items, was.item_ids)[lists[some]]))
+    return ListFunction(lambda some, _length: torch.from_numpy(places(now.item_ids, was.item_ids)[lists[some]]))
 
 
 def _listed(recommender: Any, users: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -108,51 +108,44 @@ def timed(work: Callable[[], Run]) -> tuple[Run, float]:
     return run, round(time.process_time() - begin, 3)
 
 
-def measure(name: str, updates: int, results: ResultsLog, skip: list[str]) -> None:
-    """All lines of one log."""
+def from_scratch(log: pl.DataFrame) -> Run:
+    """The default for production, on everything."""
+    return train(split_of(log, 0, min_item=1), SETTINGS, seed=0, device="cpu")
+
+
+def measure(name: str, way: str, updates: int, results: ResultsLog) -> None:
+    """The lines of one log that are not there: updated, left or refit."""
     base_log, *periods = logs(name)
-    anew: Callable[[pl.DataFrame], Run] = lambda log: train(
-        split_of(log, 0, min_item=1), SETTINGS, seed=0, device="cpu"
-    )
-    base, _ = timed(lambda: anew(base_log))
-    run = base
-    for number, (period, coming) in enumerate(pairwise(periods[: updates + 1]), 1):
-        run, seconds = timed(lambda run=run, period=period: update(run, period, device="cpu"))
-        data, ids = next_period(run, coming), run.data.interactions
-        shared = {"users": len(data.evaluated), "new_pairs": len(period), "log": len(ids)}
-        student = run.best_head()
-
-        def add(way: str, found: Any, **more: Any) -> None:
-            results.add({"data": name, "update": number, "way": way}, found | more)
-            print(name, number, way, found, more, flush=True)
-
-        add(
-            "updated",
-            {"figures": figures(run.recommender, data, student)},
-            seconds=seconds,
-            **shared,
-            stages={record["stage"]: round(record["seconds"], 2) for record in run.history},
-        )
-        if results.find({"data": name, "update": number, "way": "left"}) is None:
-            of = lambda by: left(base, ids.user_ids, ids.item_ids, by)
-            add("left", {"figures": figures(of, data, student)}, seconds=0.0, **shared)
-        if "refit" in skip or results.find({"data": name, "update": number, "way": "refit"}) is not None:
+    missing = [k for k in range(1, updates + 1) if results.find({"data": name, "update": k, "way": way}) is None]
+    base = run = from_scratch(base_log) if missing and way != "refit" else None
+    for number in range(1, max(missing, default=0) + 1):
+        if way == "updated":
+            assert run is not None
+            run, seconds = timed(partial(update, run, periods[number - 1], device="cpu"))
+        if number not in missing:
             continue
-        log = pl.concat([base_log, *periods[:number]])
-        scratch, seconds = timed(lambda log=log: anew(log))
-        assert scratch.data.interactions.user_ids == ids.user_ids
-        add("refit", {"figures": figures(scratch.recommender, data, student)}, seconds=seconds, **shared)
+        known = pl.concat([base_log, *periods[:number]])
+        if way == "refit":
+            run, seconds = timed(partial(from_scratch, known))
+        data = next_period(read(known), periods[number])
+        of = partial(left, base, data.interactions) if way == "left" else run.recommender
+        found = {"figures": figures(of, data, run.best_head()), "seconds": 0.0 if way == "left" else seconds}
+        sizes = {"users": len(data.evaluated), "new_pairs": len(periods[number - 1]), "log": len(known)}
+        stages = {} if way == "left" else {each["stage"]: round(each["seconds"], 2) for each in run.history}
+        results.add({"data": name, "update": number, "way": way}, found | sizes | {"stages": stages})
+        print(name, number, way, found, flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=["ciao", "drifting"])
+    parser.add_argument("--ways", nargs="*", default=["updated", "left", "refit"])
     parser.add_argument("--updates", type=int, default=PERIODS - 1)
-    parser.add_argument("--skip", nargs="*", default=[], help="refit: leave it out")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.only:
-        measure(name, options.updates, ResultsLog(options.results), options.skip)
+        for way in options.ways:
+            measure(name, way, options.updates, ResultsLog(options.results))
 
 
 if __name__ == "__main__":

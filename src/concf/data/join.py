@@ -16,10 +16,9 @@ from concf.data.prepare import read_source
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, Parts, Random, Released, TimeCut
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
-from concf.data.split import Split
+from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, DataError, note, option
 
-UPDATES = "updates"  # of a recipe's source: one entry per log that was joined, the oldest first
 UNITS = {1e9: 1, 1e12: 1_000, 1e15: 1_000_000}  # a time in 2001 -> units of a second; a larger one has that unit
 
 
@@ -157,7 +156,7 @@ def _since(
 
 
 def _in_its_unit(date: str | float, newest: float) -> float:
-    """A date as the log's times are written, which are seconds, milli- or microseconds since 1970; a number as it is."""
+    """A date in the unit of the log's times: seconds, milli- or microseconds since 1970. A number stays as it is."""
     try:
         return float(date)
     except ValueError:
@@ -194,9 +193,7 @@ def _without_rare_items(known: Interactions, new: Interactions, min_item: int, n
     if not rare.any():
         return new
     kept = ~rare[new.item]
-    note(
-        f"{name}: {int(rare.sum()):,} new items have fewer than {min_item} users and are left out ({option('min_item')})"
-    )
+    note(f"{name}: {int(rare.sum()):,} new items with fewer than {min_item} users are left out ({option('min_item')})")
     if not kept.any():
         raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
     return new.keep(kept)

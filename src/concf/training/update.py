@@ -28,7 +28,7 @@ def update(
     *,
     out: str | Path | None = None,
     hold: float = 0.0,
-    rerank: Literal["carry", "refit"] = "carry",
+    rerank: Literal["refit", "carry"] = "refit",
     final: bool = False,
     drop_before: str | float | None = None,
     older: bool = False,
@@ -44,7 +44,8 @@ def update(
              `options` say otherwise
     out:     a folder for the new run; it can be resumed by `train` once it is there
     hold:    how far known users and items are held where they were: 0 (default) not at all, 1: they do not move
-    rerank:  the re-ranker's weights: carry them over, or refit them to the new pairs, ranked by the run as it was
+    rerank:  the re-ranker's weights: refit (default) them to the new pairs, ranked by the run as it was, or carry them
+             over, which is faster; where few known users have new pairs they are carried over anyway
     final:   learn from the test part too, from now on
     drop_before: a date, or a time in the log's own unit: what is older is forgotten. Users and items of whom nothing is
              left leave the run, and items that a user chose before then may be recommended again
@@ -83,8 +84,8 @@ def _refuse(run: Run) -> None:
     """Refuse a run that cannot be updated."""
     if run.settings.recipe is None:
         raise ConfigError(
-            "the run was trained by Algorithm 1, whose heads cannot be updated: that is for the preset strong. Train it "
-            "again on the old and the new log together, or train the preset strong once and update that"
+            "the run was trained by Algorithm 1, and only runs of the preset strong can be updated. Train again on the "
+            "old and the new log together, or train the preset strong once and update that"
         )
     if not run.finished:
         raise ConfigError("the run is not finished. Finish it first (concf train --resume --out RUN), then update it")

@@ -120,7 +120,7 @@ def train(
     finally:
         signals.close()
     if group.is_main:
-        _report(run, out, as_json)
+        print_report(run, out, as_json)
 
 
 def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:
@@ -136,7 +136,8 @@ def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:
     return watchers
 
 
-def _report(run: Run, out: Path, as_json: bool) -> None:
+def print_report(run: Run, out: Path, as_json: bool) -> None:
+    """What became of a run, as text or as JSON."""
     seconds = sum(float(record["seconds"] + record.get("ranking_seconds", 0.0)) for record in run.history)
     report = run.summary() | {"folder": str(out), "seconds": seconds}
     if as_json:

@@ -1,10 +1,11 @@
 """The stages of an update: what a finished run has learned is carried over to a log that has grown.
 
-    rerank    (if asked for) the re-ranker, fitted to how the voters as they were rank the new pairs
+    rerank    the re-ranker, fitted to how the voters as they were rank the new pairs (or its weights are carried over)
     refit     the voters on the whole log, each from where it was
     final     the consensus for everyone, and its student, from where it was
 
-Nothing is searched for: settings, voter weights and figures are those of the run before. Known users and items begin
+Nothing is searched for: the settings are those of the run before. The new pairs were seen by no voter, so that the
+re-ranker learns from them what follows on what, which pairs held out at random cannot tell. Known users and items begin
 with their vectors, a new item with the mean of the items that its users used, a new user with the mean of its items;
 the sweeps of ALS then solve both.
 """
@@ -27,14 +28,15 @@ from concf.consensus.settings import CONSENSUS
 from concf.data.join import Joined
 from concf.data.protocols import DROPPED, TRAIN, VALID
 from concf.data.split import Split
-from concf.errors import DataError
+from concf.errors import note
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import START
 from concf.runtime.settings import Settings
 from concf.training.recipe.recipe import STUDENT, Recipe
-from concf.training.run import RECIPE_USERS, Run
+from concf.training.run import Run
 
 SWEEPS, EPOCHS, DISTILLED = 1, 1, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
+FEWEST, FITTED = 300, 1024  # known users with new pairs: with fewer weights are carried over; at most so many fit them
 Vectors = tuple[Tensor, Tensor]
 
 
@@ -42,7 +44,7 @@ class UpdateSettings(Settings):
     """How an update is made."""
 
     hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held: 0 they move freely, 1 not at all")
-    rerank: Literal["carry", "refit"] = Field("carry", description="the re-ranker's weights: as before, or fitted anew")
+    rerank: Literal["refit", "carry"] = Field("refit", description="the re-ranker's weights: fitted anew, or as before")
 
 
 class Update(Recipe):
@@ -54,6 +56,7 @@ class Update(Recipe):
     def __init__(self, run: Run, device: torch.device, settings: UpdateSettings) -> None:
         super().__init__(run, device)
         self.update = settings
+        self.validated_users = run.validated_users
         self.plan = self.plan._replace(sweeps=(0, SWEEPS), softmax=(0, EPOCHS), student=DISTILLED)
         self.known = tuple(torch.zeros(n, dtype=torch.bool, device=device) for n in self.shape)
         self.fresh = torch.zeros(len(run.data.interactions), dtype=torch.bool, device=device)
@@ -64,6 +67,7 @@ class Update(Recipe):
         """Begin with what a finished run has learned."""
         votes = before.best[CONSENSUS].votes
         self.chosen, self.figures = before.chosen, carried_figures(before)
+        self.validated_users = before.validated_users
         self.weights = Weights(*(votes[part].to(self.device) for part in ("centre", "weights")), torch.empty(0))
         places = [torch.from_numpy(each).to(self.device) for each in (joined.users, joined.items)]
         self.known = tuple(each >= 0 for each in places)
@@ -84,8 +88,10 @@ class Update(Recipe):
 
     def stage(self, number: int) -> dict[str, Any]:
         """Carry out one stage; the first record has what was carried over."""
-        carried = {"chosen": dict(self.chosen), "validation": dict(self.figures)} if number == 0 else {}
-        return carried | super().stage(number)
+        if number:
+            return super().stage(number)
+        carried = {"chosen": dict(self.chosen), "validation": dict(self.figures)}
+        return carried | {"validated_users": self.validated_users} | super().stage(number)
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker to what known users have chosen since, ranked by voters who have not seen it."""
@@ -94,17 +100,20 @@ class Update(Recipe):
         known = of_user[data.interactions.user] & of_item[data.interactions.item]
         parts = np.where(fresh, np.where(known, VALID, DROPPED), TRAIN).astype(np.uint8)
         past = Split(data.interactions, parts, data.recipe)
-        if not len(past.validated):
-            raise DataError(
-                "no known user has chosen a known item since, to fit the re-ranker to. Carry its weights over"
+        if len(past.validated) < FEWEST:
+            note(
+                f"the re-ranker's weights are carried over: only {len(past.validated)} known users chose known items "
+                f"since, and it takes {FEWEST} to fit them anew"
             )
+            return {}
         whole, validation = self.data, self.validation
-        everyone = sample(past.validated, RECIPE_USERS, self.seed)
+        everyone = sample(past.validated, FITTED, self.seed)
         self.data, self.validation = past, Validation(past, self.run.metric, self.device, validated=everyone)
-        record = super()._rerank()
+        super()._rerank()
+        self._validate(STUDENT)
         del self._cache["lists"]
         self.data, self.validation = whole, validation
-        return {"validation": dict(self.figures) | record["validation"], "validated_users": len(everyone)}
+        return {"validation": dict(self.figures), "validated_users": len(everyone)}
 
     def _refit(self) -> dict[str, Any]:
         """The voters on the whole log, held to where they were."""
@@ -123,6 +132,8 @@ class Update(Recipe):
 
     def _hold(self, head: str, before: Vectors) -> None:
         """Known vectors part of the way back. ALS turns its basis, which is turned to fit the one of before first."""
+        if not self.update.hold:
+            return
         turned = aligned(self.vectors[head], before, self.known[1])
         self.vectors[head] = (
             _held(turned[0], before[0], self.known[0], self.update.hold),
@@ -131,12 +142,15 @@ class Update(Recipe):
 
     def state_dict(self) -> dict[str, Any]:
         """What the next stages depend on."""
-        return super().state_dict() | {"known": list(self.known), "fresh": self.fresh}
+        return super().state_dict() | {
+            "known": list(self.known), "fresh": self.fresh, "validated_users": self.validated_users,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         super().load_state_dict(state)
         self.known, self.fresh = tuple(state["known"]), state["fresh"]
+        self.validated_users = state["validated_users"]
         self._keep_voters()
 
 
@@ -179,4 +193,4 @@ def aligned(vectors: Vectors, before: Vectors, known: Tensor) -> Vectors:
 
 
 def _held(vectors: Tensor, before: Tensor, known: Tensor, hold: float) -> Tensor:
-    return torch.where(known[:, None], torch.lerp(vectors, before, hold), vectors) if hold else vectors
+    return torch.where(known[:, None], torch.lerp(vectors, before, hold), vectors)
