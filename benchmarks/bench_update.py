@@ -117,10 +117,11 @@ def measure(name: str, way: str, updates: int, results: ResultsLog) -> None:
     """The lines of one log that are not there: updated, left or refit."""
     base_log, *periods = logs(name)
     missing = [k for k in range(1, updates + 1) if results.find({"data": name, "update": k, "way": way}) is None]
-    base = run = from_scratch(base_log) if missing and way != "refit" else None
-    for number in range(1, max(missing, default=0) + 1):
+    if not missing:
+        return
+    base = run = from_scratch(base_log)
+    for number in range(1, missing[-1] + 1):
         if way == "updated":
-            assert run is not None
             run, seconds = timed(partial(update, run, periods[number - 1], device="cpu"))
         if number not in missing:
             continue

@@ -258,7 +258,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     for command in (
         ["evaluate"],
         ["recommend", "--users", "all", "-k", "5"],
-        ["export", "--to", "numpy", "--out", tmp_path / "vectors"],
+        ["export", "--to", "parquet", "--out", tmp_path / "vectors"],
     ):
         code, _, err = concf(command[0], tmp_path / "new", *command[1:])
         assert code == 0, err

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
-from concf.data.options import LogOptions, chosen, reading_of
+from concf.data.options import ReadingOptions, chosen
 from concf.data.prepare import read_source
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, Parts, Random, Released, TimeCut
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
-from concf.data.split import UPDATES, Split
+from concf.data.split import UPDATES, Recipe, Split
 from concf.errors import ConfigError, DataError, note, option
 
 UNITS = {1e9: 1, 1e12: 1_000, 1e15: 1_000_000}  # a time in 2001 -> units of a second; a larger one has that unit
@@ -37,7 +37,7 @@ class Joined(NamedTuple):
 
 def join(
     old: Split, source: Any, *, learned: Sequence[str], drop_before: str | float | None = None, older: bool = False,
-    min_item: int = 1, **options: Unpack[LogOptions],
+    min_item: int = 1, **options: Unpack[ReadingOptions],
 ) -> Joined:  # fmt: skip
     """Join a log to a data set.
 
@@ -51,9 +51,7 @@ def join(
     options:     how to read the log, where it is not read as the first one was
     """
     known, recipe = old.interactions, old.recipe
-    new, origin = read_source(
-        source, Reading(**recipe.reading | reading_of(chosen(options)).model_dump(exclude_unset=True))
-    )
+    new, origin = read_source(source, _reading(recipe, options))
     name = str(origin["name"])
     new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
     _check_order(known, new, older, name)
@@ -78,6 +76,14 @@ def join(
         Split(interactions, parts, recipe.model_copy(update={"source": source_of_all})),
         places(known.user_ids, interactions.user_ids), places(known.item_ids, interactions.item_ids), fresh,
     )  # fmt: skip
+
+
+def _reading(recipe: Recipe, options: ReadingOptions) -> Reading:
+    """How the first log was read, where the options do not say otherwise."""
+    strange = options.keys() - Reading.model_fields.keys()
+    if strange:
+        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
+    return Reading(**recipe.reading | chosen(options))
 
 
 def _same_ids(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
@@ -201,14 +207,15 @@ def _without_rare_items(known: Interactions, new: Interactions, min_item: int, n
 
 def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArray[np.int64], NDArray[np.bool_]]:
     """All pairs; [n] the row that each had in the known log, 0 if it had none; [n] whether it had none."""
-    ids = [Ids(np.union1d(getattr(known, side).values, getattr(new, side).values)) for side in ("user_ids", "item_ids")]
+    users = Ids(np.union1d(known.user_ids.values, new.user_ids.values))
+    items = Ids(np.union1d(known.item_ids.values, new.item_ids.values))
     keys = [
-        np.searchsorted(ids[0].values, log.user_ids.values)[log.user].astype(np.int64) * len(ids[1])
-        + np.searchsorted(ids[1].values, log.item_ids.values)[log.item]
+        np.searchsorted(users.values, log.user_ids.values)[log.user].astype(np.int64) * len(items)
+        + np.searchsorted(items.values, log.item_ids.values)[log.item]
         for log in (known, new)
     ]
     cells, row = np.unique(np.concatenate(keys), return_inverse=True)
-    count = np.bincount(row, np.r_[known.count, new.count])
+    count = np.bincount(row, np.r_[known.count, new.count]).astype(np.float64)
     before, fresh = np.zeros(len(cells), np.int64), np.ones(len(cells), bool)
     before[row[: len(known)]] = np.arange(len(known))
     fresh[row[: len(known)]] = False
@@ -217,8 +224,8 @@ def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArr
         times = np.r_[known.timestamp, new.timestamp]
         timestamp = np.full(len(cells), times.max(), times.dtype)
         np.minimum.at(timestamp, row, times)
-    user, item = np.divmod(cells, len(ids[1]))
-    return Interactions(*ids, user.astype(np.int32), item.astype(np.int32), count, timestamp), before, fresh
+    user, item = np.divmod(cells, len(items))
+    return Interactions(users, items, user.astype(np.int32), item.astype(np.int32), count, timestamp), before, fresh
 
 
 def _parts(

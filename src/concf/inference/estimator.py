@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
 
-    from concf.data.options import LogOptions
+    from concf.data.options import LogOptions, ReadingOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
@@ -135,7 +135,7 @@ class ConCF(Recommender):
         min_item: int = 1,
         verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None,
-        **options: Unpack[LogOptions],
+        **options: Unpack[ReadingOptions],
     ) -> Self:
         """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 import torch
 
 from concf.data.join import join
-from concf.data.options import LogOptions
+from concf.data.options import ReadingOptions
 from concf.errors import ConfigError, note
 from concf.evaluation.validation_metric import AUTO, fitting_metric
 from concf.runtime.files import new_folder
@@ -36,7 +36,7 @@ def update(
     device: str | torch.device | None = None,
     verbose: bool = False,
     watch: Watch | Sequence[Watch] | None = None,
-    **options: Unpack[LogOptions],
+    **options: Unpack[ReadingOptions],
 ) -> Run:
     """A new run that has learned from a newer log too; the run itself stays as it was.
 

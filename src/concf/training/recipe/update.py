@@ -68,7 +68,7 @@ class Update(Recipe):
         votes = before.best[CONSENSUS].votes
         self.chosen, self.figures = before.chosen, carried_figures(before)
         self.validated_users = before.validated_users
-        self.weights = Weights(*(votes[part].to(self.device) for part in ("centre", "weights")), torch.empty(0))
+        self.weights = Weights(votes["centre"].to(self.device), votes["weights"].to(self.device), torch.empty(0))
         places = [torch.from_numpy(each).to(self.device) for each in (joined.users, joined.items)]
         self.known = tuple(each >= 0 for each in places)
         self.fresh = torch.from_numpy(joined.fresh).to(self.device)
