@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -113,20 +113,26 @@ def from_scratch(log: pl.DataFrame) -> Run:
     return train(split_of(log, 0, min_item=1), SETTINGS, seed=0, device="cpu")
 
 
+@cache
+def base_run(name: str) -> Run:
+    """What updates begin with."""
+    return from_scratch(logs(name)[0])
+
+
 def measure(name: str, way: str, updates: int, results: ResultsLog) -> None:
     """The lines of one log that are not there: updated, left or refit."""
     base_log, *periods = logs(name)
     missing = [k for k in range(1, updates + 1) if results.find({"data": name, "update": k, "way": way}) is None]
     if not missing:
         return
-    base = run = from_scratch(base_log)
+    base = run = base_run(name)
     for number in range(1, missing[-1] + 1):
         if way == "updated":
             run, seconds = timed(partial(update, run, periods[number - 1], device="cpu"))
         if number not in missing:
             continue
         known = pl.concat([base_log, *periods[:number]])
-        if way == "refit":
+        if way == "refit":  # of the same log
             run, seconds = timed(partial(from_scratch, known))
         data = next_period(read(known), periods[number])
         of = partial(left, base, data.interactions) if way == "left" else run.recommender

@@ -41,11 +41,13 @@ if TYPE_CHECKING:
     from concf.training.config.presets import PRESETS, choose_settings
     from concf.training.config.settings import ConCFSettings
     from concf.training.train import train
+    from concf.training.update import update
 
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
     "__version__", "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read", "train", "tune",
+    "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -69,6 +71,7 @@ _MODULES = {
     "training.config.presets": ("PRESETS", "choose_settings"),
     "training.config.settings": ("ConCFSettings",),
     "training.train": ("train",),
+    "training.update": ("update",),
 }
 
 

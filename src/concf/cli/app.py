@@ -21,9 +21,8 @@ from concf.cli.commands.recommend import recommend
 from concf.cli.commands.report import report
 from concf.cli.commands.reproduce import reproduce
 from concf.cli.commands.serve import serve
-from concf.cli.commands.train import train
+from concf.cli.commands.train import train, update
 from concf.cli.commands.tune import tune
-from concf.cli.commands.update import update
 from concf.errors import ConcfError, command_line
 from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
