@@ -1,7 +1,7 @@
 """Updates against training from scratch: the lines of docs/update.md.
 
     python benchmarks/bench_update.py                # a base and ten updates: Ciao, and a simulated log that drifts
-    python benchmarks/bench_update.py --only drifting --ways updated left --updates 2
+    python benchmarks/bench_update.py --only drifting --ways updated left --updates 1 2
     python benchmarks/render_update.py
 
 A log is cut by time: 45 % of its pairs are the base, and eleven periods follow. After each of the first ten, the run
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -119,23 +119,24 @@ def base_run(name: str) -> Run:
     return from_scratch(logs(name)[0])
 
 
-def measure(name: str, way: str, updates: int, results: ResultsLog) -> None:
+def measure(name: str, way: str, updates: Iterable[int], results: ResultsLog) -> None:
     """The lines of one log that are not there: updated, left or refit."""
     base_log, *periods = logs(name)
-    missing = [k for k in range(1, updates + 1) if results.find({"data": name, "update": k, "way": way}) is None]
+    missing = [k for k in updates if results.find({"data": name, "update": k, "way": way}) is None]
     if not missing:
         return
-    base = run = base_run(name)
-    for number in range(1, missing[-1] + 1):
-        if way == "updated":
+    base = run = base_run(name) if way != "refit" else None
+    for number in range(1, max(missing) + 1):
+        if way == "updated" and run is not None:
             run, seconds = timed(partial(update, run, periods[number - 1], device="cpu"))
         if number not in missing:
             continue
         known = pl.concat([base_log, *periods[:number]])
         if way == "refit":  # of the same log
             run, seconds = timed(partial(from_scratch, known))
+        assert run is not None
         data = next_period(read(known), periods[number])
-        of = partial(left, base, data.interactions) if way == "left" else run.recommender
+        of = run.recommender if base is None or way == "updated" else partial(left, base, data.interactions)
         found = {"figures": figures(of, data, run.best_head()), "seconds": 0.0 if way == "left" else seconds}
         sizes = {"users": len(data.evaluated), "new_pairs": len(periods[number - 1]), "log": len(known)}
         stages = {} if way == "left" else {each["stage"]: round(each["seconds"], 2) for each in run.history}
@@ -147,7 +148,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=["ciao", "drifting"])
     parser.add_argument("--ways", nargs="*", default=["updated", "left", "refit"])
-    parser.add_argument("--updates", type=int, default=PERIODS - 1)
+    parser.add_argument("--updates", type=int, nargs="*", default=range(1, PERIODS), help="those that are measured")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     for name in options.only:

@@ -42,7 +42,7 @@ def updates(known: Lines) -> list[int]:
 
 def ratio(known: Lines, number: int, rival: str, who: str, figure: str) -> float:
     """The updated run's figure over another's."""
-    mine, theirs = (known[number, way]["figures"][who][figure] for way in ("updated", rival))
+    mine, theirs = (float(known[number, way]["figures"][who][figure]) for way in ("updated", rival))
     return mine / theirs
 
 

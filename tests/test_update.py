@@ -257,6 +257,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     assert checksums(old) == before
     for command in (
         ["evaluate"],
+        ["report"],
         ["recommend", "--users", "all", "-k", "5"],
         ["export", "--to", "parquet", "--out", tmp_path / "vectors"],
     ):

@@ -135,10 +135,11 @@ class Update(Recipe):
         if not self.update.hold:
             return
         turned = aligned(self.vectors[head], before, self.known[1])
-        self.vectors[head] = (
-            _held(turned[0], before[0], self.known[0], self.update.hold),
-            _held(turned[1], before[1], self.known[1], self.update.hold),
+        user, item = (
+            torch.where(known[:, None], torch.lerp(now, was, self.update.hold), now)
+            for now, was, known in zip(turned, before, self.known, strict=True)
         )
+        self.vectors[head] = (F.normalize(user), F.normalize(item)) if head in self.softmaxes else (user, item)
 
     def state_dict(self) -> dict[str, Any]:
         """What the next stages depend on."""
@@ -190,7 +191,3 @@ def aligned(vectors: Vectors, before: Vectors, known: Tensor) -> Vectors:
     left, _, right = torch.linalg.svd((vectors[1][known].T @ before[1][known]).double())
     turn = (left @ right).to(vectors[0])
     return vectors[0] @ turn, vectors[1] @ turn
-
-
-def _held(vectors: Tensor, before: Tensor, known: Tensor, hold: float) -> Tensor:
-    return torch.where(known[:, None], torch.lerp(vectors, before, hold), vectors)
