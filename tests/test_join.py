@@ -119,6 +119,17 @@ def test_the_chain_of_logs_is_in_the_manifest(tmp_path: Any) -> None:
     assert one["pairs"] + two["pairs"] == len(third.interactions) - len(first.interactions)
 
 
+def test_a_log_is_not_joined_twice(tmp_path: Any) -> None:
+    for name, rows in (("first.csv", OLD), ("new.csv", NEW), ("renamed.csv", NEW)):
+        rows.write_csv(tmp_path / name)
+    old = prepare(tmp_path / "first.csv", protocol="random", min_item=10)  # what it left out would be new
+    with pytest.raises(DataError, match=r"first\.csv: nothing new: the run has learned from this log already"):
+        join(old, tmp_path / "first.csv", learned=LEARNED)
+    second = join(old, tmp_path / "new.csv", learned=LEARNED).split
+    with pytest.raises(DataError, match=r"renamed\.csv: nothing new: .* as new\.csv"):
+        join(second, tmp_path / "renamed.csv", learned=LEARNED)
+
+
 def test_integers_in_a_file_may_be_text_elsewhere(tmp_path: Any) -> None:
     old = prepared(OLD.with_columns(pl.concat_str(pl.lit("u"), "user_id").alias("user_id")))
     NEW.write_csv(tmp_path / "new.csv")

@@ -254,6 +254,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     before = checksums(old)
     code, out, err = concf("update", old, tmp_path / "tuesday.csv", "--out", tmp_path / "new", "--user", "member")
     assert (code, "3 stages" in out) == (0, True), err
+    assert "DataFrame and 1 update, protocol random" in out
     assert checksums(old) == before
     for command in (
         ["evaluate"],

@@ -53,6 +53,7 @@ def join(
     known, recipe = old.interactions, old.recipe
     new, origin = read_source(source, _reading(recipe, options))
     name = str(origin["name"])
+    _refuse_again(recipe, origin, name)
     new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
     _check_order(known, new, older, name)
     kept = np.ones(len(known), bool)
@@ -84,6 +85,14 @@ def _reading(recipe: Recipe, options: ReadingOptions) -> Reading:
     if strange:
         raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
     return Reading(**recipe.reading | chosen(options))
+
+
+def _refuse_again(recipe: Recipe, origin: dict[str, Any], name: str) -> None:
+    """Refuse a log that was joined already."""
+    chain = [recipe.source, *recipe.source.get(UPDATES, [])]
+    for log in chain:
+        if log.get("sha256") and set(log["sha256"].values()) == set(origin.get("sha256", {}).values()):
+            raise DataError(f"{name}: nothing new: the run has learned from this log already, as {log['name']}")
 
 
 def _same_ids(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
