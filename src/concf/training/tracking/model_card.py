@@ -132,8 +132,8 @@ def _limits(run: Run) -> Iterator[str]:
     if run.updates:
         times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"
         yield (
-            f"It was updated {times} with the settings that were chosen in training. Figures are of new pairs before they "
-            "were learned or, where too few users had some, from before the update."
+            f"It was updated {times} with the settings that were chosen in training. Figures are of new pairs before "
+            "they were learned or, where too few users had some, from before the update."
         )
     elif "valid" in run.learned and run.finished:
         yield "Figures were measured before the refit; what is recommended now has learned from more pairs."
