@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from concf.training.config.presets import PRESETS, choose_settings
     from concf.training.config.settings import ConCFSettings
     from concf.training.train import train
+    from concf.training.update import update
 
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
     "Weighting", "__version__", "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read",
-    "train", "tune",
+    "train", "tune", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -72,6 +73,7 @@ _MODULES = {
     "training.config.presets": ("PRESETS", "choose_settings"),
     "training.config.settings": ("ConCFSettings",),
     "training.train": ("train",),
+    "training.update": ("update",),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -53,12 +53,15 @@ OPTIONS = {
 SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == PROTOCOL)
 
 
-def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add all the options to a command, which gets those that the user set as a dictionary, its argument `log`.
+def reads_a_log(
+    panels: Sequence[str] = (READING, FILTER, PROTOCOL), **defaults: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options to a command, which gets those that the user set as a dictionary, its argument `log`.
 
-    defaults: what the help page shows as the default of an option
+    panels: which of them; defaults: what the help page shows as the default of an option
     """
     defaults = {"format": "auto", "counts": "distinct"} | defaults
+    options = {name: each for name, each in OPTIONS.items() if each.panel in panels}
 
     def parameter(name: str, each: Option) -> inspect.Parameter:
         shown = defaults.get(name, False)
@@ -69,13 +72,13 @@ def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[...
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            log = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
+            log = {name: value for name in options if (value := given.pop(name)) is not None}
             command(**given, log=_converted(log))
 
         signature = inspect.signature(command, eval_str=True)
         own = [each for name, each in signature.parameters.items() if name != "log"]
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        parameters += [parameter(name, each) for name, each in OPTIONS.items()]
+        parameters += [parameter(name, each) for name, each in options.items()]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run

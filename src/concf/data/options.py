@@ -10,8 +10,8 @@ from concf.data.reading.scan import Format, Reading
 from concf.errors import ConfigError, option
 
 
-class LogOptions(TypedDict, total=False):
-    """How to read, filter and split a log; None is the same as leaving an option out."""
+class ReadingOptions(TypedDict, total=False):
+    """How to read a log; None is the same as leaving an option out."""
 
     user: str | None  # column of the user; its index, from 0, in a file without header
     item: str | None  # column of the item
@@ -25,6 +25,11 @@ class LogOptions(TypedDict, total=False):
     format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
     separator: str | None  # of a text table; one or more characters
     header: bool | None  # whether the first line of a text table names the columns
+
+
+class LogOptions(ReadingOptions, total=False):
+    """How to read, filter and split a log."""
+
     min_user: int | None  # users with fewer interactions are left out
     min_item: int | None  # items with fewer interactions are left out
     counts: Literal["raw", "distinct"] | None  # of interactions: all events, or each pair once
@@ -38,7 +43,7 @@ class LogOptions(TypedDict, total=False):
     test_from: float | None  # `time`: start of the test part
 
 
-def chosen(options: LogOptions) -> dict[str, Any]:
+def chosen(options: ReadingOptions) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 

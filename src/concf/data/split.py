@@ -27,6 +27,7 @@ from concf.runtime.settings import Settings
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"
+UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
 FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from concf.data.prepare import split_of
 from concf.inference.frames import Library, library_of
@@ -14,6 +14,7 @@ from concf.training.checkpoint import RunFolder, load_run
 from concf.training.config.presets import DEFAULT, choose_settings
 from concf.training.tracking.watchers import Watch
 from concf.training.train import train
+from concf.training.update import update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
 
-    from concf.data.options import LogOptions
+    from concf.data.options import LogOptions, ReadingOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
@@ -123,6 +124,36 @@ class ConCF(Recommender):
             home.keep(split)
         run = train(split, settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch)
         Recommender.__init__(self, run, library_of(data))
+        return self
+
+    def update(
+        self,
+        data: Log,
+        *,
+        out: str | Path | None = None,
+        hold: float = 0.0,
+        rerank: Literal["refit", "carry"] = "refit",
+        final: bool = False,
+        drop_before: str | float | None = None,
+        older: bool = False,
+        min_item: int = 1,
+        verbose: bool = False,
+        watch: Watch | Sequence[Watch] | None = None,
+        **options: Unpack[ReadingOptions],
+    ) -> Self:
+        """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
+
+            model.update("tuesday.csv", out="runs/tuesday")
+
+        See `concf.training.update.update` for the arguments; `options` say how to read the log, if not as the first.
+        Until it is done, and if it fails, the model stays as it was.
+        """
+        run = update(
+            self.run, data, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before, older=older,
+            min_item=min_item, device=self.device, verbose=verbose, watch=watch, **options,
+        )  # fmt: skip
+        self.settings = run.settings
+        Recommender.__init__(self, run, self.frame)
         return self
 
     def save(self, folder: str | Path) -> None:

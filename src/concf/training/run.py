@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.data.split import Split
+from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.validation_metric import fitting_metric
@@ -161,6 +161,17 @@ class Run:
         """Voter -> the settings that training chose for it on validation."""
         return {name: each for record in self.history for name, each in record.get("chosen", {}).items()}
 
+    @property
+    def validated_users(self) -> int:
+        """How many users its validation figures are of, which an update may have carried over."""
+        measured = [record["validated_users"] for record in self.history if "validated_users" in record]
+        return measured[-1] if measured else n_validated(self.data, self.settings)
+
+    @property
+    def updates(self) -> list[dict[str, Any]]:
+        """The logs that it was updated with, the oldest first: name, SHA-256, new pairs, pairs dropped before."""
+        return list(self.data.recipe.source.get(UPDATES, []))
+
     def refuse_learned(self, on: str) -> None:
         """Refuse to measure on what was learned from."""
         if on in self.learned:
@@ -186,10 +197,11 @@ class Run:
             "epochs": self.epoch,
             "finished": self.finished,
             "metric": self.metric,
-            "validated_users": n_validated(self.data, self.settings),
+            "validated_users": self.validated_users,
             "tested_users": len(self.data.evaluated),
             "best_head": self.best_head(),
             "learned": list(self.learned),
+            "updates": self.updates,
             "chosen": self.chosen,
             "recommenders": rows,
         }
