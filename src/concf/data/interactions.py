@@ -80,6 +80,16 @@ class Interactions:
             self.user_ids.take(users), self.item_ids.take(items), user, item, self.count[rows], timestamp
         )
 
+    def of_users(self, users: NDArray[np.int64]) -> Interactions:
+        """Only the pairs of the users [m], ascending; every item stays, with the position that it has."""
+        there = np.zeros(self.n_users, bool)
+        there[users] = True
+        rows, new = there[self.user], (np.cumsum(there, dtype=np.int32) - 1)[self.user]
+        timestamp = None if self.timestamp is None else self.timestamp[rows]
+        return Interactions(
+            self.user_ids.take(users), self.item_ids, new[rows], self.item[rows], self.count[rows], timestamp
+        )
+
     def fingerprint(self) -> hashlib._Hash:
         """A SHA-256 over ids and pairs (not counts and times), open for more."""
         fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())
