@@ -41,7 +41,11 @@ OPTIONS = {
     "counts": Option(str, "Count `raw` events or `distinct` pairs.", FILTER),
     "core": Option(bool, "Repeat until nothing changes (k-core).", FILTER, ("--core",)),
     "protocol": Option(str, "paper, released, random, leave-last, time, new-users or given.", PROTOCOL),
-    "valid": Option(str, "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.", PROTOCOL),
+    "valid": Option(
+        str,
+        "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.",
+        PROTOCOL,
+    ),
     "test": Option(str, "Share held out for test; with `given`, the file.", PROTOCOL),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
     "last": Option(int, "With `leave-last`: how many.", PROTOCOL),
