@@ -105,7 +105,7 @@ def first_items(
 
 
 def _of_items(sums: Tensor, n_users: int) -> Tensor:
-    """[4, items] see `Voter`. sums: [4, items] of an item's scores and their squares, and of its users' scores and 1."""
+    """[4, items] see `Voter`. sums: [4, items] of all scores, of their squares, of its users' scores, of its users."""
     total, square, own, count = sums
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)

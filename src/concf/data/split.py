@@ -148,7 +148,7 @@ class Split:
 
     @cached_property
     def validated(self) -> NDArray[np.int64]:
-        """[v] the users with validation items; the same as `evaluated`, except for `new-users`, and `given` with a share."""
+        """[v] the users with validation items; as `evaluated`, except for `new-users`, and for `given` with a share."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
     def users(self, on: str) -> NDArray[np.int64]:

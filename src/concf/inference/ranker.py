@@ -168,8 +168,8 @@ class Ranker:
     ) -> list[Short]:  # fmt: skip
         """The lists of new users, from the positions of the items that each has used.
 
-        Their consensus is re-ranked as that of a user of the log, if there is a re-ranker; without one it is by R alone,
-        as they have no rankings over time. hidden, among: see `short`
+        Their consensus is re-ranked as that of a user of the log, if there is a re-ranker; without one it is by R
+        alone, as they have no rankings over time. hidden, among: see `short`
         """
         matrix, fold_in = self.rows_of(histories), self.run.fold_in
         if self.known(by) in self.heads:

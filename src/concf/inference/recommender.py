@@ -193,9 +193,9 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
-                 they are added. The users are folded in (`concf.training.folding.fold_in`); their consensus is re-ranked
-                 as that of others, or by rank alone where there is no re-ranker. Without any known item the list is that
-                 of the average user
+                 they are added. The users are folded in (`concf.training.folding.fold_in`); their consensus is
+                 re-ranked as that of others, or by rank alone where there is no re-ranker. Without any known item the
+                 list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         rules:   as follows (docs/recommending.md). Scores stay: a list that is reordered is not sorted by them
 

@@ -3,8 +3,8 @@
 Each head solves its own objective for the user, its items as they are: the heads of the recipe by least squares
 (`model/als.py`), by a softmax (`recipe/softmax.py`) or, the student, by least squares on the history and its consensus
 list, as it was taught; those of Algorithm 1, whose user vectors come from an encoder, by a regression on histories
-(`ridge.py`). Voters without vectors score a history by their own formula. The votes go through the same consensus and the
-same re-ranker as those of a known user, with the features standardised by the users of the log. Someone without any
+(`ridge.py`). Voters without vectors score a history by their own formula. The votes go through the same consensus and
+the same re-ranker as those of a known user, with the features standardised by the users of the log. Someone without any
 known item is the average user.
 """
 
@@ -35,7 +35,7 @@ LISTED = 100  # places of the consensus list of a history that its student is so
 
 
 class Agreed(NamedTuple):
-    """The consensus of n histories: its lists [n, L], those of the plain one, and the votes (`RankingConsensus.votes`)."""
+    """The consensus of n histories: its lists [n, L], the plain ones [n, L], the votes (`RankingConsensus.votes`)."""
 
     lists: Tensor
     plain: Tensor

@@ -24,7 +24,7 @@ LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by 
 LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
 CPU_BLOCKS = 8  # that they are divided into, for the threads
-USER_STEPS, USER_STEP = 4, (0.02, 10.0)  # of a user who was not there, and how long a step may be
+USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how long a step may be
 
 
 def fit_softmax(
