@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -38,9 +38,12 @@ from concf.training.config.presets import choose_settings
 from concf.training.recipe import search
 from concf.training.train import train
 
+if TYPE_CHECKING:
+    from concf.data.options import LogOptions
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-FILTERS = {  # Gowalla's public files are filtered already
+FILTERS: dict[str, LogOptions] = {  # Gowalla's public files are filtered already
     "citeulike": {"min_user": 10, "min_item": 10}, "ciao": {"min_user": 10, "min_item": 10},
     "foursquare": {"min_user": 10, "min_item": 10}, "gowalla": {},
 }  # fmt: skip
@@ -114,9 +117,9 @@ def run_tests(options: argparse.Namespace) -> None:
             if results.find(key | {"model": name}) is None:
                 begin = time.perf_counter()
                 settings, fitted = tune(data, log, device)
-                line = {"settings": settings, "valid": figures(fitted, data, "valid")}
-                line |= {"test": figures(fitted, data, "test"), "seconds": round(time.perf_counter() - begin, 1)}
-                print(split, name, results.add(key | {"model": name}, {"hash": data.hash} | line), flush=True)
+                line: dict[str, Any] = {on: figures(fitted, data, on) for on in ("valid", "test")}
+                line |= {"hash": data.hash, "settings": settings, "seconds": round(time.perf_counter() - begin, 1)}
+                print(split, name, results.add(key | {"model": name}, line), flush=True)
         if results.find(key | {"model": "concf"}) is None:
             begin = time.perf_counter()
             run = train(data, choose_settings("strong"), seed=data.recipe.seed, device=options.device)

@@ -117,11 +117,10 @@ def _of_items(sums: Tensor, n_users: int) -> Tensor:
 
 def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:
     """What is kept of some votes: items [names, n, K] int32, -1 of one who does not vote, and voter_weights [names]."""
-    weight, listed = (dict(zip((each.name for each in voters), of, strict=True)) for of in (weights, voters))
-    nobody = torch.full_like(voters[0].lists[:, :k], -1)
-    items = [listed[name].lists[:, :k] if name in listed else nobody for name in names]
+    listed = {each.name: each.lists[:, :k] for each in voters}
+    weight, nobody = dict(zip(listed, weights, strict=True)), torch.full_like(voters[0].lists[:, :k], -1)
     given = torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64)
-    return {"items": torch.stack(items), "voter_weights": given}
+    return {"items": torch.stack([listed.get(name, nobody) for name in names]), "voter_weights": given}
 
 
 def voter_weights(validation: Sequence[float], temperature: float) -> list[float]:
