@@ -222,7 +222,17 @@ def files_of(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["benchmarks.md", "training.md", "strong.md", "baselines.md", "scale.md", "processes.md", "update.md"]
+    "page",
+    [
+        "benchmarks.md",
+        "training.md",
+        "strong.md",
+        "new-users.md",
+        "baselines.md",
+        "scale.md",
+        "processes.md",
+        "update.md",
+    ],
 )
 def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
@@ -243,7 +253,13 @@ def test_every_file_of_results_is_on_a_page() -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "page"), [("render", "benchmarks.md"), ("render_strong", "strong.md"), ("render_update", "update.md")]
+    ("script", "page"),
+    [
+        ("render", "benchmarks.md"),
+        ("render_strong", "strong.md"),
+        ("render_new_users", "new-users.md"),
+        ("render_update", "update.md"),
+    ],
 )
 def test_a_rendered_page_is_that_of_its_lines(script: str, page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")

@@ -34,7 +34,7 @@ def parts_by_pair(split: Split) -> dict[tuple[Any, Any], int]:
     return dict(zip(zip(users, items, strict=True), split.parts.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, "new-users"])
 def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
     first = prepare(LOG, protocol=protocol, seed=3)
     again = prepare(LOG.sample(fraction=1.0, shuffle=True, seed=1), protocol=protocol, seed=3)
@@ -42,7 +42,7 @@ def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
     assert first.hash == again.hash
 
 
-@pytest.mark.parametrize("protocol", ["paper", "released", "random"])
+@pytest.mark.parametrize("protocol", ["paper", "released", "random", "new-users"])
 def test_another_seed_is_another_split(protocol: str) -> None:
     first = prepare(LOG, protocol=protocol, seed=0)
     second = prepare(LOG, protocol=protocol, seed=1)

@@ -15,6 +15,7 @@ from small_recipe import CLI, LOG, REFITS, SMALL, STAGES, assert_same, data, sma
 
 from concf.consensus.reranker import FOLDS, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.voters import NEIGHBOURS
 from concf.data.protocols import TEST
 from concf.data.split import Split
 from concf.errors import ConfigError
@@ -32,7 +33,7 @@ from concf.model.baselines.table import BASELINES
 from concf.training.config import presets
 from concf.training.config.presets import choose_settings, preset
 from concf.training.recipe import search
-from concf.training.recipe.recipe import NEIGHBOURS, STUDENT, VOTER_TEMPERATURE, Recipe
+from concf.training.recipe.recipe import STUDENT, VOTER_TEMPERATURE, Recipe
 from concf.training.run import Run, make_model
 from concf.training.train import train
 

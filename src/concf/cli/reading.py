@@ -42,13 +42,18 @@ OPTIONS = {
     "min_item": Option(int, "Interactions an item must have.", FILTER),
     "counts": Option(str, "Count `raw` events or `distinct` pairs.", FILTER),
     "core": Option(bool, "Repeat until nothing changes (k-core).", FILTER, ("--core",)),
-    "protocol": Option(str, "paper, released, random, leave-last, time or given.", PROTOCOL),
-    "valid": Option(str, "Share held out for validation; with `given`, of the training file, or a file.", PROTOCOL),
+    "protocol": Option(str, "paper, released, random, leave-last, time, new-users or given.", PROTOCOL),
+    "valid": Option(
+        str,
+        "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.",
+        PROTOCOL,
+    ),
     "test": Option(str, "Share held out for test; with `given`, the file.", PROTOCOL),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
     "last": Option(int, "With `leave-last`: how many.", PROTOCOL),
     "valid_from": Option(float, "With `time`: start of the validation part.", PROTOCOL),
     "test_from": Option(float, "With `time`: start of the test part.", PROTOCOL),
+    "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", PROTOCOL),
 }
 SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == PROTOCOL)
 

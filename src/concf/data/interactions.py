@@ -114,6 +114,22 @@ class Interactions:
         liked, pairs = (side.user.astype(np.int64) * self.n_items + side.item for side in (self, dislikes))
         return replace(self, dislikes=dislikes.some(~np.isin(pairs, liked)))
 
+    def of_users(self, users: NDArray[np.int64]) -> Interactions:
+        """Only the pairs of the users [m], ascending; every item stays, with the position that it has."""
+        there = np.zeros(self.n_users, bool)
+        there[users] = True
+        place = np.cumsum(there, dtype=np.int32) - 1
+        rows = there[self.user]
+        timestamp = None if self.timestamp is None else self.timestamp[rows]
+        dislikes = self.dislikes
+        if dislikes is not None:
+            dislikes = dislikes.some(there[dislikes.user])
+            dislikes = dislikes._replace(user=place[dislikes.user])
+        return Interactions(
+            self.user_ids.take(users), self.item_ids, place[self.user[rows]], self.item[rows], self.count[rows],
+            timestamp, dislikes,
+        )  # fmt: skip
+
     def fingerprint(self) -> hashlib._Hash:
         """A SHA-256 over ids and pairs (not counts and times), open for more."""
         fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.ids import Ids
-from concf.data.interactions import Interactions
+from concf.data.interactions import Dislikes, Interactions
 from concf.data.options import ReadingOptions, chosen
 from concf.data.prepare import read_source
 from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, Parts, Random, Released, TimeCut
@@ -74,7 +74,7 @@ def join(
     entry = origin | {"pairs": int(fresh.sum()), "dropped": int((~kept).sum()), "before": old.hash}
     source_of_all = recipe.source | {UPDATES: [*recipe.source.get(UPDATES, []), entry]}
     return Joined(
-        Split(interactions, parts, recipe.model_copy(update={"source": source_of_all})),
+        Split(interactions, parts, recipe.model_copy(update={"source": source_of_all}), weights=old.weights),
         places(known.user_ids, interactions.user_ids), places(known.item_ids, interactions.item_ids), fresh,
     )  # fmt: skip
 
@@ -116,11 +116,10 @@ def _with_text(log: Interactions, side: str) -> Interactions:
     """Integer ids of one side as text, whose order is another."""
     text = np.array([str(each) for each in getattr(log, f"{side}_ids").values.tolist()], dtype=object)
     order = np.argsort(text)
-    columns = {
-        **vars(log),
-        f"{side}_ids": Ids(text[order]),
-        side: np.argsort(order).astype(np.int32)[getattr(log, side)],
-    }
+    place = np.argsort(order).astype(np.int32)
+    columns = {**vars(log), f"{side}_ids": Ids(text[order]), side: place[getattr(log, side)]}
+    if log.dislikes is not None:
+        columns["dislikes"] = log.dislikes._replace(**{side: place[getattr(log.dislikes, side)]})
     rows = np.lexsort((columns["item"], columns["user"]))
     for column in ("user", "item", "count", "timestamp"):
         columns[column] = None if columns[column] is None else columns[column][rows]
@@ -233,8 +232,29 @@ def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArr
         times = np.r_[known.timestamp, new.timestamp]
         timestamp = np.full(len(cells), times.max(), times.dtype)
         np.minimum.at(timestamp, row, times)
-    user, item = np.divmod(cells, len(items))
-    return Interactions(users, items, user.astype(np.int32), item.astype(np.int32), count, timestamp), before, fresh
+    user, item = (each.astype(np.int32) for each in np.divmod(cells, len(items)))
+    merged = Interactions(users, items, user, item, count, timestamp)
+    return _disliking(merged, known, new), before, fresh
+
+
+def _disliking(merged: Interactions, *logs: Interactions) -> Interactions:
+    """The pairs of all logs with the dislikes of all, each from its first time on; what was chosen after all is none."""
+    there = [(log, log.dislikes) for log in logs if log.dislikes is not None]
+    if not there:
+        return merged
+    keys = [
+        places(merged.user_ids, log.user_ids)[disliked.user] * merged.n_items
+        + places(merged.item_ids, log.item_ids)[disliked.item]
+        for log, disliked in there
+    ]
+    cells, row = np.unique(np.concatenate(keys), return_inverse=True)
+    known_since, timestamp = [disliked.timestamp for _, disliked in there if disliked.timestamp is not None], None
+    if merged.timestamp is not None and len(known_since) == len(there):
+        times = np.concatenate(known_since)
+        timestamp = np.full(len(cells), times.max(initial=0), times.dtype)
+        np.minimum.at(timestamp, row, times)
+    user, item = (each.astype(np.int32) for each in np.divmod(cells, merged.n_items))
+    return merged.disliking(Dislikes(user, item, timestamp))
 
 
 def _parts(

@@ -17,7 +17,20 @@ from scipy.sparse import csr_array
 from concf.data.filters import Filter
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, LeaveLast, Parts, Protocol, TimeCut
+from concf.data.protocols import (
+    DROPPED,
+    HISTORY,
+    PARTS,
+    TEST,
+    TRAIN,
+    VALID,
+    Given,
+    LeaveLast,
+    NewUsers,
+    Parts,
+    Protocol,
+    TimeCut,
+)  # fmt: skip
 from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
@@ -30,6 +43,7 @@ MANIFEST = "manifest.json"
 UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
 FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
+KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
 COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times
 DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
@@ -48,8 +62,10 @@ class Recipe(Settings):
 class Split:
     """Interactions split into train, valid and test.
 
-    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable)
+    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable),
+           4 history (of a user who is evaluated and does not train)
     weights: how much an interaction counts in training
+    whole: the split that this one is the training users of, see `known`
     """
 
     interactions: Interactions
@@ -57,6 +73,7 @@ class Split:
     recipe: Recipe
     notes: tuple[str, ...] = ()
     weights: Weighting = UNWEIGHTED
+    whole: Split | None = None
 
     @classmethod
     def make(cls, interactions: Interactions, recipe: Recipe, parts: Parts | None = None) -> Split:
@@ -82,6 +99,8 @@ class Split:
 
     def with_seed(self, seed: int) -> Split:
         """The same interactions split by the same protocol with another seed; `given` draws its validation share."""
+        if self.whole is not None:
+            return self.whole.with_seed(seed)
         protocol = self.recipe.protocol
         if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
@@ -124,13 +143,40 @@ class Split:
         part: csr_array = getattr(self, name)
         return part
 
+    @cached_property
+    def history(self) -> csr_array:
+        """[users, items] the histories of users who are evaluated and do not train."""
+        return self.interactions.matrix(self.parts == HISTORY)
+
+    @property
+    def has_new_users(self) -> bool:
+        """Whether those who are evaluated do not train."""
+        return isinstance(self.recipe.protocol, NewUsers)
+
+    @cached_property
+    def known(self) -> Split:
+        """What is trained on: the split itself; if it has new users, those who train, a tenth of whose items validate.
+
+        So everything that is chosen in training is chosen as ever, on items of users whom it knows, and no figure of
+        new users, on validation or on test, is of someone whom anything was chosen on. Items keep their positions.
+        """
+        if not self.has_new_users or self.whole is not None:
+            return self
+        users = np.unique(self.interactions.user[self.parts == TRAIN]).astype(np.int64)
+        interactions = self.interactions.of_users(users)
+        parts = Given(valid=KNOWN_VALID).assign(interactions, self.recipe.seed, np.zeros(len(interactions), np.uint8))
+        return Split(interactions, parts, self.recipe, self.notes, self.weights, self)
+
     def seen(self, on: str) -> csr_array:
         """[users, items] the items that are not recommended when evaluating `on` valid or test, dislikes among them.
 
         On test, those of training and validation. On validation, those of training only: the test part is not looked
-        at, so its items are candidates like any others.
+        at, so its items are candidates like any others. Of a new user, those of its history.
         """
-        seen = self.train if on == "valid" else (self.train + self.valid).tocsr()
+        if self.has_new_users:
+            seen = self.history
+        else:
+            seen = self.train if on == "valid" else (self.train + self.valid).tocsr()
         return seen if self.disliked is None else (seen + self.disliked).tocsr()
 
     @cached_property
@@ -157,7 +203,7 @@ class Split:
 
     @cached_property
     def validated(self) -> NDArray[np.int64]:
-        """[v] the users with validation items; the same as `evaluated`, except for `given` with a share."""
+        """[v] the users with validation items; as `evaluated`, except for `new-users`, and for `given` with a share."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
     def users(self, on: str) -> NDArray[np.int64]:
@@ -183,7 +229,9 @@ class Split:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over ids, pairs and parts: the same for the same split, in whatever form it was read."""
+        """SHA-256 over ids, pairs and parts of the whole: the same for the same split, in whatever form it was read."""
+        if self.whole is not None:
+            return self.whole.hash
         fingerprint = self.interactions.fingerprint()
         fingerprint.update(np.ascontiguousarray(self.parts).data)
         return fingerprint.hexdigest()
@@ -207,6 +255,8 @@ class Split:
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the folder: `.npy` arrays and, last, the manifest. It appears complete or not at all."""
+        if self.whole is not None:
+            return self.whole.save(folder, overwrite=overwrite)
         data = self.interactions
         with new_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as fresh:
             data.user_ids.save(fresh, "user_ids")

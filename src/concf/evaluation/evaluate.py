@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -30,7 +30,7 @@ class Evaluation:
     lists:    [e, N] what each was recommended
     per_user: "recall@20" -> [e]
     overall:  "coverage@20" -> one figure for all lists together
-    activity: [e] training interactions of each evaluated user
+    activity: [e] training interactions of each evaluated user; of a new one, those of its history
     """
 
     users: NDArray[np.int64]
@@ -76,14 +76,18 @@ def evaluate(
     """Rank the whole catalogue for every evaluated user and score the lists.
 
     For `test`, a user's training and validation items are left out of the lists; for `valid`, its training items
-    alone: the test part is not looked at. Ties go to the lower item position. See `rank` for what a model may be.
+    alone: the test part is not looked at. Ties go to the lower item position. See `rank` for what a model may be. With
+    the protocol `new-users`, the users are those of `split.history`, and what is in their history is left out.
     """
     cuts, metrics = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if on not in ("valid", "test"):
         raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
     users = split.users(on)
     lists = rank(model, users, cuts[-1], seen=split.seen(on), device=device, memory=memory)
-    return score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
+    scored = score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
+    if split.has_new_users:
+        return replace(scored, activity=np.diff(split.history.indptr)[users].astype(np.float64))
+    return scored
 
 
 def score_lists(

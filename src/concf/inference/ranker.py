@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from copy import deepcopy
 from functools import cached_property
 from math import isqrt
 from typing import Any, TypeVar
@@ -19,7 +18,6 @@ from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
 from concf.inference.contributions import Contributions
-from concf.inference.fold_in import RIDGE, Folding
 from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
 from concf.training.run import Run
@@ -33,11 +31,11 @@ T = TypeVar("T")
 class Ranker:
     """The heads of a run, each at its best epoch, and their consensus with the votes that made it.
 
-    Users and items are positions here. ridge: of the regression that folds in new users, see `concf.inference.fold_in`
+    Users and items are positions here.
     """
 
-    def __init__(self, run: Run, ridge: float = RIDGE) -> None:
-        self.run, self.n_items, self.ridge = run, run.data.train.shape[1], ridge
+    def __init__(self, run: Run) -> None:
+        self.run, self.n_items = run, run.data.train.shape[1]
         self.names, self.heads = run.rows(), list(run.model.names)
         self._cache: dict[Hashable, Any] = {}
 
@@ -82,11 +80,7 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """The voting heads at the best epoch of the consensus."""
-        best, non_voting = self.run.best[CONSENSUS], self.run.settings.consensus.non_voting
-        model = deepcopy(self.run.model)
-        if best.state:
-            model.load_state_dict(best.state)
-        return {name: factors.to("cpu") for name, factors in model.factors().items() if name not in non_voting}
+        return self.run.voters
 
     @cached_property
     def voter_weights(self) -> list[float]:
@@ -100,7 +94,8 @@ class Ranker:
 
     def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None if the run kept none."""
-        return self._cached(("votes", by), lambda: Votes(self.run, by) if votes_of(self.run, by) else None)
+        kept, lists = votes_of(self.run, by), self.run.best[by].lists
+        return self._cached(("votes", by), lambda: Votes(kept, lists, self.run.settings, by) if kept else None)
 
     @cached_property
     def contributions(self) -> Contributions | None:
@@ -132,7 +127,8 @@ class Ranker:
             return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
         if not anew:
             lists = self._consensus_lists(max(ks, default=0), by)
-            return [self._agreed(user, lists[user], k, by, own) for user, k, own in zip(users, ks, hidden, strict=True)]
+            votes = self.votes(by)
+            return [_agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)]
         rows = torch.from_numpy(users)
         found = self._by_rank(
             [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among
@@ -141,21 +137,35 @@ class Ranker:
 
     def _consensus_lists(self, k: int, by: str) -> NDArray[np.int32]:
         """[users, shown] the lists of a consensus, if they are k items long."""
-        lists, shown = self.run.best[by].lists, self.run.settings.consensus.shown
+        lists = self.run.best[by].lists
         assert lists is not None
+        self._refuse_longer(k)
+        return lists.cpu().numpy()
+
+    def _refuse_longer(self, k: int) -> None:
+        shown = self.run.settings.consensus.shown
         if k > shown:
             raise ConfigError(
                 f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = "
                 f"{min(k, self.n_items)} or more, or choose a head (by), which ranks every item"
             )
-        return lists.cpu().numpy()
 
-    def _agreed(self, user: int, listed: NDArray[np.int32], k: int, by: str, hidden: Positions) -> Short:
-        excluded = set(hidden.tolist())
-        first = listed[: k + len(excluded)].tolist()
-        items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
-        votes = self.votes(by)
-        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
+    @property
+    def reranks(self) -> bool:
+        """Whether the consensus of a new history is re-ranked, as that of a user of the log."""
+        return CONSENSUS in self.names and self.run.fold_in.weights is not None
+
+    def folded_votes(self, histories: csr_array, by: str) -> tuple[NDArray[np.int32], Votes]:
+        """[n, L] the lists of a consensus for histories [n, items], and the votes that made them."""
+        agreed = self.run.fold_in.agree(histories)
+        lists = agreed.lists if by == CONSENSUS else agreed.plain
+        return lists.numpy(), Votes(agreed.votes, lists, self.run.settings, by)
+
+    def rows_of(self, histories: Sequence[Positions]) -> csr_array:
+        """[n, items] the histories as a matrix."""
+        ends = np.cumsum([0, *map(len, histories)])
+        used = np.concatenate([*histories, np.empty(0, np.int64)])
+        return csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
 
     def of_histories(
         self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
@@ -163,25 +173,20 @@ class Ranker:
     ) -> list[Short]:  # fmt: skip
         """The lists of new users, from the positions of the items that each has used.
 
-        They have no rankings over time, so their consensus is by R alone. hidden, among: see `short`
+        Their consensus is re-ranked as that of a user of the log, if there is a re-ranker; without one it is by R
+        alone, as they have no rankings over time. hidden, among: see `short`
         """
-        ends = np.cumsum([0, *map(len, histories)])
-        used = np.concatenate([*histories, np.empty(0, np.int64)])
-        matrix = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
+        matrix, fold_in = self.rows_of(histories), self.run.fold_in
         if self.known(by) in self.heads:
-            factors = self.factors(by)
-            vectors = torch.from_numpy(self._folding(by, factors).vectors(matrix))
-            scores = Factors(vectors, factors.item, factors.bias).scores(torch.arange(len(vectors))).numpy()
+            scores = fold_in.head(by, matrix).scores(torch.arange(len(histories))).numpy()
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
-        folded = [
-            (factors, torch.from_numpy(self._folding((CONSENSUS, name), factors).vectors(matrix)))
-            for name, factors in self.voters.items()
-        ]
-        return self._by_rank(folded, k, hidden, among)
-
-    def _folding(self, key: Hashable, factors: Factors) -> Folding:
-        make = lambda: Folding.learn(self.run.log, factors.user.numpy(), self.ridge)  # noqa: E731
-        return self._cached(("folding", key), make)
+        left_out = all(np.isin(used, own).all() for used, own in zip(histories, hidden, strict=True))
+        if self.reranks and left_out and among is None and histories:
+            self._refuse_longer(k)
+            lists, votes = self.folded_votes(matrix, by)
+            return [_agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
+        folded = [fold_in.head(name, matrix, voting=True) for name in self.voters]
+        return self._by_rank([(each, each.user) for each in folded], k, hidden, among)
 
     def _by_rank(
         self, voters: list[tuple[Factors, Tensor]], k: int, hidden: Sequence[Positions], among: Positions | None
@@ -214,6 +219,14 @@ class Ranker:
         worth = (total / len(newest)).float().numpy()
         listed = [row[row >= 0] for row in lists.numpy()]
         return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
+
+
+def _agreed(row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
+    """The first k of a list of a consensus that are not hidden. row: of the list in the votes"""
+    excluded = set(hidden.tolist())
+    first = listed[: k + len(excluded)].tolist()
+    items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
+    return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
 
 
 def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:

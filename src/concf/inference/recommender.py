@@ -193,8 +193,9 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
-                 they are added. The users are folded in (`concf.inference.fold_in`), and their consensus is by rank
-                 alone. Without any known item the list is that of the average user
+                 they are added. The users are folded in (`concf.training.folding.fold_in`); their consensus is
+                 re-ranked as that of others, or by rank alone where there is no re-ranker. Without any known item the
+                 list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         rules:   as follows (docs/recommending.md). Scores stay: a list that is reordered is not sorted by them
 
@@ -259,7 +260,8 @@ class Recommender:
         if ruled and (few := ruled.note(k)):
             say(few)
         chosen = self.run.settings.consensus
-        kept = chosen.shown if used is None and filter_viewed else chosen.top_k or len(self.item_ids)
+        stored = filter_viewed and (used is None or self.ranker.reranks)
+        kept = chosen.shown if stored else chosen.top_k or len(self.item_ids)
         kept = 0 if by in self.ranker.heads or allow is not None else kept
 
         def draw(at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:

@@ -69,6 +69,24 @@ class Block(NamedTuple):
     target: Tensor
 
 
+class Basis(NamedTuple):
+    """The vectors of the side that is held fixed, in the basis of the eigenvectors of their Gram matrix.
+
+    turned: [columns + 1, d], the last of an empty place; values: [d]; vectors: [d, d] the basis
+    """
+
+    turned: Tensor
+    values: Tensor
+    vectors: Tensor
+
+    @classmethod
+    def of(cls, fixed: Tensor) -> Basis:
+        """Of vectors [columns, d]."""
+        values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
+        turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, fixed.shape[1])])
+        return cls(turned, values.clamp(min=0).to(fixed), basis.to(fixed))
+
+
 class Side:
     """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights."""
 
@@ -95,17 +113,20 @@ class Side:
 
         fixed: [columns, d] the other side; penalty: [n]
         """
-        values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
-        everywhere = (unobserved * values.clamp(min=0)).to(fixed)
-        turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, self.factors)])  # the last: of an empty place
-        solved = fixed.new_zeros(self.n, self.factors)
+        basis = Basis.of(fixed)
+        return self.solve_in(basis, unobserved, penalty), basis.turned[:-1]
+
+    def solve_in(self, basis: Basis, unobserved: float, penalty: Tensor) -> Tensor:
+        """[n, d] the best rows in a basis."""
+        turned, everywhere = basis.turned, unobserved * basis.values
+        solved = turned.new_zeros(self.n, self.factors)
 
         def solve(block: Block) -> None:
             solved[block.rows] = self._solve(block, turned, everywhere + penalty[block.rows, None])
 
-        for _ in in_blocks(solve, self.blocks, fixed.device):
+        for _ in in_blocks(solve, self.blocks, turned.device):
             pass
-        return solved, turned[:-1]
+        return solved
 
     def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
         """[b, d] the rows of a block. diagonal: [b, d] of M_u."""
@@ -120,6 +141,21 @@ class Side:
         system = torch.bmm(paired, paired.transpose(1, 2))
         system.diagonal(dim1=1, dim2=2).add_(1)
         return torch.bmm(paired.transpose(1, 2), _cholesky_solve(system, wanted))[..., 0] * scale
+
+
+class UserSolver:
+    """The best vectors of users who were not there, to given item vectors [items, d]. unobserved: a; penalty: b"""
+
+    def __init__(self, item: Tensor, unobserved: float, penalty: float) -> None:
+        self.shape, self.unobserved, self.penalty = item.shape, unobserved, penalty
+        self.basis = Basis.of(item)
+
+    def __call__(self, pairs: Pairs, n_users: int) -> Tensor:
+        """[users, d] of the users' pairs."""
+        items, factors = self.shape
+        side = Side(pairs.user, pairs.item, pairs, (n_users, items), factors)
+        penalty = self.penalty * (side.weight + self.unobserved * items)
+        return side.solve_in(self.basis, self.unobserved, penalty) @ self.basis.vectors.T
 
 
 class ALS:

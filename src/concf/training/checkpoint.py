@@ -295,7 +295,7 @@ def load_run(
     """
     home = RunFolder(folder)
     chosen = home.settings()
-    split = home.data() if data is None else data if isinstance(data, Split) else Split.load(data)
+    split = (home.data() if data is None else data if isinstance(data, Split) else Split.load(data)).known
     _refuse_other_data(home.description(), split, home.path)
     run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
     home.load(run)

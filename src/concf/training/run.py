@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from concf.runtime.arguments import check_cutoffs
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
+from concf.training.folding.fold_in import FoldIn
 
 RECIPE_USERS = 8192  # validated users whom a recipe fits its re-ranker and measures its figures on, at most
 OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without
@@ -125,8 +127,33 @@ class Run:
             alone.load_state_dict(best.state)
         return alone
 
-    def recommender(self, name: str) -> Factors | ListFunction:
-        """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`."""
+    @cached_property
+    def voters(self) -> dict[str, Factors]:
+        """The voting heads at the best epoch of the consensus."""
+        best, model = self.best[CONSENSUS], deepcopy(self.model)
+        if best.state:
+            model.load_state_dict(best.state)
+        voting = set(self.model.names) - set(self.settings.consensus.non_voting)
+        return {name: factors.to("cpu") for name, factors in model.factors().items() if name in voting}
+
+    @cached_property
+    def fold_in(self) -> FoldIn:
+        """The heads and the consensus for histories of new users."""
+        heads = {name: self.keep(name).factors()[name].to("cpu") for name in self.model.names}
+        several = CONSENSUS in self.best
+        votes = self.best[CONSENSUS].votes if several else {}
+        return FoldIn(self.log, self.settings, self.chosen, heads, self.voters if several else {}, votes)
+
+    def recommender(self, name: str, histories: csr_array | None = None) -> Factors | ListFunction:
+        """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`.
+
+        histories: [n, items] of new users, whom the vectors or lists are then of; None: of the users of the log
+        """
+        if histories is not None and name in self.model.names:
+            return self.fold_in.head(name, histories)
+        if histories is not None:
+            agreed = self.fold_in.agree(histories)
+            return _listed((agreed.lists if name == CONSENSUS else agreed.plain).numpy())
         if name not in (CONSENSUS, R_CONSENSUS):
             return self.keep(name).factors()[name]
         lists = self._of(name).lists
@@ -139,11 +166,18 @@ class Run:
         self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
         metrics: Iterable[str] = METRICS,
     ) -> dict[str, Evaluation]:  # fmt: skip
-        """Every head and consensus, each at the epoch of its own best validation."""
-        cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
+        """Every head and consensus, each at the epoch of its own best validation.
+
+        Where the data set holds out users (`new-users`), the figures are of them, folded in from their histories.
+        """
+        cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data.whole or self.data
         self.refuse_learned(on)
         data.note_if_few(on)
-        return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
+        histories = data.history if data.has_new_users else None
+        return {
+            name: evaluate(self.recommender(name, histories), data, on=on, at=cuts, metrics=wanted)
+            for name in self.rows()
+        }
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -173,8 +207,8 @@ class Run:
         return list(self.data.recipe.source.get(UPDATES, []))
 
     def refuse_learned(self, on: str) -> None:
-        """Refuse to measure on what was learned from."""
-        if on in self.learned:
+        """Refuse to measure on what was learned from; of new users nothing was."""
+        if on in self.learned and not self.data.has_new_users:
             part = {"valid": "validation", "test": "test"}[on]
             advice = "--on test" if "test" not in self.learned else "recipe.refit=validation when you train"
             raise ConfigError(
@@ -198,7 +232,7 @@ class Run:
             "finished": self.finished,
             "metric": self.metric,
             "validated_users": self.validated_users,
-            "tested_users": len(self.data.evaluated),
+            "tested_users": len((self.data.whole or self.data).evaluated),
             "best_head": self.best_head(),
             "learned": list(self.learned),
             "updates": self.updates,

@@ -82,7 +82,7 @@ def train(
     group:      the processes that train together, see `group.joined`; all must be given the same, and `out` must be
                 one folder for all: the first of them writes there
     """
-    seed = None if seed is None else check_seed(seed)
+    seed, data = None if seed is None else check_seed(seed), data.known
     folder = RunFolder(out) if out is not None else None
     before: dict[str, Any] = {}
     if resume:
@@ -105,6 +105,11 @@ def train(
         own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
         _refuse_own([name for name, each in own.items() if each is not None])
         refuse_several_processes(chosen, group.size)
+        if chosen.recipe.refit == "everything" and data.has_new_users:
+            raise ConfigError(
+                "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
+                "on. To train on everyone, choose another protocol"
+            )
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
         if before.get("update") is None:
             refuse_blind(run.metric, data)

@@ -43,6 +43,10 @@ class ItemKNN(Settings):
         by_item, by_user = (Rows.of(matrix, device) for matrix in (train.T.tocsr(), train))
         return Neighbours(by_user.float(), nearest(by_item, by_user, self.neighbours, cosine).T)
 
+    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
+        """The same neighbours, for histories [n, items]."""
+        return Neighbours(Rows.of(histories, fitted.into.ends.device).float(), fitted.into)
+
 
 class RP3beta(Settings):
     """A random walk of three steps, user -> item -> user -> item, its popular ends held back (Paudel et al., 2017).
@@ -69,6 +73,11 @@ class RP3beta(Settings):
 
         return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into).T)
 
+    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
+        """The same neighbours, for histories [n, items]."""
+        from_user = (diags_array(degrees(histories)[0] ** -self.alpha) @ histories).tocsr()
+        return Neighbours(Rows.of(from_user, fitted.into.ends.device).float(), fitted.into)
+
 
 class UserKNN(Settings):
     """The k nearest users, by a cosine in which what is rare counts for more.
@@ -91,6 +100,22 @@ class UserKNN(Settings):
         weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
         by_user, by_item = (Rows.of(matrix, device) for matrix in (weighted, train.T.tocsr()))
         return Neighbours(nearest(by_user, by_item, self.neighbours, cosine), Rows.of(held_back, device).float())
+
+    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
+        """The training users that are nearest to histories [n, items]."""
+        users = fitted.into.to("cpu").T.matrix  # [items, users] who used what
+        per_item, per_user = (np.maximum(np.diff(ends), 1.0) for ends in (users.indptr, fitted.into.ends.cpu().numpy()))
+        ones = csr_array((np.ones(users.nnz), users.indices, users.indptr), shape=users.shape)
+        together = (histories @ diags_array(per_item**-0.5) @ ones).tocsr()
+        row = np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
+        norm = np.sqrt(degrees(histories)[0][row] * per_user[together.indices])
+        similar = csr_array(((together.data / norm) ** self.power, together.indices, together.indptr), together.shape)
+        for first, last in pairwise(similar.indptr):
+            values = similar.data[first:last].astype(np.float32)
+            order = np.lexsort((similar.indices[first:last], -values))
+            similar.data[first:last][order[self.neighbours :]] = 0.0
+        similar.eliminate_zeros()
+        return Neighbours(Rows.of(similar, fitted.into.ends.device).float(), fitted.into)
 
 
 @dataclass(frozen=True)

@@ -18,3 +18,7 @@ class Popularity(Settings):
         n_users, n_items = train.shape
         counts = np.bincount(train.indices, train.data, n_items).astype(np.float32)
         return Factors(torch.zeros(n_users, 1), torch.zeros(n_items, 1), torch.from_numpy(counts))
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """The same for histories [n, items]."""
+        return Factors(torch.zeros(histories.shape[0], 1), fitted.item, fitted.bias)

@@ -9,8 +9,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
@@ -127,7 +125,7 @@ class Explorer:
         if stored is not None:
             lists |= self._of_fixed_voters(stored, user, k, set(hidden[0].tolist()))
         items = _all_items(agreed, *lists.values())
-        votes = {} if stored is None else self._votes(stored, user, trained, items)
+        votes = {} if stored is None else self._votes(stored, user, self.ranker.voters, trained, items)
         reasons = self._reasons(trained, items, None if self.ranker.contributions is None else user)
         user_id: Id = self.recommender.user_ids.values[[user]].tolist()[0]
         parts = self._parts(user)
@@ -136,21 +134,34 @@ class Explorer:
         return self._view(user_id, note, history, lists, CONSENSUS, agreed, explained)
 
     def of_history(self, history: NDArray[np.int64], k: int) -> View:
-        """The view of someone who has used the items at these indices; the consensus is by rank alone."""
-        used = np.unique(history)
+        """The view of someone who has used the items at these indices.
+
+        Without a re-ranker the consensus is by rank alone, since there are no rankings over time.
+        """
+        used, reranks = np.unique(history), self.ranker.reranks
+        rows = self.ranker.rows_of([used])
         lists: dict[str, Listed] = {
             name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads
         }
         agreed, votes, note = None, {}, None
         if self.has_consensus:
-            agreed, note = self.ranker.of_histories([used], k, CONSENSUS, [used])[0], NEW_USER
+            agreed = self.ranker.of_histories([used], min(k, self.settings.shown) if reranks else k, CONSENSUS, [used])[
+                0
+            ]
+            note = None if reranks else NEW_USER
+        stored = self.ranker.folded_votes(rows, CONSENSUS)[1] if reranks else None
+        if stored is not None:
+            lists |= self._of_fixed_voters(stored, 0, k, set(used.tolist()))
         items = _all_items(agreed, *lists.values())
         if self.has_consensus:
-            votes = self._folded_votes(used, items, k)
+            folded = {name: self.run.fold_in.head(name, rows, voting=True) for name in self.ranker.voters}
+            votes = (
+                self._votes(stored, 0, folded, used, items) if stored else self._folded_votes(folded, used, items, k)
+            )
         reasons = self._reasons(used, items)
         given = [self._used(index, {}) for index in dict.fromkeys(history.tolist())]
         explained = [self._explained(index, {}, votes, reasons) for index in items]
-        return self._view(None, note, given, lists, R_CONSENSUS, agreed, explained)
+        return self._view(None, note, given, lists, CONSENSUS if reranks else R_CONSENSUS, agreed, explained)
 
     def of_ids(self, request: HistoryView) -> View:
         """The view of a history of ids."""
@@ -250,10 +261,11 @@ class Explorer:
             for item, mine in zip(items, places, strict=True)
         }
 
-    def _votes(self, stored: Votes, user: int, trained: Indices, items: list[int]) -> dict[int, list[Vote]]:
-        """The votes for items, as `Recommender.explain` has them."""
-        voters = self.ranker.voters.items()
-        ranks = {name: _ranks(factors, factors.user[[user]], trained) for name, factors in voters}
+    def _votes(
+        self, stored: Votes, user: int, voters: Mapping[str, Factors], trained: Indices, items: list[int]
+    ) -> dict[int, list[Vote]]:
+        """The votes for items, as `Recommender.explain` has them. user: its row in the votes and the voters' vectors"""
+        ranks = {name: _ranks(factors, user, trained) for name, factors in voters.items()}
         votes: dict[int, list[Vote]] = {}
         for item in items:
             votes[item] = stored.cast(user, item)
@@ -262,13 +274,13 @@ class Explorer:
                     vote["rank"] = int(ranks[vote["head"]][item]) + 1
         return votes
 
-    def _folded_votes(self, used: Indices, items: list[int], k: int) -> dict[int, list[Vote]]:
+    def _folded_votes(
+        self, voters: Mapping[str, Factors], used: Indices, items: list[int], k: int
+    ) -> dict[int, list[Vote]]:
         """The votes by R alone, of each voter for its first K, or k if that is more (see `Ranker.of_histories`)."""
-        row = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), (1, self.ranker.n_items))
         voting, votes = max(self.settings.top_k or self.ranker.n_items, k), {item: list[Vote]() for item in items}
-        for weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):
-            vector = torch.from_numpy(self.ranker._folding((CONSENSUS, name), factors).vectors(row))
-            ranks = _ranks(factors, vector, used)[items]
+        for weight, (name, factors) in zip(self.ranker.voter_weights, voters.items(), strict=True):
+            ranks = _ranks(factors, 0, used)[items]
             importance = rank_importance(torch.from_numpy(ranks).double(), self.settings.temperature).tolist()
             for item, rank, value in zip(items, ranks.tolist(), importance, strict=True):
                 r = value if rank < voting else 0.0
@@ -278,9 +290,9 @@ class Explorer:
         return votes
 
 
-def _ranks(factors: Factors, user: Tensor, hidden: Indices) -> NDArray[np.int64]:
-    """[items] the rank of each, from 0, for a user vector [1, d]; ties by index, hidden items last."""
-    scores = Factors(user, factors.item, factors.bias).scores(torch.tensor([0]))[0].numpy()
+def _ranks(factors: Factors, user: int, hidden: Indices) -> NDArray[np.int64]:
+    """[items] the rank of each, from 0, for a user; ties by index, hidden items last."""
+    scores = factors.scores(torch.tensor([user]))[0].numpy()
     scores[hidden] = -np.inf
     ranks = np.empty(len(scores), np.int64)
     ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))

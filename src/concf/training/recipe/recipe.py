@@ -25,11 +25,9 @@ from torch import Tensor
 
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
+from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import RP3beta, UserKNN
 from concf.model.scorers import Factors
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE
@@ -40,12 +38,6 @@ from concf.training.recipe.students import solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
-NEIGHBOURS = 500  # of each item or user, that are kept
-FIXED: dict[str, Callable[..., Any]] = {
-    "rp3beta": partial(RP3beta, neighbours=NEIGHBOURS),
-    "userknn": partial(UserKNN, neighbours=NEIGHBOURS),
-    "ease": EASE,
-}
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT = "student"
@@ -291,17 +283,11 @@ class Recipe:
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
-            weight = dict(zip((voter.name for voter in voters), reranker.voter_weights, strict=True))
-            listed = {voter.name: voter.lists[:, : self.top_k] for voter in voters}
-            nobody = torch.full_like(listed[voters[0].name], -1)
             names = [*self.settings.heads, *self.settings.fixed_voters]
-            votes = {
-                "items": torch.stack([listed.get(name, nobody) for name in names]),
-                "voter_weights": torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64),
-                "reranked": scores,
-                "weights": self.weights.everyone,
-                "centre": self.weights.centre,
-            }
+            votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
+            votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
+            without = [voter.of_items for voter in voters if voter.of_items is not None]
+            votes |= {"of_items": torch.stack(without)} if without else {}
             self._cache["consensus"] = lists, reranker.lists, votes
         found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
         return found

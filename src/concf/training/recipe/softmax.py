@@ -5,6 +5,7 @@ L = -sum_(u,i) w_ui log softmax(cos(x_u, .) / t)_i   over the observed pairs and
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
@@ -20,6 +21,7 @@ FEWEST_USERS = 64  # ... and of no fewer users than that
 LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by about the learning rate
 LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
+USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how long a step may be
 
 
 def fit_softmax(
@@ -92,3 +94,37 @@ def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:
     along: Tensor = (slope * direction).sum(1, keepdim=True)
     length: Tensor = torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=LEAST_LENGTH)
     return (slope - along * direction) / length
+
+
+class UserSoftmax:
+    """The best directions of users who were not there: the minimum of L to given item vectors [items, d].
+
+    With m the mean direction of a history and p the softmax, the slope along the sphere is that of m - sum_j p_j y_j.
+    Each user moves along it by a step of its own, from the last two slopes (Barzilai and Borwein, 1988): Newton's
+    method with a curvature that is one number. What a step has made worse is kept as it was best.
+    """
+
+    def __init__(self, item: Tensor, temperature: float) -> None:
+        self.item, self.temperature = F.normalize(item), temperature
+
+    def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
+        """[users, d] of length 1, of histories [users, items]; 0 of an empty one."""
+        count = np.maximum(np.diff(histories.indptr), 1)[:, None]
+        mean = torch.from_numpy(np.asarray(histories @ self.item.numpy() / count, np.float32))
+        here, best = F.normalize(mean), F.normalize(mean)
+        least, step = torch.full((len(mean), 1), torch.inf), torch.ones(len(mean), 1)
+        before: tuple[Tensor, Tensor] | None = None
+        for turn in range(steps + 1):
+            scores = (here @ self.item.T).div_(self.temperature)
+            normaliser = scores.logsumexp(1, keepdim=True)
+            loss = normaliser - (here * mean).sum(1, keepdim=True) / self.temperature
+            best, least = here.where(loss < least, best), loss.minimum(least)
+            slope = mean - scores.sub_(normaliser).exp_() @ self.item
+            slope -= (slope * here).sum(1, keepdim=True) * here
+            if before is not None:
+                moved, bent = here - before[0], before[1] - slope
+                both = (moved * bent).sum(1, keepdim=True)
+                long, short = moved.square().sum(1, keepdim=True) / both, both / bent.square().sum(1, keepdim=True)
+                step = (short if turn % 2 else long).clamp(*USER_STEP).where(both > 0, step)
+            before, here = (here, slope), F.normalize(here + step * slope)
+        return best

@@ -99,7 +99,7 @@ class Update(Recipe):
         of_user, of_item = (each.cpu().numpy() for each in self.known)
         known = of_user[data.interactions.user] & of_item[data.interactions.item]
         parts = np.where(fresh, np.where(known, VALID, DROPPED), TRAIN).astype(np.uint8)
-        past = Split(data.interactions, parts, data.recipe)
+        past = Split(data.interactions, parts, data.recipe, weights=data.weights)
         if len(past.validated) < FEWEST:
             note(
                 f"the re-ranker's weights are carried over: only {len(past.validated)} known users chose known items "

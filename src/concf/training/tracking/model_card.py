@@ -23,8 +23,9 @@ HELD_OUT = {  # protocol -> what it holds out
     "leave-last": "each user's newest items",
     "time": "everything from a point in time on",
     "given": "what came in files of its own",
+    "new-users": "whole users, to be found part of their items from the rest",
 }
-AT_RANDOM = ("random", "released", "paper")
+AT_RANDOM = ("random", "released", "paper", "new-users")
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
 
 
@@ -46,7 +47,7 @@ def model_card(run: Run) -> str:
 
 
 def _data(run: Run) -> str:
-    data, recipe = run.data, run.data.recipe
+    data, recipe = run.data.whole or run.data, run.data.recipe
     sizes, parts = data.interactions.statistics(), data.counts()
     protocol = recipe.protocol.model_dump(mode="json", exclude={"name"}, exclude_none=True)
     held_out = f": holds out {HELD_OUT[recipe.protocol.name]}" if recipe.protocol.name in HELD_OUT else ""
