@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 from concf.data.filters import Filter
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol
+from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, NewItems, Parts, Protocol
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
@@ -118,6 +118,12 @@ class Split:
     def validated(self) -> NDArray[np.int64]:
         """[v] the users with validation items; the same as `evaluated`, except for `given` with a share."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
+
+    def candidates(self, on: str) -> NDArray[np.bool_] | None:
+        """[items] what can be recommended when evaluating: of `new-items`, on test, the new ones; None: all items."""
+        if on == "valid" or not isinstance(self.recipe.protocol, NewItems):
+            return None
+        return np.asarray(self.interactions.per_item(rows=self.parts < TEST) == 0)
 
     def users(self, on: str) -> NDArray[np.int64]:
         """[e] the users who are evaluated `on` valid or test."""
@@ -254,7 +260,8 @@ def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]
     cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
     if len(cold):
         example = interactions.item_ids.named(cold[:1])[0]
-        fate = "cannot be evaluated" if n_dropped else "are tested on all the same"
+        tested = (after[np.isin(interactions.item, cold)] == TEST).any()
+        fate = "are tested on all the same" if tested else "cannot be evaluated"
         notes.append(f"{len(cold)} items occur in no training pair and {fate} (for example {example!r})")
     if n_dropped:
         notes.append(f"{n_dropped} held-out pairs were dropped: their item never trains, or their user has too few")

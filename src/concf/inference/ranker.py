@@ -16,10 +16,13 @@ from torch import Tensor
 
 from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
+from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
 from concf.inference.contributions import Contributions
 from concf.inference.fold_in import RIDGE, Folding
+from concf.inference.new_items.joining import NewItems, joined
+from concf.inference.titles import Catalogue
 from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
 from concf.training.run import Run
@@ -34,12 +37,20 @@ class Ranker:
     """The heads of a run, each at its best epoch, and their consensus with the votes that made it.
 
     Users and items are positions here. ridge: of the regression that folds in new users, see `concf.inference.fold_in`
+    items: a catalogue whose new items are ranked too, see `concf.inference.new_items`
     """
 
-    def __init__(self, run: Run, ridge: float = RIDGE) -> None:
-        self.run, self.n_items, self.ridge = run, run.data.train.shape[1], ridge
+    def __init__(self, run: Run, ridge: float = RIDGE, items: Catalogue | None = None) -> None:
+        self.run, self.ridge = run, ridge
         self.names, self.heads = run.rows(), list(run.model.names)
+        self.new: NewItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
+        self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
+        self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
+
+    def head_factors(self) -> list[Factors]:
+        """The vectors of each head at its own best epoch."""
+        return [self.factors(head) for head in self.heads]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -50,7 +61,16 @@ class Ranker:
     @cached_property
     def viewed(self) -> csr_array:
         """[users, items] everything in the log, including held-out items."""
-        return self.run.data.interactions.matrix()
+        return self._widened(self.run.data.interactions.matrix())
+
+    @cached_property
+    def log(self) -> csr_array:
+        """[users, items] what the run has learned from."""
+        return self._widened(self.run.log)
+
+    def _widened(self, matrix: csr_array) -> csr_array:
+        """With columns for new items."""
+        return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], self.n_items))
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
@@ -65,7 +85,10 @@ class Ranker:
 
     def factors(self, head: str) -> Factors:
         """The vectors of a head at its own best epoch."""
-        return self._cached(("factors", head), lambda: self.run.keep(head).factors()[head].to("cpu"))
+        return self._cached(("factors", head), lambda: self._filled(self.run.keep(head).factors()[head].to("cpu")))
+
+    def _filled(self, factors: Factors) -> Factors:
+        return factors if self.new is None else self.new.map.filled(factors)
 
     def vectors(self, head: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """([users, d + 1], [items, d + 1]) as [user, 1] and [item, bias]: their inner product is the head's score."""
@@ -77,6 +100,10 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """The voting heads at the best epoch of the consensus."""
+        return {name: self._filled(factors) for name, factors in self._trained_voters.items()}
+
+    @cached_property
+    def _trained_voters(self) -> dict[str, Factors]:
         best, non_voting = self.run.best[CONSENSUS], self.run.settings.consensus.non_voting
         model = deepcopy(self.run.model)
         if best.state:
@@ -103,7 +130,7 @@ class Ranker:
         votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
         if votes is None or votes.weights is None:
             return None
-        return Contributions(votes, self.voters, self.run.log, self.run.settings.consensus.temperature)
+        return Contributions(votes, self._trained_voters, self.run.log, self.run.settings.consensus.temperature)
 
     def block(self) -> int:
         """How many users are ranked at a time."""
@@ -127,6 +154,8 @@ class Ranker:
             return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
         if not anew:
             lists = self._consensus_lists(max(ks, default=0), by)
+            if self.new is not None:
+                return self._agreed_with_new(users, ks, by, hidden, lists)
             return [self._agreed(user, lists[user], k, by, own) for user, k, own in zip(users, ks, hidden, strict=True)]
         rows = torch.from_numpy(users)
         found = self._by_rank(
@@ -152,6 +181,24 @@ class Ranker:
         votes = self.votes(by)
         return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
 
+    def _agreed_with_new(
+        self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], lists: NDArray[np.int32]
+    ) -> list[Short]:
+        """The lists of a consensus with new items, each at the rank that the best head gives it.
+
+        They have no votes: their score is that of the item behind them.
+        """
+        assert self.new is not None
+        new, ranked = np.flatnonzero(self.new.new), self.short(users, ks, self.run.best_head(), hidden)
+        found = []
+        for user, k, own, (best, _) in zip(users, ks, hidden, ranked, strict=True):
+            items, scores = self._agreed(user, lists[user], k, by, np.union1d(own, new))
+            at = np.flatnonzero(self.new.new[best])
+            before = np.minimum(at - np.arange(len(at)), len(items))
+            behind = np.append(scores, scores[-1:] if len(scores) else np.float32(0))[before]
+            found.append((np.insert(items, before, best[at])[:k], np.insert(scores, before, behind)[:k]))
+        return found
+
     def of_histories(
         self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
         among: Positions | None = None,
@@ -175,7 +222,7 @@ class Ranker:
         return self._by_rank(folded, k, hidden, among)
 
     def _folding(self, key: Hashable, factors: Factors) -> Folding:
-        make = lambda: Folding.learn(self.run.log, factors.user.numpy(), self.ridge)  # noqa: E731
+        make = lambda: Folding.learn(self.log, factors.user.numpy(), self.ridge)  # noqa: E731
         return self._cached(("folding", key), make)
 
     def _by_rank(

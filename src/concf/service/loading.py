@@ -210,16 +210,22 @@ class Service:
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles and attributes"""
+    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles and attributes
+
+    new_items: whether items of the catalogue that the log does not have are recommended
+    """
 
     data: Path | None = None
     catalogue: Catalogue | None = None
+    new_items: bool = False
 
     def __call__(self, folder: Path, version: int) -> Served:
         """The run in a folder, ready."""
         run = load_run(folder, self.data)
         _detach_from_file(run)
         recommender = Recommender(run, frame="arrays")
+        if self.new_items:
+            recommender.add_items(self.catalogue)
         _prepare(recommender)
         titles: dict[Id, str] = {}
         if self.catalogue is not None:

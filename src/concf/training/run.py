@@ -15,7 +15,7 @@ from torch import Tensor
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EncoderMaker
@@ -143,6 +143,11 @@ class Run:
         cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
         self.refuse_learned(on)
         data.note_if_few(on)
+        if data.candidates(on) is not None:
+            note(
+                "the test part is of new items, about which nothing was learned: these figures are of chance. "
+                "Attributes rank new items: concf evaluate --catalogue, or add_items"
+            )
         return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
 
     @property

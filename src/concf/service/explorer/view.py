@@ -79,7 +79,7 @@ class Explorer:
         return {
             "name": self.served.name,
             "users": log.n_users,
-            "items": log.n_items,
+            "items": self.ranker.n_items,
             "interactions": len(log),
             "user_ids": kind_in_words(log.user_ids),
             "item_ids": kind_in_words(log.item_ids),
