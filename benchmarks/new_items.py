@@ -1,12 +1,11 @@
 """New items by their attributes, beside popularity within a category and chance.
 
-python benchmarks/new_items.py [--data ciao simulated] [--seeds 3]
+python benchmarks/new_items.py [--seeds 3]
 
 All pairs of a tenth of the items are held out (protocol `new-items`). The heads of preset `strong` (budget `fast`) rank
-them by attributes: Ciao's categories, or kind, words and price of a simulated log. Beside them a score for each
-category: how often the items of a category are used (popularity), how often the user has used it (own categories),
-both together; and chance. On the simulated log the held-out items also get a few users back, to see how an item's own
-vector takes over.
+them by attributes: Ciao's categories, or category, title and price of a simulated log. Beside them a score for each
+category: how often its items are used (popularity), how often the user has used them (own categories), both together;
+and chance. On a simulated log the held-out items also get a few users back, to see how their own vectors take over.
 """
 
 from __future__ import annotations
@@ -36,33 +35,43 @@ from concf.training.train import train
 
 AT, METRICS = (20, 50), ("recall", "ndcg")
 USERS, ITEMS, KINDS, PAIRS, WORDS = 2000, 1500, 40, 30, 200
+STYLES = {"simulated, categories": 1, "simulated, categories and styles": 20}
 GIVEN = (0, 1, 3, 10)  # users that a held-out item gets back
 SHRINKAGES = (0.0, 0.3, 1.0, 3.0, 10.0)
 
 
-def simulated(seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """A log, and a catalogue that says of which kind an item is: by its category, half of its words, and its price."""
+def simulated(seed: int, styles: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """A log, and a catalogue of its items: category, title and price.
+
+    With one style, users choose by category alone; with more, by category and style, which only the title tells, among
+    words that say nothing. The price follows the category.
+    """
     rng = np.random.default_rng(seed)
-    kind, popularity = rng.integers(0, KINDS, ITEMS), rng.zipf(1.8, ITEMS).clip(max=50) + 0.0
-    tastes = rng.dirichlet(np.full(KINDS, 0.1), USERS)
-    odds = tastes[:, kind] * popularity + 0.001
+    kind, style = rng.integers(0, KINDS, ITEMS), rng.integers(0, styles, ITEMS)
+    popularity = rng.zipf(1.8, ITEMS).clip(max=50)
+    tastes = rng.dirichlet(np.full(KINDS, 0.1), USERS)[:, kind] * rng.dirichlet(np.full(styles, 0.2), USERS)[:, style]
+    odds = tastes * popularity + 1e-3 / styles
     odds /= odds.sum(1, keepdims=True)
     items = np.concatenate([rng.choice(ITEMS, PAIRS, replace=False, p=row) for row in odds])
     frame = pl.DataFrame({"user_id": np.repeat(np.arange(USERS), PAIRS), "item_id": items})
-    words = [[f"w{3 * k + n}" for n in range(3)] + [f"w{n}" for n in rng.integers(0, WORDS, 3)] for k in kind.tolist()]
+    other = rng.integers(0, WORDS, (ITEMS, 3)).tolist()
+    title = [
+        f"style{own} " + " ".join(f"w{word}" for word in row) for own, row in zip(style.tolist(), other, strict=True)
+    ]
     price = np.exp(rng.normal(size=KINDS)[kind] + 0.3 * rng.normal(size=ITEMS))
-    text = [" ".join(rng.permutation(each)) for each in words]
-    return frame, pl.DataFrame({"item_id": np.arange(ITEMS), "category": kind, "title": text, "price": price})
+    return frame, pl.DataFrame({"item_id": np.arange(ITEMS), "category": kind, "title": title, "price": price})
 
 
 def source(name: str, seed: int) -> tuple[Split, pl.DataFrame]:
     """A data set whose test part is of new items, and its catalogue."""
-    if name == "simulated":
-        frame, catalogue = simulated(seed)
-        return prepare(frame, protocol="new-items", seed=seed, min_item=5), catalogue
+    if name in STYLES:
+        frame, catalogue = simulated(seed, STYLES[name])
+        split = prepare(frame, protocol="new-items", seed=seed, min_item=5)
+        return split, catalogue.filter(pl.col("item_id").is_in(split.interactions.item_ids.values.tolist()))
     ratings = pl.read_csv(next(path for path in fetch("ciao") if path.suffix == ".csv"))
-    catalogue = ratings.group_by("item_id").agg(pl.col("category").first())
-    return prepare("ciao", protocol="new-items", seed=seed, min_user=10, min_item=10), catalogue
+    split = prepare("ciao", protocol="new-items", seed=seed, min_user=10, min_item=10)
+    known = ratings.filter(pl.col("item_id").is_in(split.interactions.item_ids.values.tolist()))
+    return split, known.group_by("item_id").agg(pl.col("category").first())
 
 
 def trained(data: Split, seed: int) -> Run:
@@ -99,13 +108,12 @@ def share_of_new(model: Recommender, data: Split) -> float:
 def accuracy(name: str, seed: int) -> None:
     """A line: every head and every score by category."""
     data, catalogue = source(name, seed)
-    known = catalogue.filter(pl.col("item_id").is_in(data.interactions.item_ids.values.tolist()))
     run, begin = trained(data, seed), time.process_time()
-    model = Recommender(run).add_items(known)
+    model = Recommender(run).add_items(catalogue)
     took, new = time.process_time() - begin, model.ranker.new
     assert new is not None
     figures = {who: each.means() for who, each in evaluate_new(model.ranker, at=AT, metrics=METRICS).items()}
-    others = by_category(data, known, seed)
+    others = by_category(data, catalogue, seed)
     figures |= {who: evaluate(scores, data, at=AT, metrics=METRICS).means() for who, scores in others.items()}
     write(
         "new_items",
@@ -120,7 +128,7 @@ def accuracy(name: str, seed: int) -> None:
 
 def few_users(seed: int) -> None:
     """Lines: the best head's recall when held-out items get some of their users back, by the constant of shrinkage."""
-    data, catalogue = source("simulated", seed)
+    data, catalogue = source(list(STYLES)[1], seed)
     rng = np.random.default_rng(seed)
     for n in GIVEN:
         split = Split(data.interactions, given_back(data, n, rng), data.recipe)
@@ -157,14 +165,11 @@ def recall(factors: Factors, data: Split, split: Split) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", nargs="*", default=["ciao", "simulated"], choices=["ciao", "simulated"])
     parser.add_argument("--seeds", type=int, default=3)
-    chosen = parser.parse_args()
-    for seed in range(chosen.seeds):
-        for name in chosen.data:
+    for seed in range(parser.parse_args().seeds):
+        for name in ("ciao", *STYLES):
             accuracy(name, seed)
-    if "simulated" in chosen.data:
-        few_users(0)
+    few_users(0)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,17 @@ class Ranker:
         """[items] how many users have used each."""
         return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)
 
+    @cached_property
+    def log_popularity(self) -> NDArray[np.float64]:
+        """[items] log(1 + users), from 0 to 1."""
+        logs = np.log1p(self.popularity.astype(np.float64))
+        return np.asarray(logs / logs.max())
+
+    def directions(self, head: str) -> NDArray[np.float32]:
+        """[items, d] a head's vectors of length 1, whose inner products are similarities."""
+        make = lambda: torch.nn.functional.normalize(self.factors(head).item.float(), dim=1).numpy()  # noqa: E731
+        return self._cached(("directions", head), make)
+
     def known(self, by: str) -> str:
         """The name, if it is a head or consensus of the run."""
         if by not in self.names:

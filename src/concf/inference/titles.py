@@ -27,16 +27,22 @@ class Catalogue:
     """A file with a row for each item. item, title: its columns; None: found by their usual names.
 
     frame: the rows, if they are already in memory; `path` is then only their name in messages
+    joined: the items that the rows of `frame` are of, by position, if `joined_to` has made them
     """
 
     path: Path
     item: str | None = None
     title: str | None = None
     frame: pl.DataFrame | None = None
+    joined: Ids | None = None
 
     def loaded(self) -> Self:
         """The same with its rows in memory, for workers that cannot reach the file."""
         return replace(self, frame=self._typed())
+
+    def joined_to(self, ids: Ids) -> Self:
+        """The same with the attributes of these items in memory, for many calls."""
+        return replace(self, frame=self.attributes(ids), joined=ids)
 
     def titles(self, ids: Ids) -> dict[Any, str]:
         """Item id -> title, for items of the log. Of several titles the first counts; empty ones do not."""
@@ -62,6 +68,8 @@ class Catalogue:
 
         Items that are not in the file have nulls. say: is told how many they are, and how many are not in the log
         """
+        if self.frame is not None and self.joined is ids:
+            return self.frame
         rows, item = self._rows(ids)
         known = rows.join(_known(ids, item), on=item, how="semi")
         if known[item].is_duplicated().any():

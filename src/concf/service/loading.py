@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -240,7 +240,7 @@ class Loader:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConcfWarning)  # the note about titles has the counts
-                return replace(self.catalogue, frame=self.catalogue.attributes(ids))
+                return self.catalogue.joined_to(ids)
         except DataError as error:
             typer.echo(f"note: rules on attributes are off: {error}", err=True)
             return None
