@@ -26,6 +26,7 @@ SUFFIXES = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 class Catalogue:
     """A file with a row for each item. item, title: its columns; None: found by their usual names.
 
+    image: the column of the address of a picture; image_sources: origins that pictures may come from
     frame: the rows, if they are already in memory; `path` is then only their name in messages
     joined: the items that the rows of `frame` are of, by position, if `joined_to` has made them
     """
@@ -35,6 +36,8 @@ class Catalogue:
     title: str | None = None
     frame: pl.DataFrame | None = None
     joined: Ids | None = None
+    image: str | None = None
+    image_sources: tuple[str, ...] = ()
 
     def loaded(self) -> Self:
         """The same with its rows in memory, for workers that cannot reach the file."""
@@ -105,6 +108,15 @@ class Catalogue:
             return plain.unique(maintain_order=True), item
         except pl.exceptions.PolarsError as error:
             raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids") from None
+
+    def roles(self) -> set[str | None]:
+        """The columns of ids, titles and pictures."""
+        frame = self._read()
+        item = self._column(frame, self.item, ITEM_NAMES, "item")
+        title = self._column(frame, self.title, TITLE_NAMES, "title")
+        if self.image is not None:
+            self._column(frame, self.image, (), "image")
+        return {item, title, self.image}
 
     def _counts(self, what: str, known: int, rows: int, ids: Ids) -> str:
         ignored = f"; {rows - known:,} others are not in it" if rows > known else ""

@@ -229,6 +229,7 @@ class Loader:
         _prepare(recommender)
         titles: dict[Id, str] = {}
         if self.catalogue is not None:
+            self.catalogue.roles()  # refuses columns that are not there
             titles, note = self.catalogue.read(recommender.item_ids)
             typer.echo(f"note: {note}", err=True)
         return Served(recommender, folder, titles, version, self._attributes(recommender.item_ids))
