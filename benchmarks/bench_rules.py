@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def lists(ranker: Ranker, by: str, users: NDArray[np.int64], hidden: list[Positi
     )
 
 
-def milliseconds(works: dict[str, Callable[[], object]], each: int) -> dict[str, float]:
+def milliseconds(works: Mapping[str, Callable[[], object]], each: int) -> dict[str, float]:
     """Name -> processor time for each of the lists, the least of some rounds in turns."""
     times: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(ROUNDS):
@@ -97,8 +98,7 @@ def main() -> None:
     hidden: list[Positions] = [seen.indices[seen.indptr[user] : seen.indptr[user + 1]] for user in users]
     for by in (CONSENSUS, ranker.run.best_head()):
         works = {
-            name: (lambda by=by, each=each: lists(ranker, by, users, hidden, catalogue=catalogue, **each))
-            for name, each in rules.items()
+            name: partial(lists, ranker, by, users, hidden, catalogue=catalogue, **each) for name, each in rules.items()
         }
         took = milliseconds(works, len(users))
         for name, work in works.items():

@@ -101,7 +101,7 @@ def by_category(data: Split, catalogue: pl.DataFrame, seed: int) -> dict[str, An
 def share_of_new(model: Recommender, data: Split) -> float:
     """How many of 50 places new items have in lists of all items, by the best head."""
     ids, _ = model.recommend(k=50, by=model.run.best_head(), frame="arrays")
-    new = set(data.interactions.item_ids.values[np.flatnonzero(data.candidates("test"))].tolist())
+    new = set(data.interactions.item_ids.values[np.flatnonzero(np.asarray(data.candidates("test")))].tolist())
     return float(np.isin(ids, list(new)).mean())
 
 
@@ -144,7 +144,7 @@ def few_users(seed: int) -> None:
 def given_back(data: Split, n: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     """[pairs] the parts, with n pairs of each test item, or half of them, in training."""
     parts = np.array(data.parts)
-    for item in np.flatnonzero(data.candidates("test")).tolist():
+    for item in np.flatnonzero(np.asarray(data.candidates("test"))).tolist():
         pairs = np.flatnonzero((data.interactions.item == item) & (parts == TEST))
         parts[rng.permutation(pairs)[: min(n, len(pairs) // 2)]] = TRAIN
     return parts
@@ -157,7 +157,7 @@ def recall(factors: Factors, data: Split, split: Split) -> float:
     def scores(users: NDArray[np.int64]) -> NDArray[np.float32]:
         found = (factors.user[users] @ factors.item.T).numpy()
         found[:, others] = -np.inf
-        return found  # type: ignore[no-any-return]
+        return found
 
     lists = rank(scores, split.evaluated, 20, seen=split.seen("test"))
     return score_lists(lists, split.evaluated, split.test, split.train, at=20, metrics=["recall"]).means()["recall@20"]

@@ -222,8 +222,12 @@ def files_of(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["benchmarks.md", "training.md", "strong.md", "baselines.md", "scale.md", "processes.md"]
-)
+    "page",
+    [
+        "benchmarks.md", "training.md", "strong.md", "baselines.md", "scale.md", "processes.md", "new-items.md",
+        "recommending.md",
+    ],
+)  # fmt: skip
 def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     files, sources = files_of(page), benchmark("sources")
@@ -252,6 +256,10 @@ def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
     sampled, sources = benchmark("render_sampled"), benchmark("sources")
     text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
     assert f"{sampled.MARKS[0]}\n\n{sampled.body()}\n{sampled.MARKS[1]}" in text
+    items = benchmark("render_items")
+    for name in items.PAGES:
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert text == items.filled(name, text), f"docs/{name} is old; run: benchmarks/render_items.py"
     for name in ("scale.md", "processes.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -44,7 +44,7 @@ class RuleOptions(TypedDict, total=False):
 class Draw(Protocol):
     """The first k items of some users."""
 
-    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
+    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None, /) -> list[Short]:
         """at: whose lists; hidden: of each, the items that may not be shown; among: the only items that may."""
 
 

@@ -30,7 +30,10 @@ class Attributes:
     def of(self, index: int) -> dict[str, str]:
         """Column -> the value of an item, as text; without those that it does not have."""
         row = {} if self.frame is None else self.frame.row(index, named=True)
-        return {name: str(row[name])[:LONGEST] for name in self.columns if row[name] is not None}
+        known = {name: row[name] for name in self.columns if row[name] is not None}
+        return {
+            name: f"{value:.6g}" if isinstance(value, float) else str(value)[:LONGEST] for name, value in known.items()
+        }
 
     def picture(self, index: int) -> str | None:
         """The address of an item's picture, if it is one that the operator allows."""

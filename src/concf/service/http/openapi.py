@@ -26,7 +26,10 @@ STATUSES = {
     422: "The request does not have the expected form",
     503: "The run is being loaded, there are too many requests, or the answer takes too long",
 }
-REFUSED = {RELOAD: {409: "The run cannot be served"}, "/recommend": {409: "A rule cannot be applied"}}
+RULE = {409: "A rule cannot be applied"}
+REFUSED = {RELOAD: {409: "The run cannot be served"}} | dict.fromkeys(
+    ("/recommend", "/explore", "/explore/{user}"), RULE
+)
 REFERENCE = "#/components/schemas/{model}"
 
 
