@@ -17,6 +17,7 @@ from small_recipe import CLI
 from small_service import Client, loaded
 
 from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
 from concf.inference.new_items.evaluating import evaluate_new
 from concf.inference.new_items.features import FEW, WIDTH, features_of
@@ -231,6 +232,11 @@ def test_new_items_are_measured_as_items_that_were_held_out() -> None:
     for name in run.rows():
         assert set(np.unique(figures[name].lists)) <= {-1, *new.tolist()}
         assert figures[name].means()["recall@3"] > without[name].means()["recall@3"] + 0.2
+
+
+def test_models_without_attributes_are_not_compared_on_new_items() -> None:
+    with pytest.raises(ConfigError, match="concf evaluate --catalogue"):
+        compare(trained("strong", "new-items").data, ["popularity"], seeds=1)
 
 
 def test_command_line(concf: CLI, tmp_path: Path) -> None:

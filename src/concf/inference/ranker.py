@@ -200,10 +200,11 @@ class Ranker:
         They have no votes: their score is that of the item behind them.
         """
         assert self.new is not None
-        new, ranked = np.flatnonzero(self.new.new), self.short(users, ks, self.run.best_head(), hidden)
+        unused = np.flatnonzero(self.new.new[: self.run.log.shape[1]])  # those of the log, which lists may have
+        ranked = self.short(users, ks, self.run.best_head(), hidden)
         found = []
         for user, k, own, (best, _) in zip(users, ks, hidden, ranked, strict=True):
-            items, scores = self._agreed(user, lists[user], k, by, np.union1d(own, new))
+            items, scores = self._agreed(user, lists[user], k, by, np.concatenate([own, unused]))
             at = np.flatnonzero(self.new.new[best])
             before = np.minimum(at - np.arange(len(at)), len(items))
             behind = np.append(scores, scores[-1:] if len(scores) else np.float32(0))[before]

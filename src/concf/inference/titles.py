@@ -89,7 +89,8 @@ class Catalogue:
     def others(self, ids: Ids) -> list[Any]:
         """The items of the file that the log does not have, in ascending order."""
         rows, item = self._rows(ids)
-        return rows.join(_known(ids, item), on=item, how="anti")[item].drop_nulls().unique().sort().to_list()
+        others = rows.join(_known(ids, item), on=item, how="anti")[item].drop_nulls().unique().sort().to_list()
+        return [each for each in others if each != ""]
 
     def described(self, ids: Ids) -> NDArray[np.bool_]:
         """[items] whether the file has a row for each."""

@@ -60,7 +60,7 @@ def _operation(endpoint: Endpoint, at: int, schemas: dict[str, Any]) -> dict[str
     content = {"text/plain": {"schema": {"type": "string"}}}
     if endpoint.answer is not None:
         content = {JSON: {"schema": schemas[f"answer {at}"]}}
-    statuses = STATUSES | REFUSED.get(endpoint.path, {})
+    statuses = STATUSES | REFUSED.get(endpoint.template, {})
     errors = {MEDIA_TYPE: {"schema": schemas["problem"]}}
     responses = {"200": {"description": "The answer", "content": content}}
     responses |= {str(code): {"description": text, "content": errors} for code, text in sorted(statuses.items())}
