@@ -165,9 +165,13 @@ class Ranker:
             return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
         if not anew:
             lists = self._consensus_lists(max(ks, default=0), by)
-            if self.new is not None:
-                return self._agreed_with_new(users, ks, by, hidden, lists)
-            return [self._agreed(user, lists[user], k, by, own) for user, k, own in zip(users, ks, hidden, strict=True)]
+            agreed = [
+                self._agreed(user, lists[user], k, by, own) for user, k, own in zip(users, ks, hidden, strict=True)
+            ]
+            if self.new is None:
+                return agreed
+            ranked = self.short(users, ks, self.run.best_head(), hidden)
+            return [self.new.woven(*each) for each in zip(agreed, ranked, ks, strict=True)]
         rows = torch.from_numpy(users)
         found = self._by_rank(
             [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among
@@ -186,30 +190,11 @@ class Ranker:
         return lists.cpu().numpy()
 
     def _agreed(self, user: int, listed: NDArray[np.int32], k: int, by: str, hidden: Positions) -> Short:
-        excluded = set(hidden.tolist())
+        excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = listed[: k + len(excluded)].tolist()
         items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
         votes = self.votes(by)
         return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
-
-    def _agreed_with_new(
-        self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], lists: NDArray[np.int32]
-    ) -> list[Short]:
-        """The lists of a consensus with new items, each at the rank that the best head gives it.
-
-        They have no votes: their score is that of the item behind them.
-        """
-        assert self.new is not None
-        unused = np.flatnonzero(self.new.new[: self.run.log.shape[1]])  # those of the log, which lists may have
-        ranked = self.short(users, ks, self.run.best_head(), hidden)
-        found = []
-        for user, k, own, (best, _) in zip(users, ks, hidden, ranked, strict=True):
-            items, scores = self._agreed(user, lists[user], k, by, np.concatenate([own, unused]))
-            at = np.flatnonzero(self.new.new[best])
-            before = np.minimum(at - np.arange(len(at)), len(items))
-            behind = np.append(scores, scores[-1:] if len(scores) else np.float32(0))[before]
-            found.append((np.insert(items, before, best[at])[:k], np.insert(scores, before, behind)[:k]))
-        return found
 
     def of_histories(
         self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from concf.training.run import Run
 if TYPE_CHECKING:
     from concf.inference.titles import Catalogue
 
+Short = tuple[NDArray[Any], NDArray[np.float32]]
 SHRINKAGE = 1.0  # users of an item with whom its own vector counts as much as its attributes (docs/new-items.md)
 
 
@@ -26,14 +27,27 @@ SHRINKAGE = 1.0  # users of an item with whom its own vector counts as much as i
 class NewItems:
     """The items of a run and, behind them, those of a catalogue that the log does not have.
 
-    ids:  of all of them
-    map:  from their attributes to the vectors of a head
-    new:  [items] whether an item has no vectors but by its attributes
+    ids:    of all of them
+    map:    from their attributes to the vectors of a head
+    new:    [items] whether an item has no vectors but by its attributes
+    unused: those of them that the log has, all the same: a list may hold them
     """
 
     ids: Ids
     map: FeatureMap
     new: NDArray[np.bool_]
+    unused: tuple[int, ...]
+
+    def woven(self, agreed: Short, ranked: Short, k: int) -> Short:
+        """The first k of a consensus list without new items, and these, each at the rank that a head gives it.
+
+        agreed, ranked: item positions and scores. A new item has no votes: its score is that of the item behind it
+        """
+        (items, scores), (best, _) = agreed, ranked
+        at = np.flatnonzero(self.new[best])
+        before = np.minimum(at - np.arange(len(at)), len(items))
+        behind = np.append(scores, scores[-1:] if len(scores) else np.float32(0))[before]
+        return np.insert(items, before, best[at])[:k], np.insert(scores, before, behind)[:k]
 
 
 def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> NewItems | None:
@@ -67,4 +81,5 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> NewItems
             f"{len(others):,} new items are left out, and nothing changes"
         )
         return None
-    return NewItems(both, learned, own == 0)
+    new = own == 0
+    return NewItems(both, learned, new, tuple(np.flatnonzero(new[: len(ids)]).tolist()))
