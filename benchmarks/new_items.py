@@ -1,11 +1,11 @@
 """New items by their attributes, beside popularity within a category and chance.
 
-python benchmarks/new_items.py [--seeds 3]
+python benchmarks/new_items.py [--seeds 3] [--what accuracy few-users]
 
 All pairs of a tenth of the items are held out (protocol `new-items`). The heads of preset `strong` (budget `fast`) rank
 them by attributes: Ciao's categories, or category, title and price of a simulated log. Beside them a score for each
 category: how often its items are used (popularity), how often the user has used them (own categories), both together;
-and chance. On a simulated log the held-out items also get a few users back, to see how their own vectors take over.
+and chance. Then the held-out items get a few of their users back, to see how their own vectors take over.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from concf.training.train import train
 AT, METRICS = (20, 50), ("recall", "ndcg")
 USERS, ITEMS, KINDS, PAIRS, WORDS = 2000, 1500, 40, 30, 200
 STYLES = {"simulated, categories": 1, "simulated, categories and styles": 20}
-GIVEN = (0, 1, 3, 10)  # users that a held-out item gets back
-SHRINKAGES = (0.0, 0.3, 1.0, 3.0, 10.0)
+GIVEN = (1, 3, 10)  # users that a held-out item gets back
+SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0)
 
 
 def simulated(seed: int, styles: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -126,9 +126,9 @@ def accuracy(name: str, seed: int) -> None:
     )  # fmt: skip
 
 
-def few_users(seed: int) -> None:
+def few_users(name: str, seed: int) -> None:
     """Lines: the best head's recall when held-out items get some of their users back, by the constant of shrinkage."""
-    data, catalogue = source(list(STYLES)[1], seed)
+    data, catalogue = source(name, seed)
     rng = np.random.default_rng(seed)
     for n in GIVEN:
         split = Split(data.interactions, given_back(data, n, rng), data.recipe)
@@ -138,7 +138,7 @@ def few_users(seed: int) -> None:
             with patch("concf.inference.new_items.joining.SHRINKAGE", max(shrinkage, 1e-9)):
                 ranker = Recommender(run).add_items(catalogue).ranker
             figures[f"{shrinkage:g}"] = recall(ranker.factors(run.best_head()), data, split)
-        write("new_items", {"what": "few users", "seed": seed, "given": n, "recall@20": figures})
+        write("new_items", {"what": "few users", "data": name, "seed": seed, "given": n, "recall@20": figures})
 
 
 def given_back(data: Split, n: int, rng: np.random.Generator) -> NDArray[np.uint8]:
@@ -166,10 +166,13 @@ def recall(factors: Factors, data: Split, split: Split) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    for seed in range(parser.parse_args().seeds):
+    parser.add_argument("--what", nargs="*", default=["accuracy", "few-users"], choices=["accuracy", "few-users"])
+    chosen = parser.parse_args()
+    for seed in range(chosen.seeds if "accuracy" in chosen.what else 0):
         for name in ("ciao", *STYLES):
             accuracy(name, seed)
-    few_users(0)
+    for name in ("ciao", list(STYLES)[1]) if "few-users" in chosen.what else ():
+        few_users(name, 0)
 
 
 if __name__ == "__main__":

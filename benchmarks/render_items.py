@@ -49,13 +49,20 @@ def new_items() -> str:
         )  # fmt: skip
     few = [line for line in lines("new_items") if line["what"] == "few users"]
     shrinkages = list(few[0]["recall@20"])
-    given = [[str(line["given"]), *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages)] for line in few]
+    given = [
+        [
+            TITLES.get(line["data"], line["data"]),
+            str(line["given"]),
+            *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages),
+        ]
+        for line in few
+    ]
     header = ["data", "users", "new items", "splits", "features", "variance explained", "places of 50", "seconds"]
     return "\n".join(
         [
             markdown(["data", "ranked by", *FIGURES], rows), "",
             markdown(header, facts), "",
-            markdown(["users given back", *(f"k = {each}" for each in shrinkages)], given), "",
+            markdown(["data", "users given back", *(f"k = {each}" for each in shrinkages)], given), "",
             commits_table({"new_items": lines("new_items")}),
         ]
     )  # fmt: skip
