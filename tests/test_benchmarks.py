@@ -224,16 +224,10 @@ def files_of(page: str) -> list[str]:
 @pytest.mark.parametrize(
     "page",
     [
-        "benchmarks.md",
-        "training.md",
-        "strong.md",
-        "new-users.md",
-        "baselines.md",
-        "scale.md",
-        "processes.md",
-        "update.md",
+        "benchmarks.md", "training.md", "strong.md", "new-users.md", "baselines.md", "scale.md", "processes.md",
+        "update.md", "new-items.md", "recommending.md",
     ],
-)
+)  # fmt: skip
 def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     files, sources = files_of(page), benchmark("sources")
@@ -270,6 +264,10 @@ def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
     sources = benchmark("sources")
     for script in map(benchmark, ("render_sampled", "render_weights")):
         assert f"{script.MARKS[0]}\n\n{script.body()}\n{script.MARKS[1]}" in script.PAGE.read_text(encoding="utf-8")
+    items = benchmark("render_items")
+    for name in items.PAGES:
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert text == items.filled(name, text), f"docs/{name} is old; run: benchmarks/render_items.py"
     for name in ("scale.md", "processes.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")

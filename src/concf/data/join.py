@@ -238,7 +238,7 @@ def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArr
 
 
 def _disliking(merged: Interactions, *logs: Interactions) -> Interactions:
-    """The pairs of all logs with the dislikes of all, each from its first time on; what was chosen after all is none."""
+    """The pairs of all logs with the dislikes of all, from their first times on; what was chosen after all is none."""
     there = [(log, log.dislikes) for log in logs if log.dislikes is not None]
     if not there:
         return merged

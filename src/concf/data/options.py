@@ -34,9 +34,9 @@ class LogOptions(ReadingOptions, total=False):
     min_item: int | None  # items with fewer interactions are left out
     counts: Literal["raw", "distinct"] | None  # of interactions: all events, or each pair once
     core: bool | None  # repeat the filter until nothing changes
-    protocol: str | None  # paper, released, random, leave-last, time, new-users or given
+    protocol: str | None  # paper, released, random, leave-last, time, new-users, new-items or given
     valid: Any  # share held out for validation (`new-users`: of the users); `given`: of the training log, or a log
-    test: Any  # share held out for test; with `given`, a log
+    test: Any  # share held out for test (`new-users`: of the users; `new-items`: of the items); `given`: a log
     at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
     last: int | None  # `leave-last`: number of a user's newest interactions in each part
     valid_from: float | None  # `time`: start of the validation part

@@ -2,14 +2,15 @@
 
 A protocol assigns every interaction to a part. `drop_unevaluable` then drops what cannot be evaluated: held-out items
 that never occur in training, and all held-out items of users who are left without validation or without test items.
-Only `given` with a validation share drops nothing, because published figures count every pair of the test file.
-With `new-users` the users who are evaluated have a history in place of training items (`HISTORY`).
+Only `given` with a validation share drops nothing, because published figures count every pair of the test file. With
+`new-users` the users who are evaluated have a history in place of training items (`HISTORY`), and `new-items` tests on
+items that never occur in training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,8 +194,7 @@ class Given(_Protocol):
             return files
         test = files == TEST
         parts = np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed)).astype(np.uint8)
-        trained = interactions.per_item(rows=parts == TRAIN) > 0
-        return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
+        return _train_first(interactions, parts)
 
     def _held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] training items validate, and that none tests."""
@@ -262,11 +262,51 @@ class NewUsers(_Protocol):
         return np.where((parts != TRAIN) & ~both[interactions.user], DROPPED, parts).astype(np.uint8)
 
 
-Protocol = Annotated[Random | Released | Paper | LeaveLast | TimeCut | NewUsers | Given, Field(discriminator="name")]
-PROTOCOLS: dict[str, type[Random | Released | Paper | LeaveLast | TimeCut | NewUsers]] = {
+class NewItems(_Protocol):
+    """`new-items`: all interactions of a share of the items are the test part; of the rest, `random` validates.
+
+    Tested are users who train too, with the new items alone as candidates. A validation item that would be left without
+    any training pair goes back to training.
+    """
+
+    name: Literal["new-items"] = "new-items"
+    valid: float = Field(0.1, gt=0, lt=1)  # share of a user's interactions with the other items, at least one
+    test: float = Field(0.1, gt=0, lt=1)  # share of the items
+
+    def advice(self) -> str:
+        """What to do if no user can be evaluated."""
+        return f"Hold out more or fewer items ({option('test')}), or filter less"
+
+    def assign(self, interactions: Interactions, seed: int) -> Parts:
+        """[n] the part of each interaction."""
+        new = np.zeros(interactions.n_items, bool)
+        drawn = np.random.default_rng([seed, 1]).permutation(interactions.n_items)
+        new[drawn[: max(1, int(_floor(self.test, np.array(len(new)))))]] = True
+        test = new[interactions.item]
+        return _train_first(interactions, np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed)))
+
+    def _held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """([n], [n]) how many of a user's `total` [n] interactions with other items validate; none tests."""
+        return np.minimum(np.maximum(_floor(self.valid, total), 1), total - 1), np.zeros(len(total))
+
+    def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
+        """[n] the parts, with `DROPPED` for the test items of users who do not train."""
+        trains = interactions.per_user(rows=parts == TRAIN) > 0
+        return np.where((parts == TEST) & ~trains[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+Drawn = Random | Released | Paper | LeaveLast | TimeCut | NewUsers | NewItems
+Protocol = Annotated[Drawn | Given, Field(discriminator="name")]
+PROTOCOLS: dict[str, type[Drawn]] = {
     "paper": Paper, "released": Released, "random": Random, "leave-last": LeaveLast, "time": TimeCut,
-    "new-users": NewUsers,
+    "new-users": NewUsers, "new-items": NewItems,
 }  # fmt: skip
+
+
+def _train_first(interactions: Interactions, parts: NDArray[Any]) -> Parts:
+    """[n] the parts, with validation pairs of items without any training pair back in training."""
+    trained = interactions.per_item(rows=parts == TRAIN) > 0
+    return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
 
 
 def drop_unevaluable(interactions: Interactions, parts: Parts) -> Parts:

@@ -26,6 +26,7 @@ from concf.data.protocols import (
     VALID,
     Given,
     LeaveLast,
+    NewItems,
     NewUsers,
     Parts,
     Protocol,
@@ -206,6 +207,12 @@ class Split:
         """[v] the users with validation items; as `evaluated`, except for `new-users`, and for `given` with a share."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
+    def candidates(self, on: str) -> NDArray[np.bool_] | None:
+        """[items] what can be recommended when evaluating: of `new-items`, on test, the new ones; None: all items."""
+        if on == "valid" or not isinstance(self.recipe.protocol, NewItems):
+            return None
+        return np.asarray(self.interactions.per_item(rows=self.parts < TEST) == 0)
+
     def users(self, on: str) -> NDArray[np.int64]:
         """[e] the users who are evaluated `on` valid or test."""
         return self.validated if on == "valid" else self.evaluated
@@ -354,7 +361,8 @@ def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]
     cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
     if len(cold):
         example = interactions.item_ids.named(cold[:1])[0]
-        fate = "cannot be evaluated" if n_dropped else "are tested on all the same"
+        tested = (after[np.isin(interactions.item, cold)] == TEST).any()
+        fate = "are tested on all the same" if tested else "cannot be evaluated"
         notes.append(f"{len(cold)} items occur in no training pair and {fate} (for example {example!r})")
     if n_dropped:
         notes.append(f"{n_dropped} held-out pairs were dropped: their item never trains, or their user has too few")

@@ -146,6 +146,11 @@ def compare(
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
     if tune_on not in accurate or not candidates:
         raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; choose from {', '.join(accurate)}")
+    if data.candidates("test") is not None:
+        raise ConfigError(
+            "a data set that was split by 'new-items' tests items about which these models know nothing. "
+            "Attributes rank them: concf evaluate --catalogue"
+        )
     for model in candidates.values():
         model.refuse_if_absent()
     splits = _splits(data, seeds)

@@ -15,9 +15,12 @@ from torch import Tensor
 
 from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
+from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
 from concf.inference.contributions import Contributions
+from concf.inference.new_items.joining import NewItems, joined
+from concf.inference.titles import Catalogue
 from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
 from concf.training.run import Run
@@ -31,13 +34,21 @@ T = TypeVar("T")
 class Ranker:
     """The heads of a run, each at its best epoch, and their consensus with the votes that made it.
 
-    Users and items are positions here.
+    Users and items are positions here. items: a catalogue whose new items are ranked too, see
+    `concf.inference.new_items`
     """
 
-    def __init__(self, run: Run) -> None:
-        self.run, self.n_items = run, run.data.train.shape[1]
+    def __init__(self, run: Run, items: Catalogue | None = None) -> None:
+        self.run = run
         self.names, self.heads = run.rows(), list(run.model.names)
+        self.new: NewItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
+        self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
+        self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
+
+    def head_factors(self) -> list[Factors]:
+        """The vectors of each head at its own best epoch."""
+        return [self.factors(head) for head in self.heads]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -48,7 +59,16 @@ class Ranker:
     @cached_property
     def viewed(self) -> csr_array:
         """[users, items] everything in the log, including held-out items."""
-        return self.run.data.interactions.matrix()
+        return self._widened(self.run.data.interactions.matrix())
+
+    @cached_property
+    def log(self) -> csr_array:
+        """[users, items] what the run has learned from."""
+        return self._widened(self.run.log)
+
+    def _widened(self, matrix: csr_array) -> csr_array:
+        """With columns for new items."""
+        return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], self.n_items))
 
     @cached_property
     def disliked(self) -> csr_array:
@@ -60,6 +80,17 @@ class Ranker:
         """[items] how many users have used each."""
         return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)
 
+    @cached_property
+    def log_popularity(self) -> NDArray[np.float64]:
+        """[items] log(1 + users), from 0 to 1."""
+        logs = np.log1p(self.popularity.astype(np.float64))
+        return np.asarray(logs / logs.max())
+
+    def directions(self, head: str) -> NDArray[np.float32]:
+        """[items, d] a head's vectors of length 1, whose inner products are similarities."""
+        make = lambda: torch.nn.functional.normalize(self.factors(head).item.float(), dim=1).numpy()  # noqa: E731
+        return self._cached(("directions", head), make)
+
     def known(self, by: str) -> str:
         """The name, if it is a head or consensus of the run."""
         if by not in self.names:
@@ -68,7 +99,10 @@ class Ranker:
 
     def factors(self, head: str) -> Factors:
         """The vectors of a head at its own best epoch."""
-        return self._cached(("factors", head), lambda: self.run.keep(head).factors()[head].to("cpu"))
+        return self._cached(("factors", head), lambda: self._filled(self.run.keep(head).factors()[head].to("cpu")))
+
+    def _filled(self, factors: Factors) -> Factors:
+        return factors if self.new is None else self.new.map.filled(factors)
 
     def vectors(self, head: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """([users, d + 1], [items, d + 1]) as [user, 1] and [item, bias]: their inner product is the head's score."""
@@ -80,7 +114,7 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """The voting heads at the best epoch of the consensus."""
-        return self.run.voters
+        return {name: self._filled(factors) for name, factors in self.run.voters.items()}
 
     @cached_property
     def voter_weights(self) -> list[float]:
@@ -103,7 +137,7 @@ class Ranker:
         votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
         if votes is None or votes.weights is None:
             return None
-        return Contributions(votes, self.voters, self.run.log, self.run.settings.consensus.temperature)
+        return Contributions(votes, self.run.voters, self.run.log, self.run.settings.consensus.temperature)
 
     def block(self) -> int:
         """How many users are ranked at a time."""
@@ -128,7 +162,10 @@ class Ranker:
         if not anew:
             lists = self._consensus_lists(max(ks, default=0), by)
             votes = self.votes(by)
-            return [_agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)]
+            agreed = [
+                self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
+            ]
+            return self._with_new(agreed, ks, lambda: self.short(users, ks, self.run.best_head(), hidden))
         rows = torch.from_numpy(users)
         found = self._by_rank(
             [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among
@@ -162,10 +199,24 @@ class Ranker:
         return lists.numpy(), Votes(agreed.votes, lists, self.run.settings, by)
 
     def rows_of(self, histories: Sequence[Positions]) -> csr_array:
-        """[n, items] the histories as a matrix."""
+        """[n, items of the run] the histories as a matrix; of new items nothing was learned."""
         ends = np.cumsum([0, *map(len, histories)])
         used = np.concatenate([*histories, np.empty(0, np.int64)])
-        return csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
+        rows = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
+        return rows if self.new is None else rows[:, : self.run.log.shape[1]]
+
+    def _agreed(self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
+        """The first k of the row's consensus list that may be shown, and their worth."""
+        excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
+        first = listed[: k + len(excluded)].tolist()
+        items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
+        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
+
+    def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
+        """Consensus lists with new items, if there are any, where the best head ranks them."""
+        if self.new is None:
+            return agreed
+        return [self.new.woven(*each) for each in zip(agreed, ranked(), ks, strict=True)]
 
     def of_histories(
         self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
@@ -178,15 +229,19 @@ class Ranker:
         """
         matrix, fold_in = self.rows_of(histories), self.run.fold_in
         if self.known(by) in self.heads:
-            scores = fold_in.head(by, matrix).scores(torch.arange(len(histories))).numpy()
+            factors = self.factors(by)
+            folded = Factors(fold_in.head(by, matrix).user, factors.item, factors.bias)
+            scores = folded.scores(torch.arange(len(histories))).numpy()
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         left_out = all(np.isin(used, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
             self._refuse_longer(k)
             lists, votes = self.folded_votes(matrix, by)
-            return [_agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
-        folded = [fold_in.head(name, matrix, voting=True) for name in self.voters]
-        return self._by_rank([(each, each.user) for each in folded], k, hidden, among)
+            agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
+            head = self.run.best_head()
+            return self._with_new(agreed, [k] * len(agreed), lambda: self.of_histories(histories, k, head, hidden))
+        users = [fold_in.head(name, matrix, voting=True).user for name in self.voters]
+        return self._by_rank(list(zip(self.voters.values(), users, strict=True)), k, hidden, among)
 
     def _by_rank(
         self, voters: list[tuple[Factors, Tensor]], k: int, hidden: Sequence[Positions], among: Positions | None
@@ -219,14 +274,6 @@ class Ranker:
         worth = (total / len(newest)).float().numpy()
         listed = [row[row >= 0] for row in lists.numpy()]
         return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
-
-
-def _agreed(row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
-    """The first k of a list of a consensus that are not hidden. row: of the list in the votes"""
-    excluded = set(hidden.tolist())
-    first = listed[: k + len(excluded)].tolist()
-    items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
-    return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
 
 
 def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:

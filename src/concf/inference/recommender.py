@@ -28,6 +28,7 @@ from concf.inference.lookup import (
     positions,
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
+from concf.inference.rules.conditions import catalogue_of
 from concf.inference.rules.rules import RuleOptions, rules_of
 from concf.runtime.arguments import check_count
 from concf.training.checkpoint import load_run
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
     from concf.inference.lookup import ByUser, Column, Histories, ItemIds, ItemsByUser, UserIds, Users
+    from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # ids of some users, and their lists
 NONE: Positions = np.empty(0, np.int64)
@@ -94,6 +96,20 @@ class Recommender:
         """
         return cls(load_run(folder, data), frame)
 
+    def add_items(self, catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table) -> Self:
+        """Recommend the items of a catalogue that the log does not have too, by what their attributes say.
+
+            model.add_items("items.parquet").recommend("alice")
+
+        A linear map from attributes to the vectors of each head is learned from the items of the log, and those of them
+        that few have used are shrunk towards it (docs/new-items.md). Another call begins from the log again. Returns
+        the model itself.
+
+        catalogue: a file or frame with a row for each item, new ones and those of the log; its other columns are used
+        """
+        self._ranker = Ranker(self.run, items=catalogue_of(catalogue))
+        return self
+
     @property
     def ranker(self) -> Ranker:
         """Ranks positions of users and items."""
@@ -113,8 +129,8 @@ class Recommender:
 
     @property
     def item_ids(self) -> Ids:
-        """The items of the log; `item_ids.values` is an array in the order of `item_factors`."""
-        return self.run.data.interactions.item_ids
+        """The items of the log, and new ones; `item_ids.values` is an array in the order of `item_factors`."""
+        return self.ranker.item_ids
 
     @property
     def viewed(self) -> csr_array:

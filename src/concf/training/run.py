@@ -16,7 +16,7 @@ from torch import Tensor
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import UPDATES, Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EncoderMaker
@@ -173,6 +173,11 @@ class Run:
         cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data.whole or self.data
         self.refuse_learned(on)
         data.note_if_few(on)
+        if data.candidates(on) is not None:
+            note(
+                "the test part is of new items, about which nothing was learned: these figures are of chance. "
+                "Attributes rank new items: concf evaluate --catalogue, or add_items"
+            )
         histories = data.history if data.has_new_users else None
         return {
             name: evaluate(self.recommender(name, histories), data, on=on, at=cuts, metrics=wanted)

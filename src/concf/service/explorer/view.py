@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,10 +16,12 @@ from concf.inference.contributions import similarity_shares, speakers
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.ranker import Short
+from concf.inference.rules.rules import Rules
 from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
+from concf.service.explorer.attributes import Attributes, listed
 from concf.service.explorer.schemas import (
     ExplainedItem,
     Facts,
@@ -77,11 +79,12 @@ class Explorer:
         return {
             "name": self.served.name,
             "users": log.n_users,
-            "items": log.n_items,
+            "items": self.ranker.n_items,
             "interactions": len(log),
             "user_ids": kind_in_words(log.user_ids),
             "item_ids": kind_in_words(log.item_ids),
             "titles": bool(self.served.titles),
+            "columns": self.attributes.columns,
             "heads": heads,
             "about": {name: about(run, name) for name in (*heads, *fixed)},
             "fixed_voters": fixed,
@@ -104,17 +107,27 @@ class Explorer:
             "version": VERSION,
         }  # fmt: skip
 
-    def of_user(self, user: int, k: int, held_out: bool = False) -> View:
+    @cached_property
+    def attributes(self) -> Attributes:
+        """What the catalogue says of the items."""
+        return Attributes(self.served)
+
+    def of_user(self, user: int, k: int, held_out: bool = False, where: str | None = None) -> View:
         """The view of a user of the log. held_out: whether held-out items may be listed, to see which head finds them
 
+        where: a condition on attributes that all items in the lists fulfil
         The lists are those of `Recommender.recommend`; votes and contributions those of `Recommender.explain`.
         """
         trained: Indices = self.run.log[[user]].indices
         used: Indices = self.recommender.viewed[[user]].indices
-        hidden = [trained if held_out else used]
+        hidden, rules = trained if held_out else used, self.attributes.rules(where)
 
         def short(by: str, length: int) -> Short:
-            return self.ranker.short(np.array([user]), [length], by, hidden)[0]
+            def draw(at: Indices, n: int, closed: Sequence[Indices], among: Indices | None) -> list[Short]:
+                anew, same = among is not None, np.full(len(at), user)
+                return self.ranker.short(same, [n] * len(at), by, closed, anew=anew, among=among)
+
+            return listed(rules, draw, length, hidden, 0 if by in self.ranker.heads else self.settings.shown)
 
         lists: dict[str, Listed] = {name: short(name, k) for name in self.ranker.heads}
         agreed, stored, note = None, None, None
@@ -123,7 +136,7 @@ class Explorer:
             stored = self.ranker.votes(CONSENSUS)
             note = NO_VOTES if stored is None else None
         if stored is not None:
-            lists |= self._of_fixed_voters(stored, user, k, set(hidden[0].tolist()))
+            lists |= self._of_fixed_voters(stored, user, k, hidden, rules)
         items = _all_items(agreed, *lists.values())
         votes = {} if stored is None else self._votes(stored, user, self.ranker.voters, trained, items)
         reasons = self._reasons(trained, items, None if self.ranker.contributions is None else user)
@@ -133,25 +146,29 @@ class Explorer:
         explained = [self._explained(index, parts, votes, reasons) for index in items]
         return self._view(user_id, note, history, lists, CONSENSUS, agreed, explained)
 
-    def of_history(self, history: NDArray[np.int64], k: int) -> View:
+    def of_history(self, history: NDArray[np.int64], k: int, where: str | None = None) -> View:
         """The view of someone who has used the items at these indices.
 
         Without a re-ranker the consensus is by rank alone, since there are no rankings over time.
         """
-        used, reranks = np.unique(history), self.ranker.reranks
+        used, rules, reranks = np.unique(history), self.attributes.rules(where), self.ranker.reranks
         rows = self.ranker.rows_of([used])
-        lists: dict[str, Listed] = {
-            name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads
-        }
+
+        def short(by: str, length: int) -> Short:
+            def draw(at: Indices, n: int, closed: Sequence[Indices], among: Indices | None) -> list[Short]:
+                return self.ranker.of_histories([used] * len(at), n, by, closed, among)
+
+            kept = self.settings.shown if reranks else self.settings.top_k or self.ranker.n_items
+            return listed(rules, draw, length, used, 0 if by in self.ranker.heads else kept)
+
+        lists: dict[str, Listed] = {name: short(name, k) for name in self.ranker.heads}
         agreed, votes, note = None, {}, None
         if self.has_consensus:
-            agreed = self.ranker.of_histories([used], min(k, self.settings.shown) if reranks else k, CONSENSUS, [used])[
-                0
-            ]
+            agreed = short(CONSENSUS, min(k, self.settings.shown) if reranks else k)
             note = None if reranks else NEW_USER
         stored = self.ranker.folded_votes(rows, CONSENSUS)[1] if reranks else None
         if stored is not None:
-            lists |= self._of_fixed_voters(stored, 0, k, set(used.tolist()))
+            lists |= self._of_fixed_voters(stored, 0, k, used, rules)
         items = _all_items(agreed, *lists.values())
         if self.has_consensus:
             folded = {name: self.run.fold_in.head(name, rows, voting=True) for name in self.ranker.voters}
@@ -168,7 +185,7 @@ class Explorer:
         known = KnownItems(self.served, request.unknown_items)
         items = known.of(request.history, "body.history")
         indices = [self.served.item_index(item, "body.history") for item in items]
-        view = self.of_history(np.array(indices, np.int64), request.k)
+        view = self.of_history(np.array(indices, np.int64), request.k, request.where)
         view["note"], view["unknown_items"] = joined([view["note"], known.note()]), known.report()
         return view
 
@@ -215,7 +232,8 @@ class Explorer:
         used, (because, terms) = self._used(index, parts), reasons[index]
         return {
             "item": used["item"], "title": used["title"], "part": used["part"], "votes": votes.get(index, []),
-            "because": because, "contributions": terms,
+            "because": because, "contributions": terms, "attributes": self.attributes.of(index),
+            "picture": self.attributes.picture(index),
         }  # fmt: skip
 
     def _id(self, index: int) -> Id:
@@ -238,13 +256,17 @@ class Explorer:
             items = items[np.argsort(-log.timestamp[pairs], kind="stable")]
         return list(items.tolist())
 
-    def _of_fixed_voters(self, stored: Votes, user: int, k: int, hidden: set[int]) -> dict[str, Listed]:
+    def _of_fixed_voters(
+        self, stored: Votes, user: int, k: int, hidden: Indices, rules: Rules | None
+    ) -> dict[str, Listed]:
         """The first items of each fixed voter, as it voted; it has no vectors to rank anew with, and no scores."""
         lists: dict[str, Listed] = {}
+        open_ = np.ones(self.ranker.n_items, bool) if rules is None or rules.shown is None else rules.shown.copy()
+        open_[hidden] = False
         for voter, name in enumerate(stored.names):
             if name in self.run.settings.fixed_voters:
-                free = [item for item in stored.items[voter, user].tolist() if item >= 0 and item not in hidden]
-                lists[name] = np.array(free[:k], np.int64), None
+                items = stored.items[voter, user].astype(np.int64)
+                lists[name] = items[(items >= 0) & open_[items]][:k], None
         return lists
 
     def _reasons(self, used: Indices, items: list[int], user: int | None = None) -> dict[int, Reasons]:
