@@ -49,9 +49,9 @@ def new_items() -> str:
         )  # fmt: skip
     few = [line for line in lines("new_items") if line["what"] == "few users"]
     shrinkages = list(few[0]["recall@20"])
-    given = [
+    given: list[list[str]] = [
         [
-            TITLES.get(line["data"], line["data"]),
+            TITLES.get(line["data"]) or line["data"],
             str(line["given"]),
             *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages),
         ]

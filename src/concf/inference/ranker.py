@@ -73,7 +73,7 @@ class Ranker:
     @cached_property
     def disliked(self) -> csr_array:
         """[users, items] what is never shown."""
-        return self.run.data.interactions.disliked()
+        return self._widened(self.run.data.interactions.disliked())
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
@@ -240,8 +240,14 @@ class Ranker:
             agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
             head = self.run.best_head()
             return self._with_new(agreed, [k] * len(agreed), lambda: self.of_histories(histories, k, head, hidden))
-        users = [fold_in.head(name, matrix, voting=True).user for name in self.voters]
-        return self._by_rank(list(zip(self.voters.values(), users, strict=True)), k, hidden, among)
+        return self._by_rank([(each, each.user) for each in self.folded_voters(matrix).values()], k, hidden, among)
+
+    def folded_voters(self, histories: csr_array) -> dict[str, Factors]:
+        """The voting heads, with a user for each history [n, items of the run]."""
+        return {
+            name: Factors(self.run.fold_in.head(name, histories, voting=True).user, each.item, each.bias)
+            for name, each in self.voters.items()
+        }
 
     def _by_rank(
         self, voters: list[tuple[Factors, Tensor]], k: int, hidden: Sequence[Positions], among: Positions | None

@@ -171,7 +171,7 @@ class Explorer:
             lists |= self._of_fixed_voters(stored, 0, k, used, rules)
         items = _all_items(agreed, *lists.values())
         if self.has_consensus:
-            folded = {name: self.run.fold_in.head(name, rows, voting=True) for name in self.ranker.voters}
+            folded = self.ranker.folded_voters(rows)
             votes = (
                 self._votes(stored, 0, folded, used, items) if stored else self._folded_votes(folded, used, items, k)
             )
