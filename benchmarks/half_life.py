@@ -31,7 +31,7 @@ SEEDS = range(3)
 HALF_LIVES = {"drifting": (None, "180d", "90d", "30d"), "ciao": (None, "4y", "2y", "1y")}
 FACTORS = 64  # of strong, a quarter of the default's, and half as many of ALS: for the sake of time
 AT, METRICS, CHOSEN_BY = (20, 50), ("recall", "ndcg"), "recall@50"
-CANDIDATES = {
+CANDIDATES: dict[str, list[Any]] = {
     "popularity": [Popularity()],
     "rp3beta": [RP3beta(beta=beta, neighbours=500) for beta in (0.0, 0.2, 0.4)],
     "als": [ALS(factors=FACTORS // 2, unobserved=0.03, penalty=penalty) for penalty in (0.01, 0.1)],

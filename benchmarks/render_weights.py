@@ -29,7 +29,7 @@ def table(found: list[Line], models: Sequence[str]) -> str:
     for name, title in TITLES.items():
         mine = [line for line in found if line["key"]["data"] == name]
         ways = list(dict.fromkeys(line["key"]["half_life"] for line in mine))
-        by_seed = {line["key"]["seed"]: [] for line in mine}
+        by_seed: dict[int, list[str | None]] = {line["key"]["seed"]: [] for line in mine}
         for line in mine:
             by_seed[line["key"]["seed"]].append(line["key"]["half_life"])
         seeds = [seed for seed, measured in by_seed.items() if set(measured) == set(ways)]
