@@ -5,6 +5,7 @@ python benchmarks/render_update.py
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -117,5 +118,10 @@ def page() -> str:
     return text
 
 
-if __name__ == "__main__":
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     (ROOT / "docs" / "update.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,7 @@ from concf.training.recipe.recipe import STUDENT, Recipe
 from concf.training.run import Run
 
 SWEEPS, EPOCHS, DISTILLED = 1, 1, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
-FEWEST, FITTED = 300, 1024  # known users with new pairs: with fewer weights are carried over; at most so many fit them
+FEWEST, FITTED = 1000, 1024  # known users with new pairs: with fewer, weights are carried over; so many fit them
 Vectors = tuple[Tensor, Tensor]
 
 
