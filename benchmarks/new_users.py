@@ -62,7 +62,8 @@ def prepare_splits(options: argparse.Namespace) -> None:
     for split in options.only:
         name, _, seed = split.rpartition("-")
         if not (options.data / split).exists():
-            prepare(name, protocol="new-users", seed=int(seed), out=options.data / split, **FILTERS[name])
+            how: LogOptions = {"protocol": "new-users", **FILTERS[name]}
+            prepare(name, seed=int(seed), out=options.data / split, **how)
 
 
 def figures(model: Any, data: Split, on: Any) -> dict[str, float]:
