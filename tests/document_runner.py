@@ -75,7 +75,7 @@ PRELUDES = {  # page: commands, then Python
         "import concf; data = concf.Split.load('data/citeulike')",
     ),
 }
-STARTING = 30.0  # seconds that a server may take
+STARTING = 120.0  # seconds that a server may take
 SERVERS = multiprocessing.get_context("forkserver")  # servers are forked from a process that has what takes long
 SERVERS.set_forkserver_preload(["torch", "starlette", "uvicorn", "scipy.sparse"])  # and no threads, as Polars has
 HTTP = httpx.Client(verify=False)  # one for all: to make one takes longer than a question

@@ -158,7 +158,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 def test_a_known_user_s_vectors_and_history_give_the_list_of_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """The consensus, the features and how they are standardised are those of known users, to the last place."""
 
-    def as_known(self: FoldedHead, _histories: csr_array, _lists: Tensor | None = None) -> object:
+    def as_known(self: FoldedHead, _histories: csr_array) -> object:
         return self.factors
 
     monkeypatch.setattr(FoldedHead, "__call__", as_known)
@@ -200,6 +200,14 @@ def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> N
             pairs += [(place, LISTED_WEIGHT, float(target))] if place >= 0 else []
         expected = normal_equations(factors.item, pairs, UNOBSERVED, PENALTY)
         assert found[row].double() == pytest.approx(expected, abs=1e-3)
+
+
+def test_blocks_of_histories_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = drawn(7, run.log.shape[1], seed=15, share=0.15)
+    whole = {name: run.fold_in.head(name, new).user for name in run.fold_in.heads}
+    monkeypatch.setattr(folding, "CELLS", 2 * run.log.shape[1])
+    for name, user in whole.items():
+        assert run.fold_in.head(name, new).user == pytest.approx(user, abs=1e-4)
 
 
 def test_settings_of_a_head_are_those_that_training_chose(run: Run) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from concf.evaluation.ranking import rank
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.neighbours import RP3beta
+from concf.model.losses import listwise
 from concf.model.walks import Walks
 from concf.training.recipe import softmax, students
 from concf.training.recipe.adam import Adam
@@ -232,6 +233,19 @@ def test_teaching_lowers_the_consensus_loss_and_moves_nobody_else() -> None:
     assert losses[-1] < losses[0]
     unchanged = students.teach_student(user, item, LISTED_USERS, LISTS, 0, 0)
     assert torch.equal(unchanged[0], user)
+
+
+def test_slopes_of_teaching_are_those_of_the_consensus_loss() -> None:
+    user, item = (each.requires_grad_() for each in vectors(5, 14, 11))
+    scores = (user[LISTED_USERS, None] * item[LISTS.clamp(min=0).long()]).sum(-1)
+    scores = (students.SCALE * scores).masked_fill(LISTS < 0, -torch.inf)
+    places = len(LISTED_USERS) * students.TAUGHT
+    expected = torch.autograd.grad(
+        listwise(scores, LISTS.shape[1], torch.ones(3, dtype=torch.float64)) / places, [user, item]
+    )
+    found = students.gradients(user.detach(), item.detach(), LISTED_USERS, LISTS.long())
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-12)
 
 
 def test_steps_of_adam_are_those_of_pytorch() -> None:

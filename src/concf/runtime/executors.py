@@ -15,6 +15,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from importlib import import_module
+from itertools import pairwise
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -35,6 +36,7 @@ RUNS_PER_GPU = 6  # training runs that share a GPU well
 RETRIES = 3  # of a job whose worker died
 CONNECT_SECONDS = 10.0  # within which something must answer at RAY_ADDRESS
 WAIT_SECONDS = 10.0  # without any worker, after which a line says so
+CPU_BLOCKS = 8  # that an operation is divided into, for the threads
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
 # Read when Ray is imported. A Ray that is started here reports to nobody, listens on loopback (as it does by default on
 # macOS and Windows), and its workers have the priority of this process.
@@ -71,6 +73,17 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
 def in_blocks(function: Callable[[Job], Result], jobs: Sequence[Job], device: torch.device) -> Iterator[Result]:
     """The results in the order of the jobs: on a CPU as `in_threads` with all threads, on a GPU one after the other."""
     return in_threads(function, jobs, n_threads() if device.type == "cpu" else 1)
+
+
+def each_block(function: Callable[[slice], object], length: int, device: torch.device) -> None:
+    """Call a function with runs of like length of 0 to `length`, by threads; on a GPU with all of it.
+
+    The runs, and so what is computed from each, do not depend on the number of threads.
+    """
+    count = CPU_BLOCKS if device.type == "cpu" else 1
+    bounds = [length * place // count for place in range(count + 1)]
+    for _ in in_blocks(function, [slice(begin, end) for begin, end in pairwise(bounds) if begin < end], device):
+        pass
 
 
 def n_threads() -> int:

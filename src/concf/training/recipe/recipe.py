@@ -37,7 +37,6 @@ from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
-SEARCHED_USERS = 2048  # validated users whom settings are compared on, at most
 SMALL = 32  # factors of the first search
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
@@ -47,14 +46,16 @@ STUDENT = "student"
 class Plan(NamedTuple):
     """What a budget pays for.
 
-    rounds:  of the searches
+    rounds:  of the searches with few factors, and with all
+    users:   validated ones whom settings are compared on, at most
     sweeps:  of ALS once its settings are chosen, and of a refit
     softmax: epochs of the softmax, and of a refit
     student: sweeps of least squares, and epochs of the consensus loss
     places:  of a consensus list that the student is regressed on, and that the consensus loss looks at
     """
 
-    rounds: int
+    rounds: tuple[int, int]
+    users: int
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
@@ -62,9 +63,9 @@ class Plan(NamedTuple):
 
 
 PLANS = {
-    "fast": Plan(2, (2, 2), (0, 0), (2, 2)),
-    "default": Plan(3, (2, 2), (3, 2), (2, 2)),
-    "thorough": Plan(6, (6, 4), (12, 6), (4, 12), (100, 150)),
+    "fast": Plan((2, 1), 1024, (2, 2), (0, 0), (1, 2)),
+    "default": Plan((3, 3), 2048, (2, 2), (3, 2), (2, 2)),
+    "thorough": Plan((6, 6), 2048, (6, 4), (12, 6), (4, 12), (100, 150)),
 }
 
 
@@ -87,7 +88,7 @@ class Recipe:
         self.plan = PLANS[settings.recipe.budget]
         everyone = sample(data.validated, n_validated(data, settings), seed)
         self.validation = Validation(data, run.metric, device, validated=everyone)
-        few = sample(everyone, SEARCHED_USERS, seed)
+        few = sample(everyone, self.plan.users, seed)
         self.searched = Validation(data, run.metric, device, validated=few)
         self.shape: tuple[int, int] = data.train.shape
         self.factors = settings.model.dimensions
@@ -135,13 +136,13 @@ class Recipe:
         """ALS with few factors, and the fixed voters."""
         train, few = self.data.train, self.searched
         small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
-        points = search.search_als(small, train, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds)
+        points = search.search_als(small, train, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds[0])
         self.chosen["als"] = _als_settings(points[0])
         for name in self.fixed:
             self.chosen[name] = (
                 search.search_walks(train, few, self.device)
                 if name == "rp3beta"
-                else search.search_fixed(name, train, few, self.device, self.plan.rounds)
+                else search.search_fixed(name, train, few, self.device, self.plan.rounds[0])
             )
         return {"chosen": dict(self.chosen)}
 
@@ -153,7 +154,9 @@ class Recipe:
             for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
         )
         start = als.start(self._seed(1))
-        points = search.search_als(als, self.data.train, self.searched, start, (place[0], place[1]), self.plan.rounds)
+        points = search.search_als(
+            als, self.data.train, self.searched, start, (place[0], place[1]), self.plan.rounds[1]
+        )
         for name, point in zip(("als-a", "als-b"), points, strict=False):
             self.chosen[name] = _als_settings(point)
             assert point.state is not None

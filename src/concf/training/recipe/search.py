@@ -6,7 +6,7 @@ once, on the same users; of equals the first stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -94,12 +94,14 @@ def search_als(
 
 
 def search_walks(train: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
-    """The settings of RP3beta with the best validation; every beta is tried on the same walks."""
+    """The settings of RP3beta with the best validation: every beta with the first alpha, then those near the best."""
     tried: dict[tuple[float, float], float] = {}
 
     def measure(place: tuple[int, ...]) -> Point:
         alpha = ALPHA[place[0]]
-        lists = _walked_lists(Walks(train, alpha, device), train, validation)
+        best = BETA.index(max(tried, key=lambda each: tried[each])[1]) if tried else None
+        near = BETA if best is None else BETA[max(best - 1, 0) : best + 2]
+        lists = _walked_lists(Walks(train, alpha, device), train, validation, near)
         figures = {(alpha, beta): validation.of_its_users(listed) for beta, listed in lists.items()}
         tried.update(figures)
         return Point(place, max(figures.values()))
@@ -109,17 +111,19 @@ def search_walks(train: csr_array, validation: Validation, device: torch.device)
     return {"alpha": alpha, "beta": beta}
 
 
-def _walked_lists(walks: Walks, train: csr_array, validation: Validation) -> dict[float, Tensor]:
-    """beta -> [validated, depth] the best items that each has not used."""
+def _walked_lists(
+    walks: Walks, train: csr_array, validation: Validation, betas: Sequence[float]
+) -> dict[float, Tensor]:
+    """beta -> [validated, depth] the best items that each has not used, all from the same walks."""
 
     def listed(mine: Tensor) -> list[Tensor]:
         scores = walks(mine)
         used = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
-        return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in BETA]
+        return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in betas]
 
     blocks = in_blocks(listed, torch.split(validation.users, WALKERS), validation.users.device)
-    return {beta: torch.cat(lists) for beta, lists in zip(BETA, zip(*blocks, strict=True), strict=True)}
+    return {beta: torch.cat(lists) for beta, lists in zip(betas, zip(*blocks, strict=True), strict=True)}
 
 
 def search_fixed(

@@ -5,8 +5,6 @@ L = -sum_(u,i) log softmax(cos(x_u, .) / t)_i   over the observed pairs
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,7 +12,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.model.als import Pairs
-from concf.runtime.executors import in_blocks
+from concf.runtime.executors import each_block
 from concf.training.recipe.adam import Adam
 
 LEARNING_RATE = 0.01
@@ -23,7 +21,6 @@ FEWEST_USERS = 64  # ... and of no fewer users than that
 LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by about the learning rate
 LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
-CPU_BLOCKS = 8  # that they are divided into, for the threads
 USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how long a step may be
 
 
@@ -84,18 +81,11 @@ def gradients(
         def at_items(some: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
             of_items[some].addmm_(slope[:, some].T, mine[chunk])
 
-        for work, length in ((at_users, len(slope)), (at_items, len(item))):
-            for _ in in_blocks(work, _blocks(length, 1 if device.type != "cpu" else CPU_BLOCKS), device):
-                pass
+        each_block(at_users, len(slope), device)
+        each_block(at_items, len(item), device)
     scale = 1 / (temperature * len(row))
     whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, user[users]))
     return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
-
-
-def _blocks(length: int, count: int) -> list[slice]:
-    """So many runs of like length; an operation on each is the same whatever the number of threads is."""
-    bounds = [length * place // count for place in range(count + 1)]
-    return [slice(begin, end) for begin, end in pairwise(bounds) if begin < end]
 
 
 def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from math import log
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
+from concf.runtime.executors import each_block
 from concf.training.recipe.adam import Adam
 
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
@@ -48,16 +50,43 @@ def teach_student(
     user: Tensor, item: Tensor, users: Tensor, lists: Tensor, epochs: int, seed: int
 ) -> tuple[Tensor, Tensor]:
     """The vectors after some epochs of the consensus loss, by Adam. lists: [n, L] of the users [n]."""
-    vectors = [each.clone().requires_grad_() for each in (user, item)]
-    optimiser = Adam(vectors)
+    user, item = user.clone(), item.clone()
+    optimiser = Adam([user, item])
     random = torch.Generator().manual_seed(seed)
     batches = max(1, min(BATCHES, len(users) // USERS))
     for _ in range(epochs):
         for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
-            listed = lists[mine].long()
-            wanted = torch.nn.functional.embedding(listed.clamp(min=0), vectors[1])  # [b, L, d]
-            scores = torch.bmm(wanted, vectors[0][users[mine], :, None])[..., 0].masked_fill(listed < 0, -torch.inf)
-            weight = torch.full((len(mine),), 1 / (TAUGHT * len(mine)), dtype=scores.dtype, device=scores.device)
-            loss = listwise(SCALE * scores, min(TAUGHT, listed.shape[1]), weight)
-            optimiser.step(LEARNING_RATE, torch.autograd.grad(loss, vectors))
-    return vectors[0].detach(), vectors[1].detach()
+            optimiser.step(LEARNING_RATE, gradients(user, item, users[mine], lists[mine].long()))
+    return user, item
+
+
+def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
+    """([users, d], [items, d]) of the consensus loss of lists [b, L], its mean over users [b] and places.
+
+    With g_uj its slope at the score of the item at place j, that of user u is sum_j g_uj y_j, and that of an item the
+    sum of g_uj x_u over the places where it stands.
+    """
+    there, mine = lists >= 0, F.embedding(users, user)
+    scores, of_users = item.new_empty(lists.shape), torch.empty_like(mine)
+    wanted = item.new_empty(*lists.shape, item.shape[1])
+
+    def at_scores(some: slice) -> None:
+        wanted[some] = F.embedding(lists[some].clamp(min=0), item)
+        scores[some] = torch.bmm(wanted[some], mine[some, :, None])[..., 0].mul_(SCALE)
+
+    def at_users(some: slice) -> None:
+        of_users[some] = torch.bmm(slope[some, None], wanted[some])[:, 0]
+
+    each_block(at_scores, len(users), item.device)
+    scores = scores.masked_fill_(~there, -torch.inf).requires_grad_()
+    weight = scores.new_full((len(users),), 1 / (TAUGHT * len(users)))
+    loss = listwise(scores, min(TAUGHT, lists.shape[1]), weight)
+    slope = torch.autograd.grad(loss, scores)[0].mul_(SCALE)
+    each_block(at_users, len(users), item.device)
+    row, place = there.nonzero(as_tuple=True)
+    listed, order = lists[row, place].sort(stable=True)
+    count = torch.bincount(listed, minlength=len(item))
+    of_items = F.embedding_bag(
+        row[order], mine, count.cumsum(0) - count, mode="sum", per_sample_weights=slope[row, place][order]
+    )
+    return torch.zeros_like(user).index_copy_(0, users, of_users), of_items
