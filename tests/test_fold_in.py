@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import polars as pl
 import pytest
@@ -10,6 +12,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 from small_recipe import trained
+from small_service import Client
 from torch import Tensor
 
 from concf.consensus.reranker import popularity_and_activity
@@ -22,6 +25,8 @@ from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import ALS, IALS, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.model.baselines.popularity import Popularity
+from concf.service.limits import Limits
+from concf.service.loading import Served, Service
 from concf.training.folding import fold_in as folding
 from concf.training.folding.fold_in import LISTED, FoldedHead, FoldIn
 from concf.training.recipe.softmax import UserSoftmax
@@ -265,6 +270,25 @@ def test_every_surface_gives_the_re_ranked_list_of_a_history(run: Run) -> None:
     assert several[0][0].tolist() == found[0].tolist()
     with pytest.raises(ConfigError, match="the consensus keeps 12 places"):
         model.recommend(history=ids[new].tolist(), k=13)
+
+
+def test_over_http_and_in_the_explorer_a_history_has_the_same_list_and_all_votes(run: Run) -> None:
+    model, new = Recommender(run, "arrays"), [3, 8, 21, 30]
+    history = model.item_ids.values[new].tolist()
+    service = Service(lambda folder, version: Served(model, folder, {}, version), Path("run"), Limits())
+    service.reload()
+    expected = model.recommend(history=history, k=6, frame="arrays")[0].tolist()
+    with Client(service) as client:
+        answer = client.post("/recommend", {"history": history, "k": 6}).json()
+        view = client.post("/explore", {"history": history, "k": 6}).json()
+    assert ([each["item"] for each in answer["lists"][0]["items"]], answer["note"]) == (expected, None)
+    assert view["consensus"]["by"] == CONSENSUS
+    assert [each["item"] for each in view["consensus"]["items"]] == expected
+    assert view["note"] is None
+    shown = [each["by"] for each in view["lists"]]
+    assert shown == [*run.model.names, *run.settings.fixed_voters]
+    voters = [name for name in shown if name != "student"]
+    assert all([vote["head"] for vote in item["votes"]] == voters for item in view["items"])
 
 
 def test_what_all_histories_share_is_made_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

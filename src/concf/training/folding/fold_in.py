@@ -120,7 +120,7 @@ class FoldIn:
             scorer = _OrAverage(fold_in(histories), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
         names = [*self.settings.heads, *self.settings.fixed_voters]
-        given = dict(zip(names, self.votes["voter_weights"].tolist(), strict=True))
+        given = dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
         weights = [given[voter.name] for voter in voters]
         votes = kept_votes(voters, weights, names, k)
         if self.weights is None:
