@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,7 +36,6 @@ from concf.model.baselines.ease import EASE
 from concf.model.baselines.table import BASELINES
 from concf.model.scorers import Factors
 from concf.training.config.presets import choose_settings
-from concf.training.recipe import search
 from concf.training.train import train
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ FILTERS: dict[str, LogOptions] = {  # Gowalla's public files are filtered alread
 SEEDS = range(5)
 SPLITS = [f"{name}-{seed}" for name in FILTERS for seed in SEEDS]
 AT, METRICS = (50, 100), ("recall", "ndcg")
-FACTORS, SWEEPS, ROUNDS = 256, (4, 8, 16), 6
+FACTORS, SWEEPS = 256, (4, 8, 16)
+ALS_GRID = (0.003, 0.01, 0.03, 0.1, 0.3), (0.003, 0.01, 0.03, 0.1)  # unobserved, penalty
 HISTORIES = 100  # whose time is taken
 Settings = dict[str, Any]
 
@@ -62,7 +63,8 @@ def prepare_splits(options: argparse.Namespace) -> None:
     for split in options.only:
         name, _, seed = split.rpartition("-")
         if not (options.data / split).exists():
-            prepare(name, seed=int(seed), out=options.data / split, **FILTERS[name] | {"protocol": "new-users"})
+            how: LogOptions = {"protocol": "new-users", **FILTERS[name]}
+            prepare(name, seed=int(seed), out=options.data / split, **how)
 
 
 def figures(model: Any, data: Split, on: Any) -> dict[str, float]:
@@ -85,19 +87,15 @@ def tuned_als(data: Split, log: csr_array, device: torch.device) -> tuple[Settin
     """Unobserved weight, penalty and sweeps of iALS, by our own solver."""
     als, histories = ALS(Pairs.observed(log, device), log.shape, FACTORS), Pairs.observed(data.history, device)
     start, tried = als.start(0), []
-
-    def measure(place: tuple[int, ...]) -> search.Point:
-        unobserved, penalty, item, done, values = search.UNOBSERVED[place[0]], search.PENALTY[place[1]], start, 0, []
+    for unobserved, penalty in product(*ALS_GRID):
+        item, done = start, 0
         for sweeps in SWEEPS:
             _, item = als.fit(item, unobserved, penalty, sweeps - done)
             done = sweeps
             user = UserSolver(item, unobserved, penalty)(histories, data.history.shape[0])
             fitted = Factors(user, item).to("cpu")
-            values.append(figures(fitted, data, "valid")["recall@50"])
-            tried.append((values[-1], {"unobserved": unobserved, "penalty": penalty, "sweeps": sweeps}, fitted))
-        return search.Point(place, max(values))
-
-    search.climb((len(search.UNOBSERVED), len(search.PENALTY)), search.MIDDLE, measure, ROUNDS)
+            value = figures(fitted, data, "valid")["recall@50"]
+            tried.append((value, {"unobserved": unobserved, "penalty": penalty, "sweeps": sweeps}, fitted))
     _, settings, fitted = max(tried, key=lambda one: one[0])
     return settings, fitted
 

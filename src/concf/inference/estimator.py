@@ -110,10 +110,11 @@ class ConCF(Recommender):
         counts, core: what counts as an interaction, and whether to repeat the filter; see `concf.data.filters.Filter`
 
         Options that say how to split it:
-        protocol: random (the default), leave-last, time, new-items, released, paper, or given
+        protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given
         valid, test: shares to validate and to test on (0.1 each); with `given`, two more logs
         at_least: `random`: items that are held out of every user who has enough, in each part (1)
         last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
+        wanted:  `new-users`: share of a held-out user's items that are to be found from the others (0.2)
         """
         settings = choose_settings(self.settings, {"recipe": {"refit": "everything"}}) if final else self.settings
         split = split_of(data, self.seed, **options)

@@ -152,8 +152,8 @@ class Run:
         if histories is not None and name in self.model.names:
             return self.fold_in.head(name, histories)
         if histories is not None:
-            agreed = self.fold_in.agree(histories)
-            return _listed((agreed.lists if name == CONSENSUS else agreed.plain).numpy())
+            part = 0 if name == CONSENSUS else 1  # of `Agreed`
+            return ListFunction(lambda users, _length: self.fold_in.agree(histories[users])[part])
         if name not in (CONSENSUS, R_CONSENSUS):
             return self.keep(name).factors()[name]
         lists = self._of(name).lists

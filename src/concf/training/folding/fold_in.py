@@ -31,6 +31,7 @@ from concf.training.recipe.students import PENALTY, UNOBSERVED, listed_pairs
 
 CPU = torch.device("cpu")
 STUDENT = {"unobserved": UNOBSERVED, "penalty": PENALTY}  # what it is solved with in training
+CELLS = 1 << 24  # of a table [histories, items] that is held at a time
 LISTED = 100  # places of the consensus list of a history that its student is solved towards
 
 
@@ -43,28 +44,42 @@ class Agreed(NamedTuple):
 
 
 class FoldedHead:
-    """One head, whose vectors of histories are solved. chosen: the settings of its objective; None: by regression"""
+    """One head, whose vectors of histories are solved.
 
-    def __init__(self, factors: Factors, log: csr_array, chosen: Mapping[str, float] | None) -> None:
+    chosen: the settings of its objective; None: by regression. taught: the lists [n, L] of histories that it is solved
+    towards, if it is a student
+    """
+
+    def __init__(
+        self, factors: Factors, log: csr_array, chosen: Mapping[str, float] | None,
+        taught: Callable[[csr_array], Tensor] | None = None,
+    ) -> None:  # fmt: skip
         self.factors, self.average = factors, factors.user.mean(0)
-        self.solve: Callable[[csr_array, Pairs], Tensor]
+        self.solve: Callable[[csr_array], Tensor]
         if chosen is None:
             ridge = Folding.learn(log, factors.user.numpy())
-            self.solve = lambda histories, _: torch.from_numpy(ridge.vectors(histories))
+            self.solve = lambda histories: torch.from_numpy(ridge.vectors(histories))
         elif "temperature" in chosen:
             softmax, length = UserSoftmax(factors.item, chosen["temperature"]), factors.user.norm(dim=1).max()
-            self.solve = lambda histories, _: softmax(histories) * length
+            self.solve = lambda histories: softmax(histories) * length
         else:
             squares = UserSolver(factors.item, chosen["unobserved"], chosen["penalty"])
-            self.solve = lambda histories, pairs: squares(pairs, histories.shape[0])
 
-    def __call__(self, histories: csr_array, lists: Tensor | None = None) -> Factors:
-        """The head, with a user for each history [n, items]. lists: [n, L] what a student is taught"""
-        pairs = Pairs.observed(histories, CPU)
-        if lists is not None:
-            pairs = pairs.and_more(listed_pairs(torch.arange(len(lists)), lists))
-        there = torch.from_numpy(np.diff(histories.indptr) > 0)[:, None]
-        user = self.solve(histories, pairs).where(there, self.average)
+            def solve(histories: csr_array) -> Tensor:
+                pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
+                listed = [] if taught is None else [listed_pairs(torch.arange(n), taught(histories))]
+                return squares(pairs.and_more(*listed) if listed else pairs, n)
+
+            self.solve = solve
+
+    def __call__(self, histories: csr_array) -> Factors:
+        """The head, with a user for each history [n, items], in blocks."""
+        n, n_items = histories.shape
+        user, rows = self.average.repeat(n, 1), np.flatnonzero(np.diff(histories.indptr))
+        size = max(1, CELLS // n_items)
+        for begin in range(0, len(rows), size):
+            some = rows[begin : begin + size]
+            user[some] = self.solve(histories if len(some) == n else histories[some])
         return Factors(user, self.factors.item, self.factors.bias)
 
 
@@ -91,9 +106,9 @@ class FoldIn:
         key = name, voting and self.settings.recipe is None
         if key not in self._folded:
             chosen = None if self.settings.recipe is None else self.chosen.get(name, STUDENT)
-            self._folded[key] = FoldedHead((self.voters if voting else self.heads)[name], self.log, chosen)
-        taught = self.settings.recipe is not None and name not in self.chosen
-        return self._folded[key](histories, self.agree(histories).lists[:, :LISTED] if taught else None)
+            taught = (lambda some: self.agree(some).lists[:, :LISTED]) if chosen is STUDENT else None
+            self._folded[key] = FoldedHead((self.voters if voting else self.heads)[name], self.log, chosen, taught)
+        return self._folded[key](histories)
 
     def agree(self, histories: csr_array) -> Agreed:
         """The consensus of histories, as for users of the log."""
@@ -105,7 +120,7 @@ class FoldIn:
             scorer = _OrAverage(fold_in(histories), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
         names = [*self.settings.heads, *self.settings.fixed_voters]
-        given = dict(zip(names, self.votes["voter_weights"].tolist(), strict=True))
+        given = dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
         weights = [given[voter.name] for voter in voters]
         votes = kept_votes(voters, weights, names, k)
         if self.weights is None:
