@@ -47,7 +47,7 @@ def new_items() -> str:
              str(first["features"]), f"{100 * mean(line['explained'] for line in some):.0f} %",
              f"{100 * mean(line['places'] for line in some):.1f} %", f"{mean(line['seconds'] for line in some):.1f}"]
         )  # fmt: skip
-    few = [line for line in lines("new_items") if line["what"] == "few users"]
+    few, whole = ([line for line in lines("new_items") if line["what"] == what] for what in ("few users", "all items"))
     shrinkages = list(few[0]["recall@20"])
     given = [
         [
@@ -63,9 +63,20 @@ def new_items() -> str:
             markdown(["data", "ranked by", *FIGURES], rows), "",
             markdown(header, facts), "",
             markdown(["data", "users given back", *(f"k = {each}" for each in shrinkages)], given), "",
+            *all_items(whole),
             commits_table({"new_items": lines("new_items")}),
         ]
     )  # fmt: skip
+
+
+def all_items(found: list[Line]) -> list[str]:
+    """What shrinkage does where no item is new."""
+    names = {"recall@50": "R@50", "ndcg@50": "N@50"}
+    rows = [
+        ["own vectors" if k == "none" else f"k = {k}", *(f"{test[each]:.4f}"[1:] for each in names)]
+        for line in found for k, test in line["test"].items()
+    ]  # fmt: skip
+    return [markdown(["Ciao, all items", *names.values()], rows), ""] if rows else []
 
 
 def rules() -> str:
