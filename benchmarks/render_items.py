@@ -50,13 +50,10 @@ def new_items() -> str:
     few, whole = ([line for line in lines("new_items") if line["what"] == what] for what in ("few users", "all items"))
     shrinkages = list(few[0]["recall@20"])
     given = [
-        [
-            TITLES.get(line["data"], line["data"]),
-            str(line["given"]),
-            *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages),
-        ]
+        [str(TITLES.get(line["data"], line["data"])), str(line["given"]),
+         *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages)]
         for line in few
-    ]
+    ]  # fmt: skip
     header = ["data", "users", "new items", "splits", "features", "variance explained", "places of 50", "seconds"]
     return "\n".join(
         [
