@@ -1,6 +1,6 @@
 """New items by their attributes, beside popularity within a category and chance.
 
-python benchmarks/new_items.py [--seeds 3] [--what accuracy few-users]
+python benchmarks/new_items.py [--seeds 3] [--what accuracy few-users all-items]
 
 All pairs of a tenth of the items are held out (protocol `new-items`). The heads of preset `strong` (budget `fast`) rank
 them by attributes: Ciao's categories, or category, title and price of a simulated log. Beside them a score for each
@@ -36,6 +36,7 @@ from concf.training.train import train
 AT, METRICS = (20, 50), ("recall", "ndcg")
 USERS, ITEMS, KINDS, PAIRS, WORDS = 2000, 1500, 40, 30, 200
 STYLES = {"simulated, categories": 1, "simulated, categories and styles": 20}
+WHAT = ("accuracy", "few-users", "all-items")
 GIVEN = (1, 3, 10)  # users that a held-out item gets back
 SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0)
 
@@ -68,10 +69,15 @@ def source(name: str, seed: int) -> tuple[Split, pl.DataFrame]:
         frame, catalogue = simulated(seed, STYLES[name])
         split = prepare(frame, protocol="new-items", seed=seed, min_item=5)
         return split, catalogue.filter(pl.col("item_id").is_in(split.interactions.item_ids.values.tolist()))
-    ratings = pl.read_csv(next(path for path in fetch("ciao") if path.suffix == ".csv"))
     split = prepare("ciao", protocol="new-items", seed=seed, min_user=10, min_item=10)
-    known = ratings.filter(pl.col("item_id").is_in(split.interactions.item_ids.values.tolist()))
-    return split, known.group_by("item_id").agg(pl.col("category").first())
+    return split, categories(split)
+
+
+def categories(data: Split) -> pl.DataFrame:
+    """The category of each item of Ciao."""
+    ratings = pl.read_csv(next(path for path in fetch("ciao") if path.suffix == ".csv"))
+    known = ratings.filter(pl.col("item_id").is_in(data.interactions.item_ids.values.tolist()))
+    return known.group_by("item_id").agg(pl.col("category").first())
 
 
 def trained(data: Split, seed: int) -> Run:
@@ -141,6 +147,20 @@ def few_users(name: str, seed: int) -> None:
         write("new_items", {"what": "few users", "data": name, "seed": seed, "given": n, "recall@20": figures})
 
 
+def all_items(seed: int) -> None:
+    """A line: what shrinkage does to lists of all items, by the best head, where no item is new."""
+    data = prepare("ciao", protocol="random", seed=seed, min_user=10, min_item=5)
+    run, catalogue = trained(data, seed), categories(data)
+    figures = {"none": run.evaluate(at=50)[run.best_head()].means()}
+    for shrinkage in SHRINKAGES[1:]:
+        with patch("concf.inference.new_items.joining.SHRINKAGE", shrinkage):
+            factors = Recommender(run).add_items(catalogue).ranker.factors(run.best_head())
+        figures[f"{shrinkage:g}"] = evaluate(factors, data, at=50, metrics=METRICS).means()
+    write(
+        "new_items", {"what": "all items", "data": "ciao", "seed": seed, "users": len(data.evaluated), "test": figures}
+    )
+
+
 def given_back(data: Split, n: int, rng: np.random.Generator) -> NDArray[np.uint8]:
     """[pairs] the parts, with n pairs of each test item, or half of them, in training."""
     parts = np.array(data.parts)
@@ -166,13 +186,15 @@ def recall(factors: Factors, data: Split, split: Split) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--what", nargs="*", default=["accuracy", "few-users"], choices=["accuracy", "few-users"])
+    parser.add_argument("--what", nargs="*", default=WHAT, choices=WHAT)
     chosen = parser.parse_args()
     for seed in range(chosen.seeds if "accuracy" in chosen.what else 0):
         for name in ("ciao", *STYLES):
             accuracy(name, seed)
     for name in ("ciao", list(STYLES)[1]) if "few-users" in chosen.what else ():
         few_users(name, 0)
+    if "all-items" in chosen.what:
+        all_items(0)
 
 
 if __name__ == "__main__":

@@ -47,25 +47,33 @@ def new_items() -> str:
              str(first["features"]), f"{100 * mean(line['explained'] for line in some):.0f} %",
              f"{100 * mean(line['places'] for line in some):.1f} %", f"{mean(line['seconds'] for line in some):.1f}"]
         )  # fmt: skip
-    few = [line for line in lines("new_items") if line["what"] == "few users"]
+    few, whole = ([line for line in lines("new_items") if line["what"] == what] for what in ("few users", "all items"))
     shrinkages = list(few[0]["recall@20"])
-    given: list[list[str]] = [
-        [
-            TITLES.get(line["data"]) or line["data"],
-            str(line["given"]),
-            *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages),
-        ]
+    given = [
+        [str(TITLES.get(line["data"], line["data"])), str(line["given"]),
+         *(f"{line['recall@20'][each]:.4f}"[1:] for each in shrinkages)]
         for line in few
-    ]
+    ]  # fmt: skip
     header = ["data", "users", "new items", "splits", "features", "variance explained", "places of 50", "seconds"]
     return "\n".join(
         [
             markdown(["data", "ranked by", *FIGURES], rows), "",
             markdown(header, facts), "",
             markdown(["data", "users given back", *(f"k = {each}" for each in shrinkages)], given), "",
+            *all_items(whole),
             commits_table({"new_items": lines("new_items")}),
         ]
     )  # fmt: skip
+
+
+def all_items(found: list[Line]) -> list[str]:
+    """What shrinkage does where no item is new."""
+    names = {"recall@50": "R@50", "ndcg@50": "N@50"}
+    rows = [
+        ["own vectors" if k == "none" else f"k = {k}", *(f"{test[each]:.4f}"[1:] for each in names)]
+        for line in found for k, test in line["test"].items()
+    ]  # fmt: skip
+    return [markdown(["Ciao, all items", *names.values()], rows), ""] if rows else []
 
 
 def rules() -> str:
