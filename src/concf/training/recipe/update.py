@@ -13,7 +13,7 @@ the sweeps of ALS then solve both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from torch import Tensor
 
 from concf.consensus.reranker import Weights
 from concf.consensus.settings import CONSENSUS
-from concf.data.join import Joined
 from concf.data.protocols import DROPPED, TRAIN, VALID
 from concf.data.split import Split
 from concf.errors import note
@@ -34,6 +33,9 @@ from concf.model.als import START
 from concf.runtime.settings import Settings
 from concf.training.recipe.recipe import STUDENT, Recipe
 from concf.training.run import Run
+
+if TYPE_CHECKING:
+    from concf.data.join import Joined  # which loads Polars
 
 SWEEPS, EPOCHS, DISTILLED = 1, 1, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
 FEWEST, FITTED = 1000, 1024  # known users with new pairs: with fewer, weights are carried over; so many fit them
