@@ -24,7 +24,7 @@ words.
 """
 NEWEST = ("first_log", "training-gpu", "evaluation-gpu", "service")  # of these the newest line is shown
 SHOWN = (
-    "first_log", "training", "training-gpu", "memory", "scaling", "evaluation", "evaluation-gpu", "folding", "service",
+    "first_log", "training", "training-gpu", "memory", "scaling", "evaluation", "evaluation-gpu", "service",
     "loading", "loading-busy", "splitting",
 )  # fmt: skip
 
@@ -152,28 +152,6 @@ consensuses. The goal was a step of at most 6 times the bare products. Where the
 
 """
     return text + markdown([*header, "ranking, s"], rows) + _training_gpu() + _memory()
-
-
-def folding() -> str:
-    names = {"popularity": "popularity", "ease": "EASE^R", "ials": "iALS, 128 factors"}
-    rows = []
-    for line in lines("folding"):
-        for name, row in line["rows"].items():
-            shown = names.get(name, name.replace("concf", "ConCF,"))
-            rows.append([f"{line['data']} `{line['protocol']}`", f"{line['held_out']}", shown,
-                         f"{row['recall@50']:.3f}", f"{row['ndcg@50']:.3f}", str(row["chosen"])])  # fmt: skip
-    if not rows:
-        return ""
-    text = """
-## New users (`benchmarks/bench_folding.py DATA`)
-
-Strong generalisation: a fifth of the users is held out altogether. Of each, four fifths of the items are the history,
-and the rest is to be found. Settings are chosen on one half of these users, and the figures are of the other half.
-ConCF (preset `reference`) folds a history in by ridge regression (`fold_in.py`); its consensus uses R alone. iALS
-solves for a new user as it does for a known one; EASE^R multiplies the history by its weights.
-
-"""
-    return text + markdown(["data", "held-out users", "model", "R@50", "N@50", "chosen"], rows)
 
 
 def _training_gpu() -> str:
@@ -307,7 +285,7 @@ def draw_scaling() -> None:
 
 def page() -> str:
     """docs/benchmarks.md."""
-    body = first_log() + training() + evaluation() + folding() + serving() + loading() + splitting()
+    body = first_log() + training() + evaluation() + serving() + loading() + splitting()
     shown = {name: lines(name)[-1:] if name in NEWEST else lines(name) for name in SHOWN}
     return f"{HEAD}{body}\n## {TITLE}\n\n{commits_table(shown)}"
 

@@ -39,7 +39,6 @@ from concf.model.scorers import Factors
 from concf.training.config.presets import choose_settings
 from concf.training.recipe import search
 from concf.training.recipe.recipe import Recipe
-from concf.training.run import union
 from concf.training.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -152,7 +151,7 @@ def run_als(options: argparse.Namespace) -> None:
             if log.find(key) is None:
                 settings = settings or tuned_als(split_of(name, 0, options.data), device)
                 data, begin = split_of(name, seed, options.data), time.perf_counter()
-                learned = union([data.train, data.valid]) if refit == "validation" else data.train
+                learned = data.log(("train", "valid")) if refit == "validation" else data.train
                 als = ALS(Pairs.observed(learned, device), learned.shape, FACTORS)
                 factors = Factors(*als.fit(als.start(seed), **settings))  # type: ignore[arg-type]
                 seconds = round(time.perf_counter() - begin, 2)
@@ -180,7 +179,7 @@ def run_baselines(options: argparse.Namespace) -> None:
                 key = {"data": name, "seed": seed, "refit": refit, "model": model}
                 if log.find(key) is None:
                     data, begin = split_of(name, seed, options.data), time.perf_counter()
-                    learned = union([data.train, data.valid]) if refit == "validation" else data.train
+                    learned = data.log(("train", "valid")) if refit == "validation" else data.train
                     fitted = settings.fit(learned, seed=seed)
                     line = {"settings": settings.model_dump(), "split": data.hash}
                     seconds = round(time.perf_counter() - begin, 2)

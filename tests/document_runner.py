@@ -236,6 +236,8 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.chdir(folder)
     log = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3).draw(1)
     log.write_csv("log.csv")
+    log[:5000].write_csv("monday.csv")
+    log[5000:].write_csv("tuesday.csv")
     log.with_columns(rating=pl.col("item_id") % 5 + 1).write_csv("ratings.csv")
     items = log.select(item_id=pl.col("item_id").unique())
     number = pl.col("item_id")

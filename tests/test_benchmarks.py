@@ -222,8 +222,12 @@ def files_of(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "page", ["benchmarks.md", "training.md", "strong.md", "baselines.md", "scale.md", "processes.md"]
-)
+    "page",
+    [
+        "benchmarks.md", "training.md", "strong.md", "new-users.md", "baselines.md", "scale.md", "processes.md",
+        "update.md", "new-items.md", "recommending.md",
+    ],
+)  # fmt: skip
 def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     files, sources = files_of(page), benchmark("sources")
@@ -242,16 +246,28 @@ def test_every_file_of_results_is_on_a_page() -> None:
     assert shown == {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.jsonl")}
 
 
-@pytest.mark.parametrize(("script", "page"), [("render", "benchmarks.md"), ("render_strong", "strong.md")])
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [
+        ("render", "benchmarks.md"),
+        ("render_strong", "strong.md"),
+        ("render_new_users", "new-users.md"),
+        ("render_update", "update.md"),
+    ],
+)
 def test_a_rendered_page_is_that_of_its_lines(script: str, page: str) -> None:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     assert text == benchmark(script).page(), f"docs/{page} is old; run: python benchmarks/{script}.py"
 
 
 def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
-    sampled, sources = benchmark("render_sampled"), benchmark("sources")
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
-    assert f"{sampled.MARKS[0]}\n\n{sampled.body()}\n{sampled.MARKS[1]}" in text
+    sources = benchmark("sources")
+    for script in map(benchmark, ("render_sampled", "render_weights")):
+        assert f"{script.MARKS[0]}\n\n{script.body()}\n{script.MARKS[1]}" in script.PAGE.read_text(encoding="utf-8")
+    items = benchmark("render_items")
+    for name in items.PAGES:
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert text == items.filled(name, text), f"docs/{name} is old; run: benchmarks/render_items.py"
     for name in ("scale.md", "processes.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -117,6 +117,7 @@ def test_evaluation_needs_no_reader_and_no_extra() -> None:
     [
         ("concf", "torch polars pydantic rich"),
         ("concf.cli.app, concf.runtime.text_tables, concf.data.prepare", "torch implicit pandas"),
+        ("concf.training.train, concf.inference.ranker", "polars implicit pandas"),
     ],
 )
 def test_importing_brings_no_more_than_is_needed(imports: str, unwanted: str) -> None:

@@ -217,7 +217,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
 
     monkeypatch.setattr(Trained, "train", lambda self, split, refit: Popularity().fit(split.train))
     monkeypatch.setattr(Trained, "validation", lambda self, run, metric: 0.5)
-    monkeypatch.setattr(Trained, "recommender", lambda self, run: run)
+    monkeypatch.setattr(Trained, "recommender", lambda self, run, split: run)
     monkeypatch.setattr("concf.experiments.measure.execute", here)
     found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
     both = ["concf:strong consensus", "concf:strong head"]

@@ -242,9 +242,8 @@ def folded_orders(api: Api, history: list[Any]) -> dict[str, list[Any]]:
     row = np.zeros((1, len(names)), np.float32)
     row[0, [names.index(item) for item in history]] = 1
     orders = {}
-    for name, factors in ranker.voters.items():
-        vector = torch.from_numpy(ranker._folding(("consensus", name), factors).vectors(csr_array(row)))
-        scores = (vector @ factors.item.T + (0 if factors.bias is None else factors.bias))[0].tolist()
+    for name in ranker.voters:
+        scores = api.model.run.fold_in.head(name, csr_array(row), voting=True).scores(torch.tensor([0]))[0].tolist()
         order = sorted((place for place in range(len(names)) if not row[0, place]), key=lambda at: (-scores[at], at))
         orders[name] = [names[place] for place in order]
     return orders

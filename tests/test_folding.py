@@ -16,12 +16,12 @@ from small_run import SMALL
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
-from concf.inference import fold_in as folding
 from concf.inference import ranker as ranking
-from concf.inference.fold_in import RIDGE, Folding
 from concf.inference.recommender import Recommender
 from concf.model.scorers import Factors
 from concf.training.config.presets import choose_settings
+from concf.training.folding import ridge as folding
+from concf.training.folding.ridge import RIDGE, Folding
 from concf.training.train import train
 from concf.training.trainer import Trainer
 

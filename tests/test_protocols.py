@@ -22,10 +22,13 @@ from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
+from concf.evaluation.evaluate import evaluate
+from concf.model.scorers import ListFunction
 
 Run = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=120, items=60, events=4000).draw(7)
 PROTOCOLS = ["paper", "released", "random", "leave-last", "time"]
+SEEDED = [*PROTOCOLS, "new-items"]
 
 
 def parts_by_pair(split: Split) -> dict[tuple[Any, Any], int]:
@@ -34,7 +37,7 @@ def parts_by_pair(split: Split) -> dict[tuple[Any, Any], int]:
     return dict(zip(zip(users, items, strict=True), split.parts.tolist(), strict=True))
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [*SEEDED, "new-users"])
 def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
     first = prepare(LOG, protocol=protocol, seed=3)
     again = prepare(LOG.sample(fraction=1.0, shuffle=True, seed=1), protocol=protocol, seed=3)
@@ -42,7 +45,7 @@ def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
     assert first.hash == again.hash
 
 
-@pytest.mark.parametrize("protocol", ["paper", "released", "random"])
+@pytest.mark.parametrize("protocol", ["paper", "released", "random", "new-users"])
 def test_another_seed_is_another_split(protocol: str) -> None:
     first = prepare(LOG, protocol=protocol, seed=0)
     second = prepare(LOG, protocol=protocol, seed=1)
@@ -129,6 +132,37 @@ def test_time_cuts_everyone_at_the_same_moments() -> None:
     assert by_share.counts()["train"] == pytest.approx(0.6 * len(split.interactions), rel=0.01)
     with pytest.raises(DataError, match="nothing lies between"):
         prepare(LOG, protocol="time", valid_from=cuts[1], test_from=cuts[0])
+
+
+def test_new_items_train_nowhere_and_are_the_only_candidates() -> None:
+    split = prepare(LOG, protocol="new-items", seed=3, test=0.2)
+    parts, items = parts_by_pair(split), split.interactions.item_ids.values.tolist()
+    new = {item for (_, item), part in parts.items() if part in (TEST, DROPPED)}
+    assert len(new) == floor(0.2 * len(items))
+    for (user, item), part in parts.items():
+        trains = any(part == TRAIN for (other, _), part in parts.items() if other == user)
+        assert (part in (TEST, DROPPED)) == (item in new)
+        assert part != DROPPED or not trains
+        assert part != TEST or trains
+        assert part != VALID or any(part == TRAIN for (_, other), part in parts.items() if other == item)
+    assert {items[at] for at in np.flatnonzero(np.asarray(split.candidates("test"))).tolist()} == new
+    assert split.candidates("valid") is None
+    assert prepare(LOG, protocol="random").candidates("test") is None
+
+
+@pytest.mark.parametrize("kind", ["vectors", "scores", "lists"])
+def test_only_new_items_are_ranked_for_the_test(kind: str) -> None:
+    split = prepare(LOG, protocol="new-items")
+    shape, new = split.train.shape, np.flatnonzero(np.asarray(split.candidates("test")))
+    table = np.random.default_rng(1).random(shape)
+    models = {
+        "vectors": (table, np.eye(shape[1])),
+        "scores": lambda users: table[users],
+        "lists": ListFunction(lambda users, _: np.argsort(-table[users], axis=1, kind="stable")),
+    }
+    lists = evaluate(models[kind], split, at=3).lists
+    for user, found in zip(split.evaluated.tolist(), lists.tolist(), strict=True):
+        assert found == sorted(new.tolist(), key=lambda item: -table[user, item])[:3]
 
 
 def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:

@@ -142,27 +142,34 @@ def test_a_beam_of_two_passes_a_hollow_beside_the_best() -> None:
     assert [each.place for each in points[:2]] == [(4,), (1,)]
 
 
-def softmax_loss(user: Tensor, item: Tensor, pairs: list[tuple[int, int]], temperature: float) -> Tensor:
-    """The mean over pairs of -log softmax(cos(x_u, .) / t)_i."""
+def softmax_loss(
+    user: Tensor, item: Tensor, pairs: list[tuple[int, int]], temperature: float, weight: Tensor | None = None
+) -> Tensor:
+    """The (weighted) mean over pairs of -log softmax(cos(x_u, .) / t)_i."""
     losses = []
     for u, i in pairs:
         cosines = torch.stack([user[u] @ each / (user[u].norm() * each.norm()) for each in item])
         losses.append(-torch.log_softmax(cosines / temperature, 0)[i])
-    return torch.stack(losses).mean()
+    weight = torch.ones(len(pairs), dtype=user.dtype) if weight is None else weight
+    return torch.stack(losses) @ weight / weight.sum()
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["equal", "weighted"])
 @pytest.mark.parametrize("cells", [1, 25, 1 << 20], ids=lambda cells: f"{cells} cells")
-def test_the_gradient_of_the_softmax_is_that_of_its_loss(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gradient_of_the_softmax_is_that_of_its_loss(
+    cells: int, weighted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(softmax, "CPU_CELLS", cells)
     train = drawn(4)
     user, item = (each.requires_grad_() for each in vectors(1, *train.shape))
     users = torch.tensor([7, 2, 11])
     row = torch.repeat_interleave(torch.arange(3), torch.from_numpy(np.diff(train.indptr))[users])
     items = torch.from_numpy(train[users.numpy()].indices).long()
+    weight = torch.linspace(0.1, 3, len(row), dtype=user.dtype) if weighted else torch.ones(len(row), dtype=user.dtype)
     with torch.no_grad():
-        slopes = softmax.gradients(user, item, users, row, items, 0.2)
+        slopes = softmax.gradients(user, item, users, row, items, weight, 0.2)
     pairs = list(zip(users[row].tolist(), items.tolist(), strict=True))
-    expected = torch.autograd.grad(softmax_loss(user, item, pairs, 0.2), [user, item])
+    expected = torch.autograd.grad(softmax_loss(user, item, pairs, 0.2, weight), [user, item])
     for found, wanted in zip(slopes, expected, strict=True):
         assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12)
 

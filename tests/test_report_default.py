@@ -14,6 +14,7 @@ from page_reader import read_page
 from small_recipe import data, trained
 from small_report import CLI
 
+from concf.consensus.voters import NEIGHBOURS
 from concf.evaluation.evaluate import evaluate
 from concf.inference.recommender import Recommender
 from concf.model.baselines.neighbours import RP3beta
@@ -21,7 +22,6 @@ from concf.model.baselines.popularity import Popularity
 from concf.report.gather import gather
 from concf.report.page import page
 from concf.training.checkpoint import RunFolder
-from concf.training.recipe.recipe import NEIGHBOURS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -372,3 +372,13 @@ def test_the_service_answers_what_python_gives(tmp_path: Path, capsys: pytest.Ca
         assert "rules on attributes are off" in capsys.readouterr().err
         assert client.post("/recommend", {"users": [1]}).json()["lists"][0]["items"][0]["title"] == "x"
         assert "give catalogue=" in client.post("/recommend", {"users": [1], "where": "price < 3"}).json()["detail"]
+
+
+def test_attributes_are_joined_once_for_a_run_that_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pl.DataFrame({"item": range(30), "title": "x", "price": range(30)}).write_csv(tmp_path / "items.csv")
+    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "items.csv")))) as client:
+        monkeypatch.setattr(Catalogue, "_rows", None)
+        for limit in (22, 9):
+            found = client.post("/recommend", {"users": [1], "where": f"price < {limit}"}).json()["lists"][0]["items"]
+            assert found
+            assert all(item["item"] < limit for item in found)

@@ -21,12 +21,14 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
+    from concf.data.drift import DriftingSimulation
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
     from concf.data.reading.scan import Reading
     from concf.data.simulate import Simulation
     from concf.data.split import Split
+    from concf.data.weights import Weighting
     from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.ranking import rank
@@ -40,20 +42,24 @@ if TYPE_CHECKING:
     from concf.training.config.presets import PRESETS, choose_settings
     from concf.training.config.settings import ConCFSettings
     from concf.training.train import train
+    from concf.training.update import update
 
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
-    "DataError", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split", "__version__",
-    "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read", "train", "tune",
+    "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
+    "Weighting", "__version__", "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read",
+    "train", "tune", "update",
 ]  # fmt: skip
 
 _MODULES = {
+    "data.drift": ("DriftingSimulation",),
     "data.interactions": ("Interactions",),
     "data.prepare": ("prepare",),
     "data.reading.read": ("read",),
     "data.reading.scan": ("Reading",),
     "data.simulate": ("Simulation",),
     "data.split": ("Split",),
+    "data.weights": ("Weighting",),
     "errors": ("ConcfError", "ConcfWarning", "ConfigError", "DataError"),
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),
@@ -67,6 +73,7 @@ _MODULES = {
     "training.config.presets": ("PRESETS", "choose_settings"),
     "training.config.settings": ("ConCFSettings",),
     "training.train": ("train",),
+    "training.update": ("update",),
 }
 
 

@@ -70,8 +70,9 @@ def print_figures(figures: dict[str, Any]) -> None:
 
 def title_of(run: Run) -> str:
     """The title for a table of a run's figures."""
-    recipe = run.data.recipe
-    return f"{recipe.source['name']}, protocol {recipe.protocol.name}, seed {run.seed}"
+    recipe, updates = run.data.recipe, len(run.updates)
+    since = f" and {updates} update{'s' * (updates > 1)}" if updates else ""
+    return f"{recipe.source['name']}{since}, protocol {recipe.protocol.name}, seed {run.seed}"
 
 
 def print_heads(report: dict[str, Any], title: str, figures: Sequence[str] = ()) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -30,7 +30,9 @@ OPTIONS = {
     "item": Option(str, "Column of the item.", READING),
     "rating": Option(str, "Column of an explicit rating (`none`: leave it out).", READING),
     "min_rating": Option(float, "Rows rated lower are not interactions.", READING),
-    "count": Option(str, "Column of the number of events (`none`: leave it out).", READING),
+    "dislike_below": Option(float, "Rows rated lower are dislikes, which are never recommended.", READING),
+    "dislikes": Option(str, "A file of dislikes, a user and an item each.", READING),
+    "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", READING),
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", READING),
     "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", READING),
     "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING),
@@ -40,23 +42,35 @@ OPTIONS = {
     "min_item": Option(int, "Interactions an item must have.", FILTER),
     "counts": Option(str, "Count `raw` events or `distinct` pairs.", FILTER),
     "core": Option(bool, "Repeat until nothing changes (k-core).", FILTER, ("--core",)),
-    "protocol": Option(str, "paper, released, random, leave-last, time or given.", PROTOCOL),
-    "valid": Option(str, "Share held out for validation; with `given`, of the training file, or a file.", PROTOCOL),
-    "test": Option(str, "Share held out for test; with `given`, the file.", PROTOCOL),
+    "protocol": Option(str, "paper, released, random, leave-last, time, new-users, new-items or given.", PROTOCOL),
+    "valid": Option(
+        str,
+        "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.",
+        PROTOCOL,
+    ),
+    "test": Option(
+        str,
+        "Share held out for test (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.",
+        PROTOCOL,
+    ),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
     "last": Option(int, "With `leave-last`: how many.", PROTOCOL),
     "valid_from": Option(float, "With `time`: start of the validation part.", PROTOCOL),
     "test_from": Option(float, "With `time`: start of the test part.", PROTOCOL),
+    "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", PROTOCOL),
 }
 SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == PROTOCOL)
 
 
-def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add all the options to a command, which gets those that the user set as a dictionary, its argument `log`.
+def reads_a_log(
+    panels: Sequence[str] = (READING, FILTER, PROTOCOL), **defaults: str
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options to a command, which gets those that the user set as a dictionary, its argument `log`.
 
-    defaults: what the help page shows as the default of an option
+    panels: which of them; defaults: what the help page shows as the default of an option
     """
     defaults = {"format": "auto", "counts": "distinct"} | defaults
+    options = {name: each for name, each in OPTIONS.items() if each.panel in panels}
 
     def parameter(name: str, each: Option) -> inspect.Parameter:
         shown = defaults.get(name, False)
@@ -67,18 +81,24 @@ def reads_a_log(**defaults: str) -> Callable[[Callable[..., None]], Callable[...
     def with_options(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            log = {name: value for name in OPTIONS if (value := given.pop(name)) is not None}
+            log = {name: value for name in options if (value := given.pop(name)) is not None}
             command(**given, log=_converted(log))
 
         signature = inspect.signature(command, eval_str=True)
         own = [each for name, each in signature.parameters.items() if name != "log"]
         parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        parameters += [parameter(name, each) for name, each in OPTIONS.items()]
+        parameters += [parameter(name, each) for name, each in options.items()]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run
 
     return with_options
+
+
+def weighting(weights: str | None, half_life: str | None) -> list[str]:
+    """The settings that --weights and --half-life stand for, as words."""
+    chosen = {"function": weights, "half_life": half_life}
+    return [f"weights.{name}={value}" for name, value in chosen.items() if value is not None]
 
 
 def refuse_options(log: dict[str, Any], reason: str) -> None:

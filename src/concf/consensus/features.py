@@ -15,6 +15,7 @@ Beside them the score itself, and three features of the item alone: ln d_i, ln(o
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,12 @@ class HeadFeatures:
         self.direction = item / self.norm.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
         every = torch.arange(len(item), device=item.device)
         self.typical = torch.cat([self._typical(rows) for rows in torch.split(every, ITEM_BLOCK)]) if typical else None
+
+    def folded(self, user: Tensor, log: Histories) -> HeadFeatures:
+        """The features of users who are not in the log, by their vectors [n, d]; what is of the items stays."""
+        others = copy(self)
+        others.factors, others.log = Factors(user, self.factors.item, self.factors.bias), log
+        return others
 
     def _of_its_users(self, mean: Tensor) -> Tensor:
         """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""

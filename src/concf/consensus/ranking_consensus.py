@@ -42,9 +42,10 @@ class RankingConsensus:
         self.heads, self.device, self.rank_heads = model.names, model.user.device, rank_heads
         self.several = len(self.heads) > 1
         self.users = group.share(data.train.shape[0])  # those that this process ranks for
-        self.seen, self.validation = Seen(data.train, self.device), validation
+        seen = data.seen("valid")
+        self.seen, self.validation = Seen(seen, self.device), validation
         validated = self.users.start + validation.users.cpu().numpy()
-        self.seen_by_validated = Seen(data.train[validated], self.device)
+        self.seen_by_validated = Seen(seen[validated], self.device)
         self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for everyone
         n_items = model.n_items
         self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))

@@ -8,11 +8,11 @@ The consensus of the voters is re-ranked by
 with r the rank that voter v gives the item (an item outside its first K earns nothing), t a quarter of T, T and four
 times T; x_h the features of voter h for the pair, y_h its score and its features of the item alone (`features.py`; of a
 voter without vectors what `voters.py` knows of the items that it lists, and whether it lists this one); p_i and q_u the
-logarithms of the item's number of users and of the user's number of items, standardised. The weights maximise the
-log-likelihood of a softmax of s over each user's list, of what that user holds out for validation. A ridge penalty
-draws them to the plain consensus, where w_vT is the voter's weight and all else 0: with few users there is little to
-learn from. The problem is convex and solved by Newton's method from there, so that the weights depend on the features
-and the validation part alone.
+logarithms of the item's number of users and of the user's number of items (or sums of their weights), standardised. The
+weights maximise the log-likelihood of a softmax of s over each user's list, of what that user holds out for validation.
+A ridge penalty draws them to the plain consensus, where w_vT is the voter's weight and all else 0: with few users there
+is little to learn from. The problem is convex and solved by Newton's method from there, so that the weights depend on
+the features and the validation part alone.
 
 Whoever helped to fit the weights is not judged by them: each fold of the validated users is re-ranked by weights fitted
 on the others (cross-fitting). No feature has a unit: ranks, standardised logarithms and scores divided by their
@@ -33,6 +33,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.consensus.voters import LISTED_FEATURES, Voter
+from concf.model.scorers import Factors
 from concf.runtime.executors import in_blocks
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T
@@ -79,6 +80,35 @@ class TrainingSet(NamedTuple):
     penalty: Tensor
 
 
+class Context(NamedTuple):
+    """What the features of some users are made of, beside the votes.
+
+    popularity: [items] p; activity: [users] q; log: their histories; heads: the features of each voter with vectors;
+    moments: what q is standardised by
+    """
+
+    popularity: Tensor
+    activity: Tensor
+    log: Histories
+    heads: list[HeadFeatures]
+    moments: tuple[Tensor, Tensor]
+
+    @classmethod
+    def of(cls, train: csr_array, factors: Sequence[Factors], device: torch.device) -> Context:
+        """Of the users [users, items] that the voters were fitted to."""
+        log = Histories(train, slice(0, train.shape[0]), device)
+        p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train))
+        return cls(p, q, log, [HeadFeatures(each, log) for each in factors], _moments_of(_logarithms(train)))
+
+    def folded(self, histories: csr_array, users: Sequence[Tensor]) -> Context:
+        """Of other users [n, items], as it would be had they been fitted to. users: of each head [n, d]."""
+        log = Histories(histories, slice(0, histories.shape[0]), self.popularity.device)
+        mean, deviation = self.moments
+        activity = ((_logarithms(histories) - mean) / deviation).to(self.activity)
+        heads = [each.folded(user, log) for each, user in zip(self.heads, users, strict=True)]
+        return self._replace(activity=activity, log=log, heads=heads)
+
+
 class Reranker:
     """The votes of some voters, fitted on one log, and what can be told of the pairs that they name.
 
@@ -88,19 +118,18 @@ class Reranker:
 
     def __init__(
         self, train: csr_array, users: Tensor, voters: Sequence[Voter], voter_weights: Sequence[float], *,
-        length: int, top_k: int, temperature: float,
+        length: int, top_k: int, temperature: float, context: Context | None = None,
     ) -> None:  # fmt: skip
         self.users, self.voters, self.voter_weights = users, voters, voter_weights
         self.n_items, self.top_k, self.temperature = train.shape[1], top_k, temperature
-        dtype = torch.get_default_dtype()
-        self.popularity, self.activity = (each.to(users.device, dtype) for each in popularity_and_activity(train))
-        self.log = Histories(train, slice(0, train.shape[0]), users.device)
+        factors = [each.factors for each in voters if each.factors is not None]
+        context = Context.of(train, factors, users.device) if context is None else context
+        self.popularity, self.activity, self.log, self.heads = context[:4]
         rankings = torch.stack([each.lists[:, :top_k] for each in voters])
         _, self.lists = consensus(
             rankings, [], self.n_items, length, voter_weights=voter_weights, top_k=top_k, temperature=temperature,
             consistency_temperature=None,
         )  # fmt: skip
-        self.heads = [HeadFeatures(each.factors, self.log) for each in voters if each.factors is not None]
         self.made: tuple[Tensor, Tensor] | None = None  # [n] places in what `fit` has made: features, centred
 
     def fit(self, held_out: Tensor) -> Weights:
@@ -274,10 +303,18 @@ def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def popularity_and_activity(train: csr_array) -> tuple[Tensor, Tensor]:
     """([items], [users]) p and q."""
-    counts = np.bincount(train.indices, minlength=train.shape[1]), np.diff(train.indptr)
-    logs = [torch.from_numpy(np.log(np.maximum(each, 1.0))) for each in counts]
-    popularity, activity = ((each - each.mean()) / each.std(correction=0).clamp(min=1e-9) for each in logs)
+    logs = _logarithms(train.T.tocsr()), _logarithms(train)
+    popularity, activity = ((each - mean) / deviation for each in logs for mean, deviation in [_moments_of(each)])
     return popularity, activity
+
+
+def _logarithms(rows: csr_array) -> Tensor:
+    """[n] of the sum of the weights of each row, at least 1."""
+    return torch.from_numpy(np.log(np.maximum(rows.sum(axis=1, dtype=np.float64), 1.0)))
+
+
+def _moments_of(logs: Tensor) -> tuple[Tensor, Tensor]:
+    return logs.mean(), logs.std(correction=0).clamp(min=1e-9)
 
 
 def listed_features(listed: Tensor, ranks: Tensor, top_k: int) -> Tensor:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import exp
+from typing import Any
 
 import torch
 from scipy.sparse import csr_array
@@ -12,8 +14,16 @@ from torch import Tensor
 
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank, top_k
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.neighbours import RP3beta, UserKNN
 from concf.model.scorers import Factors, Scorer
 
+NEIGHBOURS = 500  # of each item or user, that are kept
+FIXED: dict[str, Callable[..., Any]] = {
+    "rp3beta": partial(RP3beta, neighbours=NEIGHBOURS),
+    "userknn": partial(UserKNN, neighbours=NEIGHBOURS),
+    "ease": EASE,
+}
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_GAP, LEAST_STD = 0.05, 1e-3  # see features.py, whose figures these are
@@ -28,12 +38,15 @@ class Voter:
     factors: its vectors, if it has some
     listed:  [n, K, 3] of one without vectors: the item z-score, the relative score and the score of what it lists
              (see features.py), divided by the standard deviation of all its scores
+    of_items: [4, items] of one without vectors: the mean of an item's scores over all users, their standard deviation,
+             the mean over its users less that over all, each divided by the deviation of all scores, and this itself
     """
 
     name: str
     lists: Tensor
     factors: Factors | None = None
     listed: Tensor | None = None
+    of_items: Tensor | None = None
 
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
@@ -42,36 +55,72 @@ def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: 
     return Voter(name, torch.from_numpy(lists).to(users.device), factors)
 
 
-def by_scores(name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int) -> Voter:
-    """A voter without vectors: every score is looked at once, in blocks of users, and the first k are kept."""
-    device, n_users, n_items = users.device, len(users), train.shape[1]
-    size = max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // n_items)
-    total, square, own, count = (torch.zeros(n_items, dtype=torch.float64, device=device) for _ in range(4))
-    lists, scores = [], []
-    for mine in torch.split(users, size):
-        block = scorer.scores(mine).to(device)
-        total += block.sum(0)
-        square += block.square().sum(0)
-        used = train[mine.cpu().numpy()]
-        cells = torch.from_numpy(flat_cells(used)).to(device)
+def by_scores(
+    name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None
+) -> Voter:
+    """A voter without vectors: every score is looked at once, in blocks of users, and the first k are kept.
+
+    of_items: see `Voter`; None: of these users
+    """
+    device, n_items = users.device, train.shape[1]
+    sums = torch.zeros(
+        4, n_items, dtype=torch.float64, device=device
+    )  # scores, squares, scores and number of its users
+
+    def look(block: Tensor, cells: Tensor) -> None:
+        sums[0] += block.sum(0)
+        sums[1] += block.square().sum(0)
         item = cells % n_items
-        own.index_add_(0, item, block.view(-1)[cells].double())
-        count += torch.bincount(item, minlength=n_items)
+        sums[2].index_add_(0, item, block.view(-1)[cells].double())
+        sums[3] += torch.bincount(item, minlength=n_items)
+
+    listed, values = first_items(scorer, train, users, k, look if of_items is None else None)
+    of_items = _of_items(sums, len(users)).to(values) if of_items is None else of_items
+    mean, std, gap, unit = of_items[:, listed.long().clamp(min=0)]
+    score = (values / unit).masked_fill(listed < 0, 0.0)
+    figures = [((score - mean) / std).clamp(*Z_SCORE), ((score - mean) / gap).clamp(*RELATIVE_SCORE), score]
+    in_places = torch.stack(figures, -1).masked_fill_((listed < 0)[..., None], 0.0)
+    return Voter(name, listed, None, in_places, of_items)
+
+
+def first_items(
+    scorer: Scorer, train: csr_array, users: Tensor, k: int, look: Callable[[Tensor, Tensor], None] | None = None
+) -> tuple[Tensor, Tensor]:
+    """([n, k], [n, k]) the best items that users [n] have not used, -1 where there are fewer, and their scores.
+
+    look: is shown the scores [b, items] of some users at a time, and the cells of what they have used
+    """
+    device, n_items = users.device, train.shape[1]
+    lists, scores = [], []
+    for mine in torch.split(users, max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // n_items)):
+        block = scorer.scores(mine).to(device)
+        cells = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(device)
+        if look is not None:
+            look(block, cells)
         block.view(-1).index_fill_(0, cells, -torch.inf)
         values, items = top_k(block, min(k, n_items))
         lists.append(items.masked_fill_(values == -torch.inf, -1).to(torch.int32))
         scores.append(values)
-    listed, values = torch.cat(lists), torch.cat(scores)
+    return torch.cat(lists), torch.cat(scores)
+
+
+def _of_items(sums: Tensor, n_users: int) -> Tensor:
+    """[4, items] see `Voter`. sums: [4, items] of all scores, of their squares, of its users' scores, of its users."""
+    total, square, own, count = sums
     mean = total / n_users
     variance = (square / n_users - mean.square()).clamp(min=0)
     unit = (variance.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
     gap = ((own / count.clamp(min=1)).where(count > 0, mean) - mean) / unit
-    std, gap = (variance.sqrt() / unit).clamp(min=LEAST_STD), gap.clamp(min=LEAST_GAP)
-    at = listed.long().clamp(min=0)
-    score = (values / unit.to(values)).masked_fill(listed < 0, 0.0)
-    above = score - (mean / unit).to(values)[at]
-    figures = [(above / std.to(values)[at]).clamp(*Z_SCORE), (above / gap.to(values)[at]).clamp(*RELATIVE_SCORE), score]
-    return Voter(name, listed, None, torch.stack(figures, -1).masked_fill_((listed < 0)[..., None], 0.0))
+    std = (variance.sqrt() / unit).clamp(min=LEAST_STD)
+    return torch.stack([mean / unit, std, gap.clamp(min=LEAST_GAP), unit.expand_as(mean)])
+
+
+def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:
+    """What is kept of some votes: items [names, n, K] int32, -1 of one who does not vote, and voter_weights [names]."""
+    listed = {each.name: each.lists[:, :k] for each in voters}
+    weight, nobody = dict(zip(listed, weights, strict=True)), torch.full_like(voters[0].lists[:, :k], -1)
+    given = torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64)
+    return {"items": torch.stack([listed.get(name, nobody) for name in names]), "voter_weights": given}
 
 
 def voter_weights(validation: Sequence[float], temperature: float) -> list[float]:

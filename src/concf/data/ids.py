@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +42,11 @@ class Ids:
     def are_integers(self) -> bool:
         """Whether the ids are integers rather than strings."""
         return bool(self.values.dtype == np.int64)
+
+    def place(self, one: Any) -> int:
+        """The position of an id of their type, -1 if it is unknown."""
+        at = bisect_left(self.values, one)
+        return at if at < len(self) and self.values[at] == one else -1
 
     def named(self, positions: NDArray[Any]) -> list[Any]:
         """The ids at the given positions, in that order, without empty positions (-1)."""
@@ -88,6 +94,19 @@ class Ids:
         if values.dtype.is_integer():
             return cls(values.cast(pl.Int64).to_numpy())
         return _packed(values.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()))
+
+
+class JoinedIds(Ids):
+    """The ids of a log and, behind them, further ones: each of both in ascending order."""
+
+    def __init__(self, first: Ids, others: Ids) -> None:
+        super().__init__(np.concatenate([first.values, others.values]))
+        self.first, self.others = first, others
+
+    def place(self, one: Any) -> int:
+        """The position of an id of their type, -1 if it is unknown."""
+        at, behind = self.first.place(one), self.others.place(one)
+        return at if behind < 0 else len(self.first) + behind
 
 
 class PackedIds(Ids):

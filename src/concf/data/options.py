@@ -10,33 +10,41 @@ from concf.data.reading.scan import Format, Reading
 from concf.errors import ConfigError, option
 
 
-class LogOptions(TypedDict, total=False):
-    """How to read, filter and split a log; None is the same as leaving an option out."""
+class ReadingOptions(TypedDict, total=False):
+    """How to read a log; None is the same as leaving an option out."""
 
     user: str | None  # column of the user; its index, from 0, in a file without header
     item: str | None  # column of the item
-    rating: str | None  # column of an explicit rating, used only with `min_rating`; "none": there is none
+    rating: str | None  # column of an explicit rating, used only with one of the bounds; "none": there is none
     min_rating: float | None  # rows rated lower are not interactions
-    count: str | None  # column with the number of events of a row; "none": there is none
+    dislike_below: float | None  # rows rated lower are dislikes: never recommended, and observed zeros of ALS
+    dislikes: Any  # a log of dislikes, such as a file; they are no interactions, whatever the log itself says
+    count: str | None  # column with the number of events, or the weight, of a row; "none": there is none
     timestamp: str | None  # column of the time; "none": there is none
     time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
     format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
     separator: str | None  # of a text table; one or more characters
     header: bool | None  # whether the first line of a text table names the columns
+
+
+class LogOptions(ReadingOptions, total=False):
+    """How to read, filter and split a log."""
+
     min_user: int | None  # users with fewer interactions are left out
     min_item: int | None  # items with fewer interactions are left out
     counts: Literal["raw", "distinct"] | None  # of interactions: all events, or each pair once
     core: bool | None  # repeat the filter until nothing changes
-    protocol: str | None  # paper, released, random, leave-last, time or given
-    valid: Any  # share that is held out for validation; with `given`, a share of the training log, or a log
-    test: Any  # share that is held out for test; with `given`, a log
+    protocol: str | None  # paper, released, random, leave-last, time, new-users, new-items or given
+    valid: Any  # share held out for validation (`new-users`: of the users); `given`: of the training log, or a log
+    test: Any  # share held out for test (`new-users`: of the users; `new-items`: of the items); `given`: a log
     at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
     last: int | None  # `leave-last`: number of a user's newest interactions in each part
     valid_from: float | None  # `time`: start of the validation part
     test_from: float | None  # `time`: start of the test part
+    wanted: float | None  # `new-users`: share of a held-out user's items that are to be found
 
 
-def chosen(options: LogOptions) -> dict[str, Any]:
+def chosen(options: ReadingOptions) -> dict[str, Any]:
     """The options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -59,7 +67,7 @@ def filter_of(options: dict[str, Any]) -> Filter | None:
 
 def split_settings(options: dict[str, Any]) -> dict[str, Any]:
     """The remaining options: the protocol's settings, and unknown ones."""
-    others = {*Reading.model_fields, *Filter.model_fields, "protocol"}
+    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
     return {name: value for name, value in options.items() if name not in others}
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
 from concf.data.filters import Filter
-from concf.data.interactions import Interactions
+from concf.data.ids import Ids
+from concf.data.interactions import Dislikes, Interactions
 from concf.data.options import (
     LogOptions,
     chosen,
@@ -125,7 +129,7 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     """Read, filter (a catalogue name as in its papers, unless options set a filter) and split a log."""
     protocol = protocol_of(options.get("protocol", "released"), options)
     own_filter, reading = filter_of(options), reading_of(options)
-    interactions, origin = read_source(source, reading)
+    interactions, origin = read_log(source, reading, options.get("dislikes"))
     published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
     first = CATALOGUE[source].start(protocol.name) if published else own_filter
     filters = tuple(step for step in (first, protocol.filter()) if step is not None)
@@ -138,6 +142,34 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     return Split.make(
         interactions, Recipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
     )
+
+
+def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Interactions, dict[str, Any]]:
+    """`read_source`, and a log of dislikes, whose pairs are no interactions."""
+    log, origin = read_source(source, reading)
+    if dislikes is None:
+        return log, origin
+    if reading.dislike_below is not None:
+        raise ConfigError(f"{option('dislikes')} and {option('dislike_below')}: choose one of them")
+    listed, listed_origin = read_source(dislikes)
+    user = _positions(log.user_ids, listed.user_ids)[listed.user]
+    item = _positions(log.item_ids, listed.item_ids)[listed.item]
+    known = (user >= 0) & (item >= 0)
+    if not known.any():
+        raise DataError(
+            f"{listed_origin['name']}: none of these dislikes is of a user and an item of the log. Are the ids those "
+            "of the log?"
+        )
+    found = Dislikes(user, item, None if log.timestamp is None else listed.timestamp).some(known)
+    pairs, disliked = (side.user.astype(np.int64) * log.n_items + side.item for side in (log, found))
+    log = replace(log, dislikes=found).keep(~np.isin(pairs, disliked))
+    return log, origin | {"dislikes": listed_origin}
+
+
+def _positions(ids: Ids, others: Ids) -> NDArray[np.int32]:
+    """[n] the position of each of the others among the ids, -1 if it is none of them."""
+    known = {str(name): place for place, name in enumerate(ids.values.tolist())}
+    return np.array([known.get(str(name), -1) for name in others.values.tolist()], np.int32)
 
 
 def _note_loss(before: Interactions, after: Interactions, own: Filter | None, filters: tuple[Filter, ...]) -> None:
@@ -159,6 +191,8 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     """The logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
     if filter_of(options) is not None:
         raise ConfigError("protocol 'given' takes the parts as they are; a filter would change them")
+    for name in {"dislikes", "dislike_below"} & options.keys():
+        raise ConfigError(f"protocol 'given' takes the parts as they are, without dislikes: leave {option(name)} out")
     settings, reading, name = split_settings(options), reading_of(options), "given"
     valid, test = settings.pop("valid", None), settings.pop("test", None)
     if settings:

@@ -2,13 +2,15 @@
 
 A protocol assigns every interaction to a part. `drop_unevaluable` then drops what cannot be evaluated: held-out items
 that never occur in training, and all held-out items of users who are left without validation or without test items.
-Only `given` with a validation share drops nothing, because published figures count every pair of the test file.
+Only `given` with a validation share drops nothing, because published figures count every pair of the test file. With
+`new-users` the users who are evaluated have a history in place of training items (`HISTORY`), and `new-items` tests on
+items that never occur in training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,8 @@ from concf.data.interactions import BLOCK_ROWS, Interactions
 from concf.errors import DataError, option
 from concf.runtime.settings import Settings
 
-TRAIN, VALID, TEST, DROPPED = 0, 1, 2, 3
-PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED}
+TRAIN, VALID, TEST, DROPPED, HISTORY = 0, 1, 2, 3, 4
+PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED, "history": HISTORY}
 Parts = NDArray[np.uint8]
 HeldOut = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
@@ -192,8 +194,7 @@ class Given(_Protocol):
             return files
         test = files == TEST
         parts = np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed)).astype(np.uint8)
-        trained = interactions.per_item(rows=parts == TRAIN) > 0
-        return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
+        return _train_first(interactions, parts)
 
     def _held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] training items validate, and that none tests."""
@@ -211,10 +212,101 @@ class Given(_Protocol):
         return "Some users need two items or more in the training file, and some need items in the test file"
 
 
-Protocol = Annotated[Random | Released | Paper | LeaveLast | TimeCut | Given, Field(discriminator="name")]
-PROTOCOLS: dict[str, type[Random | Released | Paper | LeaveLast | TimeCut]] = {
+class NewUsers(_Protocol):
+    """`new-users`: some users validate, others test, and only the rest train (strong generalisation).
+
+    floor(wanted n) of the n items of a held-out user, at least one, are to be found; the others are its history, all
+    that a recommender is told of it. The shares are of the users with two items or more; all others train.
+    """
+
+    name: Literal["new-users"] = "new-users"
+    valid: float = Field(0.1, gt=0, lt=1)  # share of the users
+    test: float = Field(0.1, gt=0, lt=1)
+    wanted: float = Field(0.2, gt=0, lt=1)  # share of a held-out user's items
+
+    @model_validator(mode="after")
+    def _leaves_someone_to_train_on(self) -> NewUsers:
+        if self.valid + self.test >= 1:
+            raise ValueError(
+                f"valid {self.valid:g} + test {self.test:g} of the users leave none to train on; their sum must be < 1"
+            )
+        return self
+
+    def advice(self) -> str:
+        """What to do if no user can be evaluated."""
+        return (
+            f"Hold out more users ({option('valid')}, {option('test')}), each with two items or more that others train "
+            "on, or filter less"
+        )
+
+    def assign(self, interactions: Interactions, seed: int) -> Parts:
+        """[n] the part of each interaction."""
+        rng, role = np.random.default_rng(seed), np.full(interactions.n_users, TRAIN, np.uint8)
+        eligible = rng.permutation(np.flatnonzero(interactions.per_user() >= 2))
+        n_test, n_valid = (int(np.floor(share * len(eligible) + 1e-9)) for share in (self.test, self.valid))
+        role[eligible[:n_test]], role[eligible[n_test : n_test + n_valid]] = TEST, VALID
+        mine = role[interactions.user]
+        drawn = _draw(interactions.user, mine != TRAIN, self._to_be_found, int(rng.integers(2**63)))
+        return np.where(mine == TRAIN, TRAIN, np.where(drawn == VALID, mine, HISTORY)).astype(np.uint8)
+
+    def _to_be_found(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """([n], [n]) how many of a user's `total` [n] items are to be found, and none for another part."""
+        return np.maximum(_floor(self.wanted, total), 1), np.zeros(len(total))
+
+    def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
+        """[n] the parts, with `DROPPED` for items that nobody trains on, and for users left without either part."""
+        trained = interactions.per_item(rows=parts == TRAIN) > 0
+        parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
+        wanted = (parts == VALID) | (parts == TEST)
+        both = (interactions.per_user(rows=parts == HISTORY) > 0) & (interactions.per_user(rows=wanted) > 0)
+        return np.where((parts != TRAIN) & ~both[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+class NewItems(_Protocol):
+    """`new-items`: all interactions of a share of the items are the test part; of the rest, `random` validates.
+
+    Tested are users who train too, with the new items alone as candidates. A validation item that would be left without
+    any training pair goes back to training.
+    """
+
+    name: Literal["new-items"] = "new-items"
+    valid: float = Field(0.1, gt=0, lt=1)  # share of a user's interactions with the other items, at least one
+    test: float = Field(0.1, gt=0, lt=1)  # share of the items
+
+    def advice(self) -> str:
+        """What to do if no user can be evaluated."""
+        return f"Hold out more or fewer items ({option('test')}), or filter less"
+
+    def assign(self, interactions: Interactions, seed: int) -> Parts:
+        """[n] the part of each interaction."""
+        new = np.zeros(interactions.n_items, bool)
+        drawn = np.random.default_rng([seed, 1]).permutation(interactions.n_items)
+        new[drawn[: max(1, int(_floor(self.test, np.array(len(new)))))]] = True
+        test = new[interactions.item]
+        return _train_first(interactions, np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed)))
+
+    def _held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """([n], [n]) how many of a user's `total` [n] interactions with other items validate; none tests."""
+        return np.minimum(np.maximum(_floor(self.valid, total), 1), total - 1), np.zeros(len(total))
+
+    def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
+        """[n] the parts, with `DROPPED` for the test items of users who do not train."""
+        trains = interactions.per_user(rows=parts == TRAIN) > 0
+        return np.where((parts == TEST) & ~trains[interactions.user], DROPPED, parts).astype(np.uint8)
+
+
+Drawn = Random | Released | Paper | LeaveLast | TimeCut | NewUsers | NewItems
+Protocol = Annotated[Drawn | Given, Field(discriminator="name")]
+PROTOCOLS: dict[str, type[Drawn]] = {
     "paper": Paper, "released": Released, "random": Random, "leave-last": LeaveLast, "time": TimeCut,
+    "new-users": NewUsers, "new-items": NewItems,
 }  # fmt: skip
+
+
+def _train_first(interactions: Interactions, parts: NDArray[Any]) -> Parts:
+    """[n] the parts, with validation pairs of items without any training pair back in training."""
+    trained = interactions.per_item(rows=parts == TRAIN) > 0
+    return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
 
 
 def drop_unevaluable(interactions: Interactions, parts: Parts) -> Parts:

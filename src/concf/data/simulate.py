@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BLOCK = 1 << 18  # events drawn at a time, which bounds the memory of the [events, tastes] comparison
 YEAR = 365 * 24 * 3600
+START = 1_600_000_000  # when the year begins, in seconds since 1970
 
 
 class Simulation(Settings):
@@ -82,14 +83,13 @@ class Simulation(Settings):
 
     def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """([events] the times in ascending order, [events] the event of each)."""
-        start = 1_600_000_000
         if self.fashion is None:
-            return np.sort(rng.integers(0, YEAR, self.events)) + start, rng.permutation(self.events)
+            return np.sort(rng.integers(0, YEAR, self.events)) + START, rng.permutation(self.events)
         around = rng.random(self.items)[item] + self.fashion * rng.standard_normal(len(item))
         within = np.abs((around + 1) % 2 - 1)  # reflected at both ends, so that the year is evenly filled
         time = np.minimum((within * YEAR).astype(np.int64), YEAR - 1)
         order = np.argsort(time, kind="stable")
-        return time[order] + start, order
+        return time[order] + START, order
 
     def _active_users(self, rng: np.random.Generator) -> NDArray[np.int64]:
         """[events] the user of each event, in ascending order; each has at least one if there are enough."""

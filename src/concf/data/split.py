@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,23 @@ from scipy.sparse import csr_array
 
 from concf.data.filters import Filter
 from concf.data.ids import Ids
-from concf.data.interactions import Interactions
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, VALID, Given, Parts, Protocol
+from concf.data.interactions import Dislikes, Interactions
+from concf.data.protocols import (
+    DROPPED,
+    HISTORY,
+    PARTS,
+    TEST,
+    TRAIN,
+    VALID,
+    Given,
+    LeaveLast,
+    NewItems,
+    NewUsers,
+    Parts,
+    Protocol,
+    TimeCut,
+)  # fmt: skip
+from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
@@ -25,9 +41,12 @@ from concf.runtime.settings import Settings
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"
+UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
 FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
+KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
 COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times
+DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
 
 class Recipe(Settings):
@@ -44,13 +63,18 @@ class Recipe(Settings):
 class Split:
     """Interactions split into train, valid and test.
 
-    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable)
+    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable),
+           4 history (of a user who is evaluated and does not train)
+    weights: how much an interaction counts in training
+    whole: the split that this one is the training users of, see `known`
     """
 
     interactions: Interactions
     parts: Parts
     recipe: Recipe
     notes: tuple[str, ...] = ()
+    weights: Weighting = UNWEIGHTED
+    whole: Split | None = None
 
     @classmethod
     def make(cls, interactions: Interactions, recipe: Recipe, parts: Parts | None = None) -> Split:
@@ -76,15 +100,34 @@ class Split:
 
     def with_seed(self, seed: int) -> Split:
         """The same interactions split by the same protocol with another seed; `given` draws its validation share."""
+        if self.whole is not None:
+            return self.whole.with_seed(seed)
         protocol = self.recipe.protocol
         if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
-        return Split.make(self.interactions, self.recipe.model_copy(update={"seed": check_seed(seed)}), self.parts)
+        recipe = self.recipe.model_copy(update={"seed": check_seed(seed)})
+        return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
+
+    def weighted(self, weights: Weighting) -> Split:
+        """The same with other weights; a note if they know something of the time that is held out."""
+        if weights == self.weights:
+            return self
+        if weights.function != "none" and isinstance(self.recipe.protocol, LeaveLast | TimeCut):
+            note(
+                "a count is of all events of a pair, those too that are later than what is held out by time: figures "
+                "with weights by the count may be too high"
+            )
+        return replace(self, weights=weights)
+
+    def log(self, parts: Sequence[str]) -> csr_array:
+        """[users, items] the weights of the pairs of some parts, 1 on average, to train on."""
+        rows = np.isin(self.parts, [PARTS[part] for part in parts])
+        return self.interactions.matrix(rows, self.weights(self.interactions, rows))
 
     @cached_property
     def train(self) -> csr_array:
-        """[users, items] the training part."""
-        return self.interactions.matrix(self.parts == TRAIN)
+        """[users, items] the training part, its pairs by their weights."""
+        return self.log(["train"])
 
     @cached_property
     def valid(self) -> csr_array:
@@ -101,13 +144,58 @@ class Split:
         part: csr_array = getattr(self, name)
         return part
 
+    @cached_property
+    def history(self) -> csr_array:
+        """[users, items] the histories of users who are evaluated and do not train."""
+        return self.interactions.matrix(self.parts == HISTORY)
+
+    @property
+    def has_new_users(self) -> bool:
+        """Whether those who are evaluated do not train."""
+        return isinstance(self.recipe.protocol, NewUsers)
+
+    @cached_property
+    def known(self) -> Split:
+        """What is trained on: the split itself; if it has new users, those who train, a tenth of whose items validate.
+
+        So everything that is chosen in training is chosen as ever, on items of users whom it knows, and no figure of
+        new users, on validation or on test, is of someone whom anything was chosen on. Items keep their positions.
+        """
+        if not self.has_new_users or self.whole is not None:
+            return self
+        users = np.unique(self.interactions.user[self.parts == TRAIN]).astype(np.int64)
+        interactions = self.interactions.of_users(users)
+        parts = Given(valid=KNOWN_VALID).assign(interactions, self.recipe.seed, np.zeros(len(interactions), np.uint8))
+        return Split(interactions, parts, self.recipe, self.notes, self.weights, self)
+
     def seen(self, on: str) -> csr_array:
-        """[users, items] the items that are not recommended when evaluating `on` valid or test.
+        """[users, items] the items that are not recommended when evaluating `on` valid or test, dislikes among them.
 
         On test, those of training and validation. On validation, those of training only: the test part is not looked
-        at, so its items are candidates like any others.
+        at, so its items are candidates like any others. Of a new user, those of its history.
         """
-        return self.train if on == "valid" else (self.train + self.valid).tocsr()
+        if self.has_new_users:
+            seen = self.history
+        else:
+            seen = self.train if on == "valid" else (self.train + self.valid).tocsr()
+        return seen if self.disliked is None else (seen + self.disliked).tocsr()
+
+    @cached_property
+    def disliked(self) -> csr_array | None:
+        """[users, items] the dislikes that are known in training; None if there are none.
+
+        With a protocol that goes by time, those before the first held-out pair: of the user, or of all.
+        """
+        log, protocol = self.interactions, self.recipe.protocol
+        if log.dislikes is None or not len(log.dislikes.user):
+            return None
+        if not isinstance(protocol, LeaveLast | TimeCut) or log.timestamp is None or log.dislikes.timestamp is None:
+            return log.disliked()
+        held_out, first = self.parts != TRAIN, np.full(log.n_users, np.inf)
+        np.minimum.at(first, log.user[held_out], log.timestamp[held_out])
+        if isinstance(protocol, TimeCut):
+            first[:] = first.min()
+        return log.disliked(log.dislikes.timestamp < first[log.dislikes.user])
 
     @cached_property
     def evaluated(self) -> NDArray[np.int64]:
@@ -116,8 +204,14 @@ class Split:
 
     @cached_property
     def validated(self) -> NDArray[np.int64]:
-        """[v] the users with validation items; the same as `evaluated`, except for `given` with a share."""
+        """[v] the users with validation items; as `evaluated`, except for `new-users`, and for `given` with a share."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
+
+    def candidates(self, on: str) -> NDArray[np.bool_] | None:
+        """[items] what can be recommended when evaluating: of `new-items`, on test, the new ones; None: all items."""
+        if on == "valid" or not isinstance(self.recipe.protocol, NewItems):
+            return None
+        return np.asarray(self.interactions.per_item(rows=self.parts < TEST) == 0)
 
     def users(self, on: str) -> NDArray[np.int64]:
         """[e] the users who are evaluated `on` valid or test."""
@@ -142,7 +236,9 @@ class Split:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over ids, pairs and parts: the same for the same split, in whatever form it was read."""
+        """SHA-256 over ids, pairs and parts of the whole: the same for the same split, in whatever form it was read."""
+        if self.whole is not None:
+            return self.whole.hash
         fingerprint = self.interactions.fingerprint()
         fingerprint.update(np.ascontiguousarray(self.parts).data)
         return fingerprint.hexdigest()
@@ -166,6 +262,8 @@ class Split:
 
     def save(self, folder: str | Path, *, overwrite: bool = False) -> None:
         """Write the folder: `.npy` arrays and, last, the manifest. It appears complete or not at all."""
+        if self.whole is not None:
+            return self.whole.save(folder, overwrite=overwrite)
         data = self.interactions
         with new_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as fresh:
             data.user_ids.save(fresh, "user_ids")
@@ -174,6 +272,9 @@ class Split:
                 column = self.parts if name == "part" else getattr(data, name)
                 if column is not None:
                     np.save(fresh / f"{name}.npy", column, allow_pickle=False)
+            for name, column in {} if data.dislikes is None else data.dislikes._asdict().items():
+                if column is not None:
+                    np.save(fresh / f"{DISLIKED}{name}.npy", column, allow_pickle=False)
             checksums = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
             manifest = self.summary() | {"files": checksums}
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -194,7 +295,13 @@ class Split:
                 raise DataError(f"{folder / name}.npy was changed: it has another length. Prepare the data set again")
         parts = columns.pop("part")
         user_ids, item_ids = (Ids.load(folder, f"{side}_ids") for side in ("user", "item"))
-        interactions = Interactions(user_ids, item_ids, **columns)
+        disliked = {
+            name: mapped(folder / f"{DISLIKED}{name}.npy")
+            for name in Dislikes._fields
+            if f"{DISLIKED}{name}.npy" in manifest["files"]
+        }
+        dislikes = Dislikes(**disliked) if disliked else None
+        interactions = Interactions(user_ids, item_ids, **columns, dislikes=dislikes)
         return cls(interactions, parts, Recipe(**manifest["recipe"]), tuple(manifest["notes"]))
 
 
@@ -254,7 +361,8 @@ def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]
     cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
     if len(cold):
         example = interactions.item_ids.named(cold[:1])[0]
-        fate = "cannot be evaluated" if n_dropped else "are tested on all the same"
+        tested = (after[np.isin(interactions.item, cold)] == TEST).any()
+        fate = "are tested on all the same" if tested else "cannot be evaluated"
         notes.append(f"{len(cold)} items occur in no training pair and {fate} (for example {example!r})")
     if n_dropped:
         notes.append(f"{n_dropped} held-out pairs were dropped: their item never trains, or their user has too few")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +16,7 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.significance import bootstrap_interval
+from concf.model.scorers import among
 from concf.runtime.arguments import check_cutoffs
 
 ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)
@@ -30,7 +31,7 @@ class Evaluation:
     lists:    [e, N] what each was recommended
     per_user: "recall@20" -> [e]
     overall:  "coverage@20" -> one figure for all lists together
-    activity: [e] training interactions of each evaluated user
+    activity: [e] training interactions of each evaluated user; of a new one, those of its history
     """
 
     users: NDArray[np.int64]
@@ -76,14 +77,20 @@ def evaluate(
     """Rank the whole catalogue for every evaluated user and score the lists.
 
     For `test`, a user's training and validation items are left out of the lists; for `valid`, its training items
-    alone: the test part is not looked at. Ties go to the lower item position. See `rank` for what a model may be.
+    alone: the test part is not looked at. With the protocol `new-users`, the users are those of `split.history`, and
+    what is in their history is left out; of a split by `new-items`, the new items alone are ranked for `test`. Ties go
+    to the lower item position. See `rank` for what a model may be.
     """
     cuts, metrics = sorted(check_cutoffs("at", at)), known_metrics(metrics)
     if on not in ("valid", "test"):
         raise ConfigError(f"cannot evaluate on {on!r}; choose from valid, test")
-    users = split.users(on)
+    users, candidates = split.users(on), split.candidates(on)
+    model = model if candidates is None else among(model, candidates)
     lists = rank(model, users, cuts[-1], seen=split.seen(on), device=device, memory=memory)
-    return score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
+    scored = score_lists(lists, users, split.part(on), split.train, at=cuts, metrics=metrics)
+    if split.has_new_users:
+        return replace(scored, activity=np.diff(split.history.indptr)[users].astype(np.float64))
+    return scored
 
 
 def score_lists(

@@ -133,7 +133,8 @@ def compare(
             than 60 points some are tried: uphill from the middle (see `grid_search`)
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
-            the preset strong does by itself; other presets are tested as they were validated. False: all are
+            the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
+            protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
     log:    JSON lines of the measurements; what it holds already is not measured again
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core
@@ -145,10 +146,16 @@ def compare(
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
     if tune_on not in accurate or not candidates:
         raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; choose from {', '.join(accurate)}")
+    if data.candidates("test") is not None:
+        raise ConfigError(
+            "a data set that was split by 'new-items' tests items about which these models know nothing. "
+            "Attributes rank them: concf evaluate --catalogue"
+        )
     for model in candidates.values():
         model.refuse_if_absent()
     splits = _splits(data, seeds)
     data.note_if_few()
+    refit = refit and not data.has_new_users
     figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
     measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
     entrants = _entrants(candidates, measurements, tune_on)

@@ -26,15 +26,20 @@ class Trained(Settings):
         return preset(self.preset).recipe is not None
 
     def train(self, split: Split, refit: bool) -> Any:
-        """Train on a split, whose validation part stops the run. Both ways of shipping come of the same run."""
+        """Train on a split, whose validation part stops the run. Both ways of shipping come of the same run.
+
+        Where new users are tested, a refit is on all pairs of the users who train, as any baseline is fitted on.
+        """
         from concf.training.train import train
 
-        changes = {"recipe": {"refit": "validation" if refit else "none"}} if self.has_recipe else None
+        changes: dict[str, Any] = {"weights": split.weights.model_dump()}
+        if self.has_recipe:
+            changes["recipe"] = {"refit": "validation" if refit or split.has_new_users else "none"}
         return train(split, changes, preset=self.preset, seed=split.recipe.seed)
 
-    def recommender(self, run: Any) -> Any:
-        """Of a run that was trained."""
-        return run.recommender(self._shipped(run))
+    def recommender(self, run: Any, split: Split) -> Any:
+        """Of a run that was trained, for the users of the split who are evaluated."""
+        return run.recommender(self._shipped(run), split.history if split.has_new_users else None)
 
     def validation(self, run: Any, metric: str) -> float | None:
         """The figure from before the refit; None of another metric than the run was validated by."""

@@ -8,7 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from concf.data.split import Split
+from concf.data.weights import UNWEIGHTED
+from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.contenders import Trained
 from concf.experiments.results_log import ResultsLog
@@ -47,6 +51,17 @@ class Figures:
         return {"mean": result.means()} | (users if self.keep_users else {})
 
 
+def fold_in(settings: Baseline, split: Split, seed: int) -> Any:
+    """A baseline fitted to the users who train, for the histories of those who do not."""
+    if not hasattr(settings, "fold_in"):
+        raise ConfigError(
+            f"{type(settings).__name__} has no fold_in(fitted, histories), and cannot rank for the users whom protocol "
+            "'new-users' holds out. Leave it out, or compare on another protocol"
+        )
+    train = split.train[np.diff(split.train.indptr) > 0]
+    return settings.fold_in(settings.fit(train, seed=seed), split.history)
+
+
 @dataclass(frozen=True)
 class Fit:
     """Fits a model once, and measures all that is wanted of it; a run of ConCF holds several models."""
@@ -60,14 +75,16 @@ class Fit:
         split, begin = self.splits[seed], time.perf_counter()
         if isinstance(settings, Trained):
             fitted = settings.train(split, self.figures.refit)
+        elif split.has_new_users:
+            fitted = fold_in(settings, split, seed)
         else:
-            pairs = (split.train + split.valid).tocsr() if self.figures.refits(settings, on) else split.train
+            pairs = split.log(("train", "valid")) if self.figures.refits(settings, on) else split.train
             fitted = settings.fit(pairs, seed=seed)
         seconds = {"fit_seconds": time.perf_counter() - begin}
         cells = []
         for _, each, _, on in job:
-            model = each.recommender(fitted) if isinstance(each, Trained) else fitted
-            if on == "valid" and isinstance(each, Trained) and each.has_recipe:
+            model = each.recommender(fitted, split) if isinstance(each, Trained) else fitted
+            if on == "valid" and isinstance(each, Trained) and each.has_recipe and not split.has_new_users:
                 cell: Cell = {"mean": {self.figures.tune_on: each.validation(fitted, self.figures.tune_on)}}
             else:
                 cell = self.figures.measure(model, split, on)
@@ -117,7 +134,10 @@ class Measurements:
         return cell
 
     def _key(self, name: str, settings: Baseline, seed: int, on: str) -> dict[str, Any]:
-        key = {"model": name, "settings": settings.model_dump(), "split": self.splits[seed].hash, "on": on}
+        split = self.splits[seed]
+        key = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": on}
+        if split.weights != UNWEIGHTED:
+            key["weights"] = split.weights.model_dump()
         if on == "valid":
             return key | {"without": "train"}  # the part that is left out of the lists
         fitted_on = {"fitted_on": "train and valid"} if self.figures.refits(settings, on) else {}

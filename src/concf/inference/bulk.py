@@ -60,13 +60,15 @@ class Lists:
     out: Path
     k: int
     options: dict[str, Any] = field(default_factory=dict)
+    new_items: Any = None
 
     @cached_property
     def model(self) -> Recommender:
         """The run."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConcfWarning)  # `write_lists` has warned before there were workers
-            return Recommender.load(self.run, self.data)
+            model = Recommender.load(self.run, self.data)
+            return model if self.new_items is None else model.add_items(self.new_items)
 
     def __call__(self, job: Job) -> int:
         """Write it."""
@@ -95,6 +97,7 @@ def write_lists(
     workers: int | None = None,
     data: str | Path | None = None,
     model: Recommender | None = None,
+    new_items: Any = None,
     parts: Sequence[Part] | None = None,
     advance: Callable[[int], None] = lambda _: None,
     **options: Any,
@@ -104,21 +107,22 @@ def write_lists(
     users: ids, all integers or all text
     run, out, data: paths that every worker can reach: with a cluster of several machines, on storage that they share
     engine, workers: see `executors`. parts: see `parts_of`. advance: called with the number of users of a part
-    model: the run, if it is already loaded
+    model: the run, if it is already loaded; new_items: the catalogue that was added to it (`Recommender.add_items`)
     options: as of `Recommender.stream`
     """
     out, run = Path(out).absolute(), Path(run).absolute()
     if out.suffix:
         raise ConfigError(f"--out {out}: an engine writes a folder; choose a name without an ending, as {out.stem}")
     data = None if data is None else Path(data).absolute()
-    k, model = check_count("k", k), model or Recommender.load(run, data)
+    work = Lists(run, data, out, check_count("k", k), options, new_items)
+    model = model or work.model
     model.stream(users, k, **options)  # errors and warnings come once, before there are workers
     parts = parts or parts_of(len(model.user_ids if users is None else users), model.ranker.block(), k)
     del model
     rows = {}
     with new_folder(out, marker=MARKER, overwrite=True) as fresh:
         jobs = [(part, None if users is None else users[part.begin : part.end]) for part in parts]
-        work = Lists(run, data, fresh, k, options)
+        work = Lists(run, data, fresh, k, options, new_items)
         with closing(execute(work, jobs, engine, workers)) as finished:  # no worker writes on when one has failed
             for (part, _), done in finished:
                 rows[part.name] = done.result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from concf.data.prepare import split_of
 from concf.inference.frames import Library, library_of
@@ -14,6 +14,7 @@ from concf.training.checkpoint import RunFolder, load_run
 from concf.training.config.presets import DEFAULT, choose_settings
 from concf.training.tracking.watchers import Watch
 from concf.training.train import train
+from concf.training.update import update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from scipy.sparse import sparray, spmatrix
 
-    from concf.data.options import LogOptions
+    from concf.data.options import LogOptions, ReadingOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
@@ -38,6 +39,7 @@ class Changes(TypedDict, total=False):
     consensus: Mapping[str, object]
     balance: Mapping[str, object]
     training: Mapping[str, object]
+    weights: Mapping[str, object]
     recipe: Mapping[str, object] | None
 
 
@@ -56,7 +58,8 @@ class ConCF(Recommender):
     preset:   strong (the default), reference, paper or released; see `concf.PRESETS`
     seed:     of the initial weights, the order of batches, the negatives, and of the division of a log
     device:   "cpu" or "cuda"; None: a GPU if there is one
-    settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1}
+    settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
+              weights={"function": "log", "half_life": "90d"}
 
     `fit` returns the model itself. Before `fit` or `load` every other method raises `ConfigError`; afterwards there are
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
@@ -95,8 +98,10 @@ class ConCF(Recommender):
         Options that say how to read a log:
         user, item, count, timestamp: columns; None: found by their usual names. In a file without header an index from
               0. rating, count or timestamp "none": the column is ignored
+              Counts, or weights, matter only if the settings say so: ConCF(weights={"function": "log"})
         rating, min_rating: column of an explicit rating, and the lowest that counts as positive; without `min_rating`
               every row does
+        dislike_below: rows rated lower are dislikes, which are never recommended; or dislikes: a log of them
         time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
         format, separator, header: of a file, where they cannot be recognised; see `concf.Reading`
 
@@ -105,10 +110,11 @@ class ConCF(Recommender):
         counts, core: what counts as an interaction, and whether to repeat the filter; see `concf.data.filters.Filter`
 
         Options that say how to split it:
-        protocol: random (the default), leave-last, time, released, paper, or given
+        protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given
         valid, test: shares to validate and to test on (0.1 each); with `given`, two more logs
         at_least: `random`: items that are held out of every user who has enough, in each part (1)
         last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
+        wanted:  `new-users`: share of a held-out user's items that are to be found from the others (0.2)
         """
         settings = choose_settings(self.settings, {"recipe": {"refit": "everything"}}) if final else self.settings
         split = split_of(data, self.seed, **options)
@@ -119,6 +125,36 @@ class ConCF(Recommender):
             home.keep(split)
         run = train(split, settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch)
         Recommender.__init__(self, run, library_of(data))
+        return self
+
+    def update(
+        self,
+        data: Log,
+        *,
+        out: str | Path | None = None,
+        hold: float = 0.0,
+        rerank: Literal["refit", "carry"] = "refit",
+        final: bool = False,
+        drop_before: str | float | None = None,
+        older: bool = False,
+        min_item: int = 1,
+        verbose: bool = False,
+        watch: Watch | Sequence[Watch] | None = None,
+        **options: Unpack[ReadingOptions],
+    ) -> Self:
+        """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
+
+            model.update("tuesday.csv", out="runs/tuesday")
+
+        See `concf.training.update.update` for the arguments; `options` say how to read the log, if not as the first.
+        Until it is done, and if it fails, the model stays as it was.
+        """
+        run = update(
+            self.run, data, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before, older=older,
+            min_item=min_item, device=self.device, verbose=verbose, watch=watch, **options,
+        )  # fmt: skip
+        self.settings = run.settings
+        Recommender.__init__(self, run, self.frame)
         return self
 
     def save(self, folder: str | Path) -> None:

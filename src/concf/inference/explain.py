@@ -89,6 +89,9 @@ def explain(ranker: Ranker, row: int, index: int, user: Id, item: Id) -> Explana
     terms = None if contributions is None else contributions.of_user(row).get(index)
     (places,) = speakers(similarity_shares(ranker.voters.values(), seen, np.array([index])))
     listed = [] if best.lists is None else best.lists[row].tolist()
+    if ranker.new is not None:
+        shown = ranker.run.settings.consensus.shown
+        listed = ranker.short(np.array([row]), [shown], CONSENSUS, [seen])[0][0].tolist()
     return {
         "user": user,
         "item": item,

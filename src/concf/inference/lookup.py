@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -112,8 +111,7 @@ def place_of(ids: Ids, one: Any) -> int:
     """The position of an id, -1 if it is unknown; a number and its text are different ids."""
     if not (is_integer(one) if ids.are_integers else isinstance(one, str)):
         return -1
-    at = bisect_left(ids.values, one)
-    return at if at < len(ids) and ids.values[at] == one else -1
+    return ids.place(one)
 
 
 def positions(ids: Ids, given: NDArray[Any]) -> Positions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from copy import deepcopy
 from functools import cached_property
 from math import isqrt
 from typing import Any, TypeVar
@@ -16,10 +15,12 @@ from torch import Tensor
 
 from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
+from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
 from concf.inference.contributions import Contributions
-from concf.inference.fold_in import RIDGE, Folding
+from concf.inference.new_items.joining import NewItems, joined
+from concf.inference.titles import Catalogue
 from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
 from concf.training.run import Run
@@ -33,13 +34,21 @@ T = TypeVar("T")
 class Ranker:
     """The heads of a run, each at its best epoch, and their consensus with the votes that made it.
 
-    Users and items are positions here. ridge: of the regression that folds in new users, see `concf.inference.fold_in`
+    Users and items are positions here. items: a catalogue whose new items are ranked too, see
+    `concf.inference.new_items`
     """
 
-    def __init__(self, run: Run, ridge: float = RIDGE) -> None:
-        self.run, self.n_items, self.ridge = run, run.data.train.shape[1], ridge
+    def __init__(self, run: Run, items: Catalogue | None = None) -> None:
+        self.run = run
         self.names, self.heads = run.rows(), list(run.model.names)
+        self.new: NewItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
+        self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
+        self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
+
+    def head_factors(self) -> list[Factors]:
+        """The vectors of each head at its own best epoch."""
+        return [self.factors(head) for head in self.heads]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -50,12 +59,37 @@ class Ranker:
     @cached_property
     def viewed(self) -> csr_array:
         """[users, items] everything in the log, including held-out items."""
-        return self.run.data.interactions.matrix()
+        return self._widened(self.run.data.interactions.matrix())
+
+    @cached_property
+    def log(self) -> csr_array:
+        """[users, items] what the run has learned from."""
+        return self._widened(self.run.log)
+
+    def _widened(self, matrix: csr_array) -> csr_array:
+        """With columns for new items."""
+        return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], self.n_items))
+
+    @cached_property
+    def disliked(self) -> csr_array:
+        """[users, items] what is never shown."""
+        return self._widened(self.run.data.interactions.disliked())
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
         """[items] how many users have used each."""
         return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)
+
+    @cached_property
+    def log_popularity(self) -> NDArray[np.float64]:
+        """[items] log(1 + users), from 0 to 1."""
+        logs = np.log1p(self.popularity.astype(np.float64))
+        return np.asarray(logs / logs.max())
+
+    def directions(self, head: str) -> NDArray[np.float32]:
+        """[items, d] a head's vectors of length 1, whose inner products are similarities."""
+        make = lambda: torch.nn.functional.normalize(self.factors(head).item.float(), dim=1).numpy()  # noqa: E731
+        return self._cached(("directions", head), make)
 
     def known(self, by: str) -> str:
         """The name, if it is a head or consensus of the run."""
@@ -65,7 +99,10 @@ class Ranker:
 
     def factors(self, head: str) -> Factors:
         """The vectors of a head at its own best epoch."""
-        return self._cached(("factors", head), lambda: self.run.keep(head).factors()[head].to("cpu"))
+        return self._cached(("factors", head), lambda: self._filled(self.run.keep(head).factors()[head].to("cpu")))
+
+    def _filled(self, factors: Factors) -> Factors:
+        return factors if self.new is None else self.new.map.filled(factors)
 
     def vectors(self, head: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """([users, d + 1], [items, d + 1]) as [user, 1] and [item, bias]: their inner product is the head's score."""
@@ -77,11 +114,7 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """The voting heads at the best epoch of the consensus."""
-        best, non_voting = self.run.best[CONSENSUS], self.run.settings.consensus.non_voting
-        model = deepcopy(self.run.model)
-        if best.state:
-            model.load_state_dict(best.state)
-        return {name: factors.to("cpu") for name, factors in model.factors().items() if name not in non_voting}
+        return {name: self._filled(factors) for name, factors in self.run.voters.items()}
 
     @cached_property
     def voter_weights(self) -> list[float]:
@@ -95,7 +128,8 @@ class Ranker:
 
     def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None if the run kept none."""
-        return self._cached(("votes", by), lambda: Votes(self.run, by) if votes_of(self.run, by) else None)
+        kept, lists = votes_of(self.run, by), self.run.best[by].lists
+        return self._cached(("votes", by), lambda: Votes(kept, lists, self.run.settings, by) if kept else None)
 
     @cached_property
     def contributions(self) -> Contributions | None:
@@ -103,7 +137,7 @@ class Ranker:
         votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
         if votes is None or votes.weights is None:
             return None
-        return Contributions(votes, self.voters, self.run.log, self.run.settings.consensus.temperature)
+        return Contributions(votes, self.run.voters, self.run.log, self.run.settings.consensus.temperature)
 
     def block(self) -> int:
         """How many users are ranked at a time."""
@@ -127,7 +161,11 @@ class Ranker:
             return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
         if not anew:
             lists = self._consensus_lists(max(ks, default=0), by)
-            return [self._agreed(user, lists[user], k, by, own) for user, k, own in zip(users, ks, hidden, strict=True)]
+            votes = self.votes(by)
+            agreed = [
+                self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
+            ]
+            return self._with_new(agreed, ks, lambda: self.short(users, ks, self.run.best_head(), hidden))
         rows = torch.from_numpy(users)
         found = self._by_rank(
             [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among
@@ -136,21 +174,49 @@ class Ranker:
 
     def _consensus_lists(self, k: int, by: str) -> NDArray[np.int32]:
         """[users, shown] the lists of a consensus, if they are k items long."""
-        lists, shown = self.run.best[by].lists, self.run.settings.consensus.shown
+        lists = self.run.best[by].lists
         assert lists is not None
+        self._refuse_longer(k)
+        return lists.cpu().numpy()
+
+    def _refuse_longer(self, k: int) -> None:
+        shown = self.run.settings.consensus.shown
         if k > shown:
             raise ConfigError(
                 f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = "
                 f"{min(k, self.n_items)} or more, or choose a head (by), which ranks every item"
             )
-        return lists.cpu().numpy()
 
-    def _agreed(self, user: int, listed: NDArray[np.int32], k: int, by: str, hidden: Positions) -> Short:
-        excluded = set(hidden.tolist())
+    @property
+    def reranks(self) -> bool:
+        """Whether the consensus of a new history is re-ranked, as that of a user of the log."""
+        return CONSENSUS in self.names and self.run.fold_in.weights is not None
+
+    def folded_votes(self, histories: csr_array, by: str) -> tuple[NDArray[np.int32], Votes]:
+        """[n, L] the lists of a consensus for histories [n, items], and the votes that made them."""
+        agreed = self.run.fold_in.agree(histories)
+        lists = agreed.lists if by == CONSENSUS else agreed.plain
+        return lists.numpy(), Votes(agreed.votes, lists, self.run.settings, by)
+
+    def rows_of(self, histories: Sequence[Positions]) -> csr_array:
+        """[n, items of the run] the histories as a matrix; of new items nothing was learned."""
+        ends = np.cumsum([0, *map(len, histories)])
+        used = np.concatenate([*histories, np.empty(0, np.int64)])
+        rows = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
+        return rows if self.new is None else rows[:, : self.run.log.shape[1]]
+
+    def _agreed(self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
+        """The first k of the row's consensus list that may be shown, and their worth."""
+        excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = listed[: k + len(excluded)].tolist()
         items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
-        votes = self.votes(by)
-        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(user, items)
+        return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
+
+    def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
+        """Consensus lists with new items, if there are any, where the best head ranks them."""
+        if self.new is None:
+            return agreed
+        return [self.new.woven(*each) for each in zip(agreed, ranked(), ks, strict=True)]
 
     def of_histories(
         self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
@@ -158,25 +224,30 @@ class Ranker:
     ) -> list[Short]:  # fmt: skip
         """The lists of new users, from the positions of the items that each has used.
 
-        They have no rankings over time, so their consensus is by R alone. hidden, among: see `short`
+        Their consensus is re-ranked as that of a user of the log, if there is a re-ranker; without one it is by R
+        alone, as they have no rankings over time. hidden, among: see `short`
         """
-        ends = np.cumsum([0, *map(len, histories)])
-        used = np.concatenate([*histories, np.empty(0, np.int64)])
-        matrix = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
+        matrix, fold_in = self.rows_of(histories), self.run.fold_in
         if self.known(by) in self.heads:
             factors = self.factors(by)
-            vectors = torch.from_numpy(self._folding(by, factors).vectors(matrix))
-            scores = Factors(vectors, factors.item, factors.bias).scores(torch.arange(len(vectors))).numpy()
+            folded = Factors(fold_in.head(by, matrix).user, factors.item, factors.bias)
+            scores = folded.scores(torch.arange(len(histories))).numpy()
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
-        folded = [
-            (factors, torch.from_numpy(self._folding((CONSENSUS, name), factors).vectors(matrix)))
-            for name, factors in self.voters.items()
-        ]
-        return self._by_rank(folded, k, hidden, among)
+        left_out = all(np.isin(used, own).all() for used, own in zip(histories, hidden, strict=True))
+        if self.reranks and left_out and among is None and histories:
+            self._refuse_longer(k)
+            lists, votes = self.folded_votes(matrix, by)
+            agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
+            head = self.run.best_head()
+            return self._with_new(agreed, [k] * len(agreed), lambda: self.of_histories(histories, k, head, hidden))
+        return self._by_rank([(each, each.user) for each in self.folded_voters(matrix).values()], k, hidden, among)
 
-    def _folding(self, key: Hashable, factors: Factors) -> Folding:
-        make = lambda: Folding.learn(self.run.log, factors.user.numpy(), self.ridge)  # noqa: E731
-        return self._cached(("folding", key), make)
+    def folded_voters(self, histories: csr_array) -> dict[str, Factors]:
+        """The voting heads, with a user for each history [n, items of the run]."""
+        return {
+            name: Factors(self.run.fold_in.head(name, histories, voting=True).user, each.item, each.bias)
+            for name, each in self.voters.items()
+        }
 
     def _by_rank(
         self, voters: list[tuple[Factors, Tensor]], k: int, hidden: Sequence[Positions], among: Positions | None

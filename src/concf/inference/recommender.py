@@ -28,6 +28,7 @@ from concf.inference.lookup import (
     positions,
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
+from concf.inference.rules.conditions import catalogue_of
 from concf.inference.rules.rules import RuleOptions, rules_of
 from concf.runtime.arguments import check_count
 from concf.training.checkpoint import load_run
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
     from concf.inference.lookup import ByUser, Column, Histories, ItemIds, ItemsByUser, UserIds, Users
+    from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # ids of some users, and their lists
 NONE: Positions = np.empty(0, np.int64)
@@ -94,6 +96,20 @@ class Recommender:
         """
         return cls(load_run(folder, data), frame)
 
+    def add_items(self, catalogue: str | Path | Catalogue | pl.DataFrame | pd.DataFrame | pa.Table) -> Self:
+        """Recommend the items of a catalogue that the log does not have too, by what their attributes say.
+
+            model.add_items("items.parquet").recommend("alice")
+
+        A linear map from attributes to the vectors of each head is learned from the items of the log, and those of them
+        that few have used are shrunk towards it (docs/new-items.md). Another call begins from the log again. Returns
+        the model itself.
+
+        catalogue: a file or frame with a row for each item, new ones and those of the log; its other columns are used
+        """
+        self._ranker = Ranker(self.run, items=catalogue_of(catalogue))
+        return self
+
     @property
     def ranker(self) -> Ranker:
         """Ranks positions of users and items."""
@@ -113,8 +129,8 @@ class Recommender:
 
     @property
     def item_ids(self) -> Ids:
-        """The items of the log; `item_ids.values` is an array in the order of `item_factors`."""
-        return self.run.data.interactions.item_ids
+        """The items of the log, and new ones; `item_ids.values` is an array in the order of `item_factors`."""
+        return self.ranker.item_ids
 
     @property
     def viewed(self) -> csr_array:
@@ -193,8 +209,9 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
-                 they are added. The users are folded in (`concf.inference.fold_in`), and their consensus is by rank
-                 alone. Without any known item the list is that of the average user
+                 they are added. The users are folded in (`concf.training.folding.fold_in`); their consensus is
+                 re-ranked as that of others, or by rank alone where there is no re-ranker. Without any known item the
+                 list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         rules:   as follows (docs/recommending.md). Scores stay: a list that is reordered is not sorted by them
 
@@ -226,7 +243,7 @@ class Recommender:
 
     def short(self, users: Positions, ks: Sequence[int], by: str, *, filter_viewed: bool = True) -> list[Short]:
         """The lists of a few users of the log as (item positions, scores), without ids and frames."""
-        hidden = [self._viewed(user) if filter_viewed else NONE for user in users.tolist()]
+        hidden = [self._hidden(user, self._viewed(user) if filter_viewed else NONE) for user in users.tolist()]
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def blocks(
@@ -248,6 +265,7 @@ class Recommender:
         given = users if used is None else list(used)
         names = self.user_ids.values if given is None else as_array(given)
         rows = self._rows(names, unknown) if used is None else NONE
+        places = rows if used is None else self._rows(names, "popular")
         allow, deny = lookup.by_user(names, items, "items"), lookup.by_user(names, exclude, "exclude")
         lookup.report()
         if not len(names):
@@ -258,7 +276,8 @@ class Recommender:
         if ruled and (few := ruled.note(k)):
             say(few)
         chosen = self.run.settings.consensus
-        kept = chosen.shown if used is None and filter_viewed else chosen.top_k or len(self.item_ids)
+        stored = filter_viewed and (used is None or self.ranker.reranks)
+        kept = chosen.shown if stored else chosen.top_k or len(self.item_ids)
         kept = 0 if by in self.ranker.heads or allow is not None else kept
 
         def draw(at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
@@ -280,6 +299,7 @@ class Recommender:
                     else [histories[row] for row in at]
                 )
                 seen = seen if filter_viewed else [NONE] * len(at)
+                seen = [self._hidden(row, each) for row, each in zip(places[at].tolist(), seen, strict=True)]
                 hidden, among = hidden_items(names[at].tolist(), seen, allow, deny, len(self.item_ids))
                 lists = ruled.lists(draw, at, k, hidden, among, kept) if ruled else draw(at, k, hidden, among)
                 yield names[at], lists
@@ -328,6 +348,12 @@ class Recommender:
                 "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
             )
         return rows
+
+    def _hidden(self, row: int, seen: Positions) -> Positions:
+        """What a user is not shown: these, and what it dislikes."""
+        ends = self.ranker.disliked.indptr
+        disliked = self.ranker.disliked.indices[ends[row] : ends[row + 1]] if row >= 0 else NONE
+        return np.union1d(seen, disliked).astype(np.int64) if len(disliked) else seen
 
     def _viewed(self, row: int) -> Positions:
         """The positions of the items that a user has used; none for an unknown user (-1)."""

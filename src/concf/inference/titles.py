@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from concf.errors import DataError, note
 from concf.runtime.files import refuse_no_file
 
 if TYPE_CHECKING:
+    import numpy as np
     import polars as pl
+    from numpy.typing import NDArray
 
     from concf.data.ids import Ids
 
@@ -23,17 +26,26 @@ SUFFIXES = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 class Catalogue:
     """A file with a row for each item. item, title: its columns; None: found by their usual names.
 
+    image: the column of the address of a picture; image_sources: origins that pictures may come from
     frame: the rows, if they are already in memory; `path` is then only their name in messages
+    joined: the items that the rows of `frame` are of, by position, if `joined_to` has made them
     """
 
     path: Path
     item: str | None = None
     title: str | None = None
     frame: pl.DataFrame | None = None
+    joined: Ids | None = None
+    image: str | None = None
+    image_sources: tuple[str, ...] = ()
 
     def loaded(self) -> Self:
         """The same with its rows in memory, for workers that cannot reach the file."""
         return replace(self, frame=self._typed())
+
+    def joined_to(self, ids: Ids) -> Self:
+        """The same with the attributes of these items in memory, for many calls."""
+        return replace(self, frame=self.attributes(ids), joined=ids)
 
     def titles(self, ids: Ids) -> dict[Any, str]:
         """Item id -> title, for items of the log. Of several titles the first counts; empty ones do not."""
@@ -54,20 +66,14 @@ class Catalogue:
         titles = dict(rows.join(_known(ids, "item"), on="item", how="semi").iter_rows())
         return titles, self._counts("titles", len(titles), len(rows), ids)
 
-    def attributes(self, ids: Ids) -> pl.DataFrame:
+    def attributes(self, ids: Ids, say: Callable[[str], None] = note) -> pl.DataFrame:
         """[items] a row for each item of the log, by position, in the columns of the file; NaN is null.
 
-        Items that are not in the file have nulls. A note says how many they are, and how many are not in the log.
+        Items that are not in the file have nulls. say: is told how many they are, and how many are not in the log
         """
-        import polars as pl
-        import polars.selectors as cs
-
-        frame = self._typed()
-        item = self._column(frame, self.item, ITEM_NAMES, "item")
-        try:
-            rows = frame.with_columns(cs.float().fill_nan(None)).with_columns(_plain(item, ids).alias(item)).unique()
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids") from None
+        if self.frame is not None and self.joined is ids:
+            return self.frame
+        rows, item = self._rows(ids)
         known = rows.join(_known(ids, item), on=item, how="semi")
         if known[item].is_duplicated().any():
             twice = known[item].filter(known[item].is_duplicated()).unique().sort()
@@ -77,8 +83,41 @@ class Catalogue:
         if known.is_empty():
             raise DataError(f"{self.path}: none of the {len(rows):,} items of column {item!r} is in the log")
         if not len(known) == len(rows) == len(ids):
-            note(self._counts("attributes", len(known), len(rows), ids))
+            say(self._counts("attributes", len(known), len(rows), ids))
         return _known(ids, item).join(known, on=item, how="left", maintain_order="left")
+
+    def others(self, ids: Ids) -> list[Any]:
+        """The items of the file that the log does not have, in ascending order."""
+        rows, item = self._rows(ids)
+        others = rows.join(_known(ids, item), on=item, how="anti")[item].drop_nulls().unique().sort().to_list()
+        return [each for each in others if each != ""]
+
+    def described(self, ids: Ids) -> NDArray[np.bool_]:
+        """[items] whether the file has a row for each."""
+        rows, item = self._rows(ids)
+        return _known(ids, item)[item].is_in(rows[item].implode()).to_numpy()
+
+    def _rows(self, ids: Ids) -> tuple[pl.DataFrame, str]:
+        """The rows with ids of the log's type, each once, NaN as null; and the column of the ids."""
+        import polars as pl
+        import polars.selectors as cs
+
+        frame = self._typed()
+        item = self._column(frame, self.item, ITEM_NAMES, "item")
+        try:
+            plain = frame.with_columns(cs.float().fill_nan(None)).with_columns(_plain(item, ids).alias(item))
+            return plain.unique(maintain_order=True), item
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids") from None
+
+    def roles(self) -> set[str | None]:
+        """The columns of ids, titles and pictures."""
+        frame = self._read()
+        item = self._column(frame, self.item, ITEM_NAMES, "item")
+        title = self._column(frame, self.title, TITLE_NAMES, "title")
+        if self.image is not None:
+            self._column(frame, self.image, (), "image")
+        return {item, title, self.image}
 
     def _counts(self, what: str, known: int, rows: int, ids: Ids) -> str:
         ignored = f"; {rows - known:,} others are not in it" if rows > known else ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from typing_extensions import TypedDict  # which the service's documents need be
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS
+from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
 
 
@@ -39,6 +42,8 @@ def votes_of(run: Run, by: str) -> dict[str, Tensor]:
 class Votes:
     """The first K items of each voter, how consistently it ranked them, and the voter's weight.
 
+    Made of what a run kept of a consensus (`RankingConsensus.votes`), or has come to for some histories, and its lists.
+
     names:         the voters: heads, then fixed voters
     items:         [voters, users, K] positions, best first, -1 where a list is shorter
     earned:        [K] R (Eq. 10)
@@ -48,9 +53,8 @@ class Votes:
     weights:       ([F], [F]) the mean of each of the re-ranker's features, and its weight, float64
     """
 
-    def __init__(self, run: Run, by: str) -> None:
-        votes, chosen = votes_of(run, by), run.settings.consensus
-        everyone = [*run.model.names, *run.settings.fixed_voters]
+    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: ConCFSettings, by: str) -> None:
+        chosen, everyone = settings.consensus, [*settings.heads, *settings.fixed_voters]
         voting = [row for row, name in enumerate(everyone) if name not in chosen.non_voting]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
@@ -65,7 +69,6 @@ class Votes:
         self.consistency: NDArray[np.float32] = consistency.numpy()
         self.voter_weights: NDArray[np.float64] = weights / weights.mean()
         self.reranked: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
-        lists = run.best[by].lists
         if by == CONSENSUS and "reranked" in votes and lists is not None:
             self.reranked = lists.cpu().numpy(), votes["reranked"].cpu().numpy()
         self.weights: tuple[Tensor, Tensor] | None = None

@@ -42,12 +42,14 @@ class Pairs(NamedTuple):
     target: Tensor
 
     @classmethod
-    def observed(cls, train: csr_array, device: torch.device, dtype: torch.dtype = torch.float32) -> Pairs:
-        """Every pair of a log [users, items], with weight 1 and target 1."""
+    def observed(
+        cls, train: csr_array, device: torch.device, dtype: torch.dtype = torch.float32, target: float = 1.0
+    ) -> Pairs:
+        """Every pair of a log [users, items], with its weight and one target: 1, or 0 if it is a log of dislikes."""
         user = np.repeat(np.arange(train.shape[0]), np.diff(train.indptr))
         users, items = (torch.from_numpy(each.astype(np.int64)).to(device) for each in (user, train.indices))
-        ones = torch.ones(len(users), dtype=dtype, device=device)
-        return cls(users, items, ones, ones)
+        weight = torch.from_numpy(train.data).to(device, dtype)
+        return cls(users, items, weight, torch.full_like(weight, target))
 
     def and_more(self, others: Pairs) -> Pairs:
         """These and others."""
@@ -65,6 +67,24 @@ class Block(NamedTuple):
     columns: Tensor
     root: Tensor
     target: Tensor
+
+
+class Basis(NamedTuple):
+    """The vectors of the side that is held fixed, in the basis of the eigenvectors of their Gram matrix.
+
+    turned: [columns + 1, d], the last of an empty place; values: [d]; vectors: [d, d] the basis
+    """
+
+    turned: Tensor
+    values: Tensor
+    vectors: Tensor
+
+    @classmethod
+    def of(cls, fixed: Tensor) -> Basis:
+        """Of vectors [columns, d]."""
+        values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
+        turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, fixed.shape[1])])
+        return cls(turned, values.clamp(min=0).to(fixed), basis.to(fixed))
 
 
 class Side:
@@ -93,17 +113,20 @@ class Side:
 
         fixed: [columns, d] the other side; penalty: [n]
         """
-        values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
-        everywhere = (unobserved * values.clamp(min=0)).to(fixed)
-        turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, self.factors)])  # the last: of an empty place
-        solved = fixed.new_zeros(self.n, self.factors)
+        basis = Basis.of(fixed)
+        return self.solve_in(basis, unobserved, penalty), basis.turned[:-1]
+
+    def solve_in(self, basis: Basis, unobserved: float, penalty: Tensor) -> Tensor:
+        """[n, d] the best rows in a basis."""
+        turned, everywhere = basis.turned, unobserved * basis.values
+        solved = turned.new_zeros(self.n, self.factors)
 
         def solve(block: Block) -> None:
             solved[block.rows] = self._solve(block, turned, everywhere + penalty[block.rows, None])
 
-        for _ in in_blocks(solve, self.blocks, fixed.device):
+        for _ in in_blocks(solve, self.blocks, turned.device):
             pass
-        return solved, turned[:-1]
+        return solved
 
     def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
         """[b, d] the rows of a block. diagonal: [b, d] of M_u."""
@@ -118,6 +141,21 @@ class Side:
         system = torch.bmm(paired, paired.transpose(1, 2))
         system.diagonal(dim1=1, dim2=2).add_(1)
         return torch.bmm(paired.transpose(1, 2), _cholesky_solve(system, wanted))[..., 0] * scale
+
+
+class UserSolver:
+    """The best vectors of users who were not there, to given item vectors [items, d]. unobserved: a; penalty: b"""
+
+    def __init__(self, item: Tensor, unobserved: float, penalty: float) -> None:
+        self.shape, self.unobserved, self.penalty = item.shape, unobserved, penalty
+        self.basis = Basis.of(item)
+
+    def __call__(self, pairs: Pairs, n_users: int) -> Tensor:
+        """[users, d] of the users' pairs."""
+        items, factors = self.shape
+        side = Side(pairs.user, pairs.item, pairs, (n_users, items), factors)
+        penalty = self.penalty * (side.weight + self.unobserved * items)
+        return side.solve_in(self.basis, self.unobserved, penalty) @ self.basis.vectors.T
 
 
 class ALS:

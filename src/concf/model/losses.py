@@ -72,7 +72,8 @@ def multinomial(partition: Tensor, observed: Tensor, degree: Tensor, weight: Ten
     """Multinomial likelihood, CF-E (Eq. 5): -sum_u weight_u sum_{i in I_u} log softmax(s_u)_i.
 
     partition: [b] log sum_i exp s_ui over every item; observed: [b] the sum of s_ui over the user's items;
-    degree: [b] |I_u|; weight: [b]. Column-wise (E') the rows are items and the columns users.
+    degree: [b] |I_u|; weight: [b]. Column-wise (E') the rows are items and the columns users. With weights of the pairs
+    `observed` and `degree` are weighted sums.
     """
     return (weight * (degree * partition - observed)).sum()
 
@@ -83,7 +84,7 @@ def row_share(weight: Tensor, degree: Tensor, likelihood: str) -> Tensor:
     weight: [b], degree: [b] |I_u|
     """
     if likelihood == "users":
-        return weight / degree.clamp(min=1)
+        return weight / degree.where(degree > 0, 1)
     return weight / weight.sum().clamp(min=1) if likelihood == "mean" else weight
 
 

@@ -128,3 +128,18 @@ def as_scorer(model: Any) -> Scorer | ListFunction:
         f"{type(model).__name__} cannot be ranked; expected (user vectors, item vectors[, item bias]), a model with "
         "factors() or scores(users), or a function from users to scores (for ranked lists: ListFunction)"
     )
+
+
+def among(model: Any, candidates: NDArray[np.bool_]) -> Scorer | ListFunction:
+    """The same recommender, which recommends only some items. candidates: [items]"""
+    scorer, others = as_scorer(model), torch.from_numpy(~candidates)
+    if isinstance(scorer, ListFunction):
+        listed = scorer.function
+
+        def few(users: NDArray[np.int64], k: int) -> NDArray[Any]:
+            items = np.asarray(listed(users, k))
+            return np.where((items >= 0) & candidates[items], items, -1)
+
+        return ListFunction(few)
+    scores = scorer.scores
+    return ScoreFunction(lambda users: scores(torch.from_numpy(users)).cpu().masked_fill(others, -torch.inf))

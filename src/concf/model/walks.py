@@ -2,9 +2,9 @@
 
     score(u, i) = sum_j,v (P_uj P_jv P_vi)^alpha / |U_i|^beta;  P_uj = 1 / |I_u|, P_jv = 1 / |U_j|
 
-(Paudel et al., 2017). Walks that come back to where they began reach items that the user has used, which no list shows.
-On a CPU the sparse rows of the block are multiplied, so that a walk costs as many operations as there are paths; on a
-GPU the block is dense.
+(Paudel et al., 2017). With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, which is |U_j| without. Walks
+that come back to where they began reach items that the user has used, which no list shows. On a CPU the sparse rows of
+the block are multiplied, so that a walk costs as many operations as there are paths; on a GPU the block is dense.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import warnings
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
@@ -24,8 +25,8 @@ class Walks:
     """
 
     def __init__(self, train: csr_array, alpha: float, device: torch.device) -> None:
-        per_user = np.maximum(np.diff(train.indptr), 1).astype(np.float64)
-        per_item = np.maximum(np.bincount(train.indices, minlength=train.shape[1]), 1).astype(np.float64)
+        per_user, per_item = degrees(train)
+        train = csr_array((train.data**alpha, train.indices, train.indptr), train.shape)
         self.device, self.per_item = device, torch.from_numpy(per_item).to(device, torch.float32)
         self.from_user = csr_array(diags_array(per_user**-alpha) @ train, dtype=np.float32)
         self.from_item = csr_array(diags_array(per_item**-alpha) @ train.T, dtype=np.float32)
@@ -46,6 +47,13 @@ class Walks:
     def held_back(self, scores: Tensor, beta: float) -> Tensor:
         """[b, items] the scores with that beta, of those without."""
         return scores * self.per_item**-beta
+
+
+def degrees(train: csr_array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """([users], [items]) the sum of the weights of each: the number of its pairs if all weigh 1; of none at all, 1."""
+    sums = train.sum(axis=1, dtype=np.float64), np.bincount(train.indices, train.data, train.shape[1])
+    per_user, per_item = (np.where(each > 0, each, 1.0) for each in sums)
+    return per_user, per_item
 
 
 def on_device(matrix: csr_array, device: torch.device) -> Tensor:

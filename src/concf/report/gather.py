@@ -33,15 +33,17 @@ def gather(
 
     description: the content of `run.json`; examples: the number of users; titles: item id -> title
     """
-    has_test = len(run.data.evaluated) > 0
+    has_test = run.summary()["tested_users"] > 0
     parts: dict[str, Evaluations] = {"test": {}, "valid": {}}
     for on in PARTS:
-        if has_test and on not in run.learned and not (on == "valid" and cross_fitted(run)):
+        measurable = run.data.has_new_users or on not in run.learned
+        if has_test and measurable and not (on == "valid" and cross_fitted(run)):
             parts[on] = run.evaluate(on=on, at=AT, metrics=METRICS)
+    of_the_log: Evaluations = {} if run.data.has_new_users else parts["test"]
     return {
         "run": _about(run, description, name),
         "data": _data(run.data),
-        "overview": overview(run, parts["test"]),
+        "overview": overview(run, of_the_log),
         "settings": _settings(run.settings),
         "provenance": dict(description.get("provenance", {})),
         "figures": list(FIGURES),
@@ -52,9 +54,9 @@ def gather(
         ],
         "curves": {kind: {} if run.settings.recipe else _curve(run, kind) for kind in CURVES},
         "stages": [_stage(record) for record in run.history if "stage" in record],
-        "complementarity": _complementarity(run, parts["test"]),
+        "complementarity": _complementarity(run, of_the_log),
         "groups": {name: each.by_activity() for name, each in parts["test"].items()},
-        "examples": examples_of(run, parts["test"], examples, titles or {}),
+        "examples": examples_of(run, of_the_log, examples, titles or {}),
         "notes": list(_notes(run, has_test)),
     }
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from concf.consensus.settings import CONSENSUS
+from concf.consensus.voters import NEIGHBOURS
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.popularity import Popularity
-from concf.training.recipe.recipe import NEIGHBOURS
 from concf.training.run import Run
 
 METRIC, N = "recall@50", 50

@@ -129,7 +129,7 @@ def lists(
         )
     except ConfigError as error:  # of a rule
         raise Problem(409, "refused_rule", str(error), "body") from None
-    notes = joined([_by_rank_alone(request, by), note, known.note(), *few])
+    notes = joined([_by_rank_alone(served, request, by), note, known.note(), *few])
     head = to_json({"by": by, "note": notes, "unknown_items": known.report()})[:-1] + b',"lists":['
     if blocks is None:
         yield head + b"]}"
@@ -187,10 +187,10 @@ def _unknown_users(served: Served, request: schemas.UsersRequest) -> str | None:
     return None
 
 
-def _by_rank_alone(request: schemas.ListsRequest, by: str) -> str | None:
-    """Why a consensus is not the stored one."""
+def _by_rank_alone(served: Served, request: schemas.ListsRequest, by: str) -> str | None:
+    """Why a consensus is not the stored one, or not re-ranked."""
     if by not in (CONSENSUS, R_CONSENSUS):
         return None
-    if not isinstance(request, schemas.UsersRequest):
+    if not isinstance(request, schemas.UsersRequest) and not served.recommender.ranker.reranks:
         return NEW_USER
     return AMONG_FEW if request.items is not None else WITH_VIEWED if request.viewed else None

@@ -39,7 +39,7 @@ def create_app(service: Service, access: Access | None = None, log: logging.Logg
     starlette = Starlette(
         routes=[
             *(Route(each.path, each, methods=[each.method]) for each in endpoints),
-            Route("/openapi.json", described), *pages.routes(),
+            Route("/openapi.json", described), *pages.routes(access.images),
         ],
         exception_handlers=dict.fromkeys((ConcfError, HTTPException, Exception), respond),
     )  # fmt: skip

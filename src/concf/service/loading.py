@@ -8,7 +8,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -210,19 +210,26 @@ class Service:
 
 @dataclass(frozen=True)
 class Loader:
-    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles and attributes"""
+    """Loads runs. data: the run's data set, if it has moved; catalogue: a file of titles and attributes
+
+    new_items: whether items of the catalogue that the log does not have are recommended
+    """
 
     data: Path | None = None
     catalogue: Catalogue | None = None
+    new_items: bool = False
 
     def __call__(self, folder: Path, version: int) -> Served:
         """The run in a folder, ready."""
         run = load_run(folder, self.data)
         _detach_from_file(run)
         recommender = Recommender(run, frame="arrays")
+        if self.new_items:
+            recommender.add_items(self.catalogue)
         _prepare(recommender)
         titles: dict[Id, str] = {}
         if self.catalogue is not None:
+            self.catalogue.roles()  # refuses columns that are not there
             titles, note = self.catalogue.read(recommender.item_ids)
             typer.echo(f"note: {note}", err=True)
         return Served(recommender, folder, titles, version, self._attributes(recommender.item_ids))
@@ -234,7 +241,7 @@ class Loader:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConcfWarning)  # the note about titles has the counts
-                return replace(self.catalogue, frame=self.catalogue.attributes(ids))
+                return self.catalogue.joined_to(ids)
         except DataError as error:
             typer.echo(f"note: rules on attributes are off: {error}", err=True)
             return None

@@ -95,6 +95,7 @@ class Sampler:
     """Draws epochs on the CPU, so that a seed gives the same pairs on every device.
 
     Arrays with an entry for every pair are of 32 bits where these are enough, and made in pieces: pairs may be many.
+    ends: [pairs] the sums of the weights up to each pair; None: all weigh 1
     """
 
     def __init__(self, train: csr_array) -> None:
@@ -103,6 +104,10 @@ class Sampler:
         kind = np.int32 if max(*train.shape, train.nnz) < 2**31 else np.int64
         self.user: Positions = np.repeat(np.arange(self.n_users, dtype=kind), np.diff(train.indptr))
         self.positive: Positions = ordered.indices.astype(kind, copy=False)
+        self.ends = None
+        if (ordered.data != 1).any():
+            self.ends = np.cumsum(ordered.data, dtype=np.float64)
+            self.ends *= train.nnz / self.ends[-1]
         self.observed = np.empty(train.nnz, np.int64)
         for rows in _pieces(train.nnz):
             self.observed[rows] = self._cells(self.user[rows], self.positive[rows])
@@ -110,30 +115,36 @@ class Sampler:
     def epoch(self, seed: int, epoch: int, by_user: bool = False) -> Batch:
         """Every observed pair once, in an order that seed and epoch alone decide: no state to keep.
 
+        A pair of weight w comes floor(w) or ceil(w) times, w on average, and all of them as often as there are pairs.
         by_user: a user's pairs come one after the other, so that a batch has few users
         """
         random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 0)))
-        negative = np.empty_like(self.user)
+        user, positive = self.user, self.positive
+        if self.ends is not None:
+            last = np.floor(self.ends + random.random()).astype(np.int64)
+            last[-1] = len(user)
+            chosen = np.repeat(np.arange(len(user)), np.diff(last, prepend=0))
+            user, positive = user[chosen], positive[chosen]
+        negative = np.empty_like(user)
         for rows in _pieces(len(negative)):
             negative[rows] = random.integers(self.n_items, size=len(negative[rows]))
-        again: Positions = np.arange(len(negative), dtype=self.user.dtype)
+        again: Positions = np.arange(len(negative), dtype=user.dtype)
         for _ in range(DRAWS):
-            again = np.concatenate([self._used(again[rows], negative) for rows in _pieces(len(again))])
+            again = np.concatenate([self._used(again[rows], user, negative) for rows in _pieces(len(again))])
             if not len(again):
                 break
             negative[again] = random.integers(self.n_items, size=len(again))
-        order: Positions = np.arange(len(negative), dtype=self.user.dtype)
+        order: Positions = np.arange(len(negative), dtype=user.dtype)
         random.shuffle(order)
         if by_user:
-            turn = random.permutation(self.n_users).astype(self.user.dtype)
-            order = _taken(order, np.argsort(_taken(turn, _taken(self.user, order)), kind="stable"))
-        drawn = (_taken(column, order) for column in (self.user, self.positive, negative))
-        user, positive, unused = map(torch.from_numpy, drawn)
-        return Batch(user, positive, unused)
+            turn = random.permutation(self.n_users).astype(user.dtype)
+            order = _taken(order, np.argsort(_taken(turn, _taken(user, order)), kind="stable"))
+        users, used, unused = (torch.from_numpy(_taken(column, order)) for column in (user, positive, negative))
+        return Batch(users, used, unused)
 
-    def _used(self, pairs: Positions, negative: Positions) -> Positions:
+    def _used(self, pairs: Positions, user: Positions, negative: Positions) -> Positions:
         """Those of the pairs whose negative is an item that the user has used."""
-        cells = self._cells(self.user[pairs], negative[pairs])
+        cells = self._cells(user[pairs], negative[pairs])
         at = np.searchsorted(self.observed, cells).clip(max=len(self.observed) - 1)
         return np.asarray(pairs[self.observed[at] == cells])
 

@@ -60,11 +60,17 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def begin(self, run: Run, data_folder: str | None = None, teacher: str | None = None) -> None:
-        """Say what the run is, before it runs; a folder that holds a run or something else is left alone."""
+    def begin(
+        self, run: Run, data_folder: str | None = None, teacher: str | None = None, update: dict[str, Any] | None = None
+    ) -> None:
+        """Say what the run is, before it runs; a folder that holds a run or something else is left alone.
+
+        update: how it is made from another, whose vectors are in its first checkpoint
+        """
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
         description = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
+        description |= {} if update is None else {"update": update}
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         self._name_positions(run.data)
@@ -289,7 +295,7 @@ def load_run(
     """
     home = RunFolder(folder)
     chosen = home.settings()
-    split = home.data() if data is None else data if isinstance(data, Split) else Split.load(data)
+    split = (home.data() if data is None else data if isinstance(data, Split) else Split.load(data)).known
     _refuse_other_data(home.description(), split, home.path)
     run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
     home.load(run)

@@ -33,16 +33,17 @@ class HeadLosses:
         sampled: SampledSoftmax | None = None,
     ) -> None:  # fmt: skip
         self.model, self.objectives, self.sampled = model, objectives, sampled
+        by_user, by_item = (train.sum(axis=axis, dtype=np.float64) for axis in (1, 0))  # weights
         degree = np.diff(train.indptr).astype(np.int64)
+        if (train.data != 1).any():  # a user comes in an epoch as often as it weighs, one time less or more
+            degree = np.where(degree > 0, np.maximum(by_user.astype(np.int64) - 1, 1), 0)
         self.most_users = None if batch_by_user is None else most_users(degree, batch_by_user)
         device, kind = model.user.device, model.user.dtype
         self.streams, self.consensus_streams = (Streams(device, len(objectives)) for _ in range(2))
         if {"items", "users"} & {objective.needs for objective in objectives.values()}:
-            self.items_of = Sparse(csr_array(train > 0), kind).to(device)  # [users, items]
+            self.items_of = Sparse(train, kind).to(device)  # [users, items]
             self.users_of = self.items_of.T
-        self.user_degree = torch.from_numpy(degree).to(device, kind)
-        item_degree = np.bincount(train.indices, minlength=train.shape[1])
-        self.item_degree = torch.from_numpy(item_degree).to(device, kind)
+        self.user_degree, self.item_degree = (torch.from_numpy(each).to(device, kind) for each in (by_user, by_item))
 
     def touched(self, batch: Batch) -> list[Tensor | None]:
         """The users and the items whose copies have a gradient by `own`; None: any of them may."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -14,8 +15,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.data.split import UPDATES, Split
+from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EncoderMaker
@@ -26,6 +27,7 @@ from concf.runtime.arguments import check_cutoffs
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
+from concf.training.folding.fold_in import FoldIn
 
 RECIPE_USERS = 8192  # validated users whom a recipe fits its re-ranker and measures its figures on, at most
 OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without
@@ -61,7 +63,7 @@ class Run:
     """
 
     def __init__(self, data: Split, settings: ConCFSettings, seed: int, model: Model) -> None:
-        self.data, self.settings, self.seed, self.model = data, settings, seed, model
+        self.data, self.settings, self.seed, self.model = data.weighted(settings.weights), settings, seed, model
         self.best: dict[str, Best] = {}
         self.history: list[dict[str, Any]] = []
         self.epoch = 0  # the next one
@@ -125,8 +127,33 @@ class Run:
             alone.load_state_dict(best.state)
         return alone
 
-    def recommender(self, name: str) -> Factors | ListFunction:
-        """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`."""
+    @cached_property
+    def voters(self) -> dict[str, Factors]:
+        """The voting heads at the best epoch of the consensus."""
+        best, model = self.best[CONSENSUS], deepcopy(self.model)
+        if best.state:
+            model.load_state_dict(best.state)
+        voting = set(self.model.names) - set(self.settings.consensus.non_voting)
+        return {name: factors.to("cpu") for name, factors in model.factors().items() if name in voting}
+
+    @cached_property
+    def fold_in(self) -> FoldIn:
+        """The heads and the consensus for histories of new users."""
+        heads = {name: self.keep(name).factors()[name].to("cpu") for name in self.model.names}
+        several = CONSENSUS in self.best
+        votes = self.best[CONSENSUS].votes if several else {}
+        return FoldIn(self.log, self.settings, self.chosen, heads, self.voters if several else {}, votes)
+
+    def recommender(self, name: str, histories: csr_array | None = None) -> Factors | ListFunction:
+        """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`.
+
+        histories: [n, items] of new users, whom the vectors or lists are then of; None: of the users of the log
+        """
+        if histories is not None and name in self.model.names:
+            return self.fold_in.head(name, histories)
+        if histories is not None:
+            part = 0 if name == CONSENSUS else 1  # of `Agreed`
+            return ListFunction(lambda users, _length: self.fold_in.agree(histories[users])[part])
         if name not in (CONSENSUS, R_CONSENSUS):
             return self.keep(name).factors()[name]
         lists = self._of(name).lists
@@ -139,11 +166,23 @@ class Run:
         self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
         metrics: Iterable[str] = METRICS,
     ) -> dict[str, Evaluation]:  # fmt: skip
-        """Every head and consensus, each at the epoch of its own best validation."""
-        cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data
+        """Every head and consensus, each at the epoch of its own best validation.
+
+        Where the data set holds out users (`new-users`), the figures are of them, folded in from their histories.
+        """
+        cuts, wanted, data = check_cutoffs("at", at), list(metrics), self.data.whole or self.data
         self.refuse_learned(on)
         data.note_if_few(on)
-        return {name: evaluate(self.recommender(name), data, on=on, at=cuts, metrics=wanted) for name in self.rows()}
+        if data.candidates(on) is not None:
+            note(
+                "the test part is of new items, about which nothing was learned: these figures are of chance. "
+                "Attributes rank new items: concf evaluate --catalogue, or add_items"
+            )
+        histories = data.history if data.has_new_users else None
+        return {
+            name: evaluate(self.recommender(name, histories), data, on=on, at=cuts, metrics=wanted)
+            for name in self.rows()
+        }
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -153,17 +192,28 @@ class Run:
 
     @cached_property
     def log(self) -> csr_array:
-        """[users, items] of those parts."""
-        return union([getattr(self.data, part) for part in self.learned])
+        """[users, items] of those parts, by the weights of the settings."""
+        return self.data.log(self.learned)
 
     @property
     def chosen(self) -> dict[str, dict[str, float]]:
         """Voter -> the settings that training chose for it on validation."""
         return {name: each for record in self.history for name, each in record.get("chosen", {}).items()}
 
+    @property
+    def validated_users(self) -> int:
+        """How many users its validation figures are of, which an update may have carried over."""
+        measured = [record["validated_users"] for record in self.history if "validated_users" in record]
+        return measured[-1] if measured else n_validated(self.data, self.settings)
+
+    @property
+    def updates(self) -> list[dict[str, Any]]:
+        """The logs that it was updated with, the oldest first: name, SHA-256, new pairs, pairs dropped before."""
+        return list(self.data.recipe.source.get(UPDATES, []))
+
     def refuse_learned(self, on: str) -> None:
-        """Refuse to measure on what was learned from."""
-        if on in self.learned:
+        """Refuse to measure on what was learned from; of new users nothing was."""
+        if on in self.learned and not self.data.has_new_users:
             part = {"valid": "validation", "test": "test"}[on]
             advice = "--on test" if "test" not in self.learned else "recipe.refit=validation when you train"
             raise ConfigError(
@@ -186,10 +236,11 @@ class Run:
             "epochs": self.epoch,
             "finished": self.finished,
             "metric": self.metric,
-            "validated_users": n_validated(self.data, self.settings),
-            "tested_users": len(self.data.evaluated),
+            "validated_users": self.validated_users,
+            "tested_users": len((self.data.whole or self.data).evaluated),
             "best_head": self.best_head(),
             "learned": list(self.learned),
+            "updates": self.updates,
             "chosen": self.chosen,
             "recommenders": rows,
         }
@@ -209,13 +260,6 @@ def n_validated(data: Split, settings: ConCFSettings) -> int:
     everyone = len(data.validated)
     most = everyone if settings.recipe is None else RECIPE_USERS
     return min(everyone, most, settings.training.validated_users or everyone)
-
-
-def union(parts: Sequence[csr_array]) -> csr_array:
-    """[users, items] the pairs of all parts, in order."""
-    whole = csr_array(sum(parts[1:], parts[0]).astype(bool), dtype=parts[0].dtype)
-    whole.sort_indices()
-    return whole
 
 
 def _state(model: Model) -> dict[str, Tensor]:

@@ -30,6 +30,7 @@ from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
 from concf.training.recipe.recipe import Recipe
+from concf.training.recipe.update import Update, UpdateSettings
 from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import ProgressLines, StageLines, Watch, note_of, watched
 from concf.training.trainer import Parts, Trainer
@@ -81,7 +82,7 @@ def train(
     group:      the processes that train together, see `group.joined`; all must be given the same, and `out` must be
                 one folder for all: the first of them writes there
     """
-    seed = None if seed is None else check_seed(seed)
+    seed, data = None if seed is None else check_seed(seed), data.known
     folder = RunFolder(out) if out is not None else None
     before: dict[str, Any] = {}
     if resume:
@@ -96,18 +97,27 @@ def train(
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
     base = before.get("settings") if preset is None else preset
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
-    seed, here = before.get("seed", 0) if seed is None else seed, _device(device, before.get("device"), group)
+    seed, here = before.get("seed", 0) if seed is None else seed, device_of(device, before.get("device"), group)
+    data = data.weighted(chosen.weights)
     watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
     home = None if folder is None else folder.path
     if chosen.recipe is not None:
         own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
         _refuse_own([name for name, each in own.items() if each is not None])
         refuse_several_processes(chosen, group.size)
+        if chosen.recipe.refit == "everything" and data.has_new_users:
+            raise ConfigError(
+                "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
+                "on. To train on everyone, choose another protocol"
+            )
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
-        refuse_blind(run.metric, data)
-        recipe = Recipe(run, here)
+        if before.get("update") is None:
+            refuse_blind(run.metric, data)
+            recipe = Recipe(run, here)
+        else:
+            recipe = Update(run, here, UpdateSettings.model_validate(before["update"]))
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):
-            _all_stages(run, recipe, folder, verbose, watchers)
+            all_stages(run, recipe, folder, verbose, watchers)
         return run
     trainer = Trainer(
         data, chosen, seed, here, objectives=objectives, encoder=encoder,
@@ -159,7 +169,7 @@ def refuse_several_processes(settings: ConCFSettings, processes: int) -> None:
         )
 
 
-def _all_stages(
+def all_stages(
     run: Run,
     recipe: Recipe,
     folder: RunFolder | None,
@@ -248,7 +258,9 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
     )
 
 
-def _device(wanted: str | torch.device | None, before: str | None, group: ProcessGroup) -> torch.device:
+def device_of(
+    wanted: str | torch.device | None, before: str | None = None, group: ProcessGroup = ALONE
+) -> torch.device:
     """The device that is asked for, or as before, if it is there. Of several processes each has a GPU of its own."""
     try:
         device = torch.device(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))

@@ -114,7 +114,7 @@ class Trainer:
         validation = Validation(data, metric, self.device, self.group, users)
         mine, ranked = self.group.share(data.train.shape[0]), None
         if isinstance(self.tables, ShardedTables):
-            ranked = partial(self.tables.ranked, data.train[mine])
+            ranked = partial(self.tables.ranked, data.seen("valid")[mine])
         return kind(data, self.settings.consensus, self.seed, self.model, validation, teacher, ranked, self.group)
 
     def _make_optimisers(self) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from concf.cli.output import Engine, Json, check_workers, lengths, names, print_table
+from concf.cli.reading import weighting
 from concf.errors import ConfigError
 
 
@@ -20,6 +21,8 @@ def compare(
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
     tune_on: Annotated[str | None, typer.Option(help="Validation figure that chooses the settings.", show_default="the first metric at the greatest length")] = None,
     refit: Annotated[bool, typer.Option(help="Before the test, fit baselines with the chosen settings on training and validation pairs.")] = True,
+    weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none")] = None,
+    half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none")] = None,
     test: Annotated[Literal["t", "wilcoxon"], typer.Option(help="Paired test of significance, Holm-corrected.")] = "t",
     log: Annotated[Path | None, typer.Option(help="JSON lines of every measurement; a comparison that was killed continues from there.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Also write the table as Markdown, to a .md file.")] = None,
@@ -36,12 +39,13 @@ def compare(
     from concf.experiments.compare import comparison_rows
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table
+    from concf.training.config.presets import choose_settings
 
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")
     check_workers(engine, workers)
     result = compare_models(
-        Split.load(folder),
+        Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
         names(models),
         seeds=seeds,
         at=lengths(at),

@@ -57,10 +57,10 @@ def data_statistics(
         _split_statistics(source, seed, log, as_json)
         return
     from concf.data.options import filter_of, reading_of
-    from concf.data.prepare import read_source
+    from concf.data.prepare import read_log
 
     chosen = filter_of(log)
-    interactions, origin = read_source(source, reading_of(log))
+    interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
     rows = [{"filter": "none", **interactions.statistics()}]
     for filters in [[chosen]] if chosen else _published_filters(source, origin):
         left = interactions

@@ -28,8 +28,10 @@ def prepare(
 
     **Protocols.** `released`: users and items with fewer than 10 interactions removed, then 60/20/20 per user.
     `paper`: nothing removed, but only users and items with 10 or more are held out. `random`: 60/20/20 per user.
-    `leave-last`: each user's newest. `time`: a global cut. `given`: SOURCE and --test are the training and the
-    test file, --valid is a file or a share of the training items; `gowalla` and `yelp2018` have both files.
+    `leave-last`: each user's newest. `time`: a global cut. `new-users`: a tenth of the users validates, a tenth tests,
+    a fifth of their items to be found from the rest. `new-items`: all interactions of a tenth of the items test.
+    `given`: SOURCE and --test are the training and the test file, --valid is a file or a share of the training items;
+    `gowalla` and `yelp2018` have both files.
 
     `concf prepare citeulike --protocol released --seed 0 --out data/citeulike`;
     `concf prepare gowalla --protocol given --valid 0.05 --out data/gowalla`
@@ -43,5 +45,5 @@ def prepare(
     if as_json:
         typer.echo(json.dumps(summary | {"folder": str(out)}))
         return
-    shown = ("users", "items", "interactions", "density", *PARTS)
+    shown = ("users", "items", "interactions", "density", *PARTS, *(["history"] if split.has_new_users else []))
     print_figures({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})

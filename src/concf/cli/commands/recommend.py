@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concf.data.ids import Ids
 
 EVERYONE, FEW = "all", 5  # users; how many are shown of all
-WORKERS, RULES = "Several workers", "Rules"
+WORKERS, RULES = "Several workers", "Attributes of items, and rules"
 COLUMNS = ["user_id", "item_id", "score", "rank"]  # of lists
 HEADERS = ("userid", "itemid", "user", "item", "id")  # of a CSV file of ids
 
@@ -41,6 +41,7 @@ def recommend(
     csv_safe: Annotated[bool, typer.Option(help="In a .csv file, put a ' before text ids that a spreadsheet would execute: those that begin with = + - @, a tab or a carriage return.")] = True,
     catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes.", rich_help_panel=RULES)] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id", rich_help_panel=RULES)] = None,
+    new_items: Annotated[bool, typer.Option("--new-items", help="Also recommend items of the catalogue that the log does not have, by their attributes.", rich_help_panel=RULES)] = False,
     where: Annotated[str | None, typer.Option(help="Only items for which this SQL condition on the catalogue's columns holds, as 'category in (3, 5) and price < 20'.", rich_help_panel=RULES)] = None,
     at_most: Annotated[list[str] | None, typer.Option(metavar="COLUMN=N", help="At most N items with the same value of a column of the catalogue; may be repeated.", rich_help_panel=RULES)] = None,
     diversity: Annotated[float, typer.Option(help="From 0 to 1: how much an item loses by its similarity to those above it.", rich_help_panel=RULES)] = 0.0,
@@ -58,6 +59,8 @@ def recommend(
 
     `concf recommend runs/first --catalogue items.csv --where 'price < 20' --at-most category=2 --out recs.parquet`
 
+    `concf recommend runs/first --catalogue items.csv --new-items --out recs.parquet`
+
     `concf recommend runs/first --users all -k 50 --engine ray --out recs/`
     """
     from concf.inference.recommender import Recommender
@@ -68,6 +71,9 @@ def recommend(
     if engine is not None and out is None:
         raise ConfigError(f"--engine {engine} writes a folder of Parquet files; say where with --out")
     model = Recommender.load(folder, data)
+    described = None if catalogue is None else Catalogue(catalogue, catalogue_item).loaded()
+    if new_items:
+        model.add_items(described)
     chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
     options: dict[str, Any] = {
         "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
@@ -75,7 +81,7 @@ def recommend(
         "exclude": None if exclude is None else _ids(exclude, model.item_ids), "unknown_items": unknown_items,
         "where": where, "at_most": _limits(at_most or []), "diversity": diversity,
         "popularity_penalty": popularity_penalty,
-        "catalogue": None if catalogue is None else Catalogue(catalogue, catalogue_item).loaded(),
+        "catalogue": described,
     }  # fmt: skip
     if options["items"] == []:
         raise ConfigError("--items names no item. Leave it out to allow every item")
@@ -92,7 +98,7 @@ def recommend(
         else:
             from concf.inference.bulk import write_lists
 
-            options |= {"model": model, "data": data, "advance": advance}
+            options |= {"model": model, "data": data, "advance": advance, "new_items": described if new_items else None}
             rows = write_lists(folder, out, chosen, k, engine=engine, workers=workers, **options)
     report = {"out": str(out), "users": n_users, "rows": rows, "by": by or model.default}
     typer.echo(json.dumps(report) if as_json else f"{rows} rows for {n_users} users by {report['by']}: {out}")

@@ -14,7 +14,7 @@ import typer
 from concf.errors import ConfigError, MissingExtraError
 
 CATALOGUE, RELOADING, LIMITS, CONNECTIONS = (
-    "Titles of items",
+    "Titles and attributes of items",
     "Reloading over HTTP",
     "Limits of a request",
     "Connections",
@@ -33,9 +33,12 @@ def serve(
     allow_host: Annotated[list[str] | None, typer.Option(help="A name by which callers may address the service, besides those of the loopback and --host; *.example.com: any below; *: any at all.")] = None,
     access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON about each request; -: standard error.")] = None,
     data: Annotated[Path | None, typer.Option(help="The data set that the run was trained on, if it has moved.")] = None,
-    catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and titles.", rich_help_panel=CATALOGUE)] = None,
+    catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items, titles and attributes.", rich_help_panel=CATALOGUE)] = None,
     catalogue_item: Annotated[str | None, typer.Option(help="The column of item ids.", rich_help_panel=CATALOGUE)] = None,
     catalogue_title: Annotated[str | None, typer.Option(help="The column of titles.", rich_help_panel=CATALOGUE)] = None,
+    catalogue_image: Annotated[str | None, typer.Option(help="The column of addresses of pictures, which the explorer shows.", rich_help_panel=CATALOGUE)] = None,
+    image_source: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="Where pictures may come from, as https://images.example.com; without it only from this site. May be repeated.", rich_help_panel=CATALOGUE)] = None,
+    new_items: Annotated[bool, typer.Option("--new-items", help="Also recommend items of the catalogue that the log does not have, by their attributes.", rich_help_panel=CATALOGUE)] = False,
     admin_token_file: Annotated[Path | None, typer.Option(help="A file with the token of POST /reload, which is off without one.", rich_help_panel=RELOADING)] = None,
     run_root: Annotated[Path | None, typer.Option(help="The folder below which POST /reload may name runs; without it the same run is loaded again.", rich_help_panel=RELOADING)] = None,
     max_k: Annotated[int, typer.Option(min=1, help="Items of a list.", rich_help_panel=LIMITS)] = 200,
@@ -74,13 +77,23 @@ def serve(
     from concf.service.server import serve as serve_run
     from concf.training.checkpoint import RunFolder
 
-    if catalogue is None and (catalogue_item or catalogue_title):
-        raise ConfigError("--catalogue-item and --catalogue-title name columns of a file; give --catalogue too")
+    if catalogue is None and (catalogue_item or catalogue_title or catalogue_image):
+        raise ConfigError("--catalogue-item, -title and -image name columns of a file; give --catalogue too")
+    sources = tuple(image_source or ())
+    for source in sources:
+        if not re.fullmatch(r"https://[\w.-]+(:[0-9]+)?", source, re.ASCII):
+            raise ConfigError(f"--image-source {source}: expected an origin, such as https://images.example.com")
+    if catalogue is None and new_items:
+        raise ConfigError("--new-items are those of a file of items and attributes; give --catalogue too")
     if run_root is not None and admin_token_file is None:
         raise ConfigError("--run-root is for POST /reload, which is off; give --admin-token-file too")
     if compare is not None:
         RunFolder(compare).description()  # refuses what is no run
-    titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title)
+    titles = (
+        None
+        if catalogue is None
+        else Catalogue(catalogue, catalogue_item, catalogue_title, image=catalogue_image, image_sources=sources)
+    )
     limits = Limits(
         max_k, max_users, max_listed, max_history, max_histories, max_body, max_requests, max_batches, body_seconds,
         seconds,
@@ -90,9 +103,9 @@ def serve(
             raise ConfigError(f"--allow-host {name}: expected a name without port, such as recs.example.com, or *")
     token = _token(os.environ.get(TOKEN), TOKEN) if token_file is None else _token_in(token_file)
     admin = None if admin_token_file is None else _token_in(admin_token_file)
-    access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())))
+    access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())), sources)
     serve_run(
-        partial(Service, Loader(data, titles), folder, limits, run_root, compare), host, port, access,
+        partial(Service, Loader(data, titles, new_items), folder, limits, run_root, compare), host, port, access,
         Connections(max_connections, head_seconds, send_seconds, idle_seconds, drain, closing_seconds), access_log,
         workers,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`concf train`."""
+"""`concf train` and `concf update`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from concf.cli.output import Json, print_heads, title_of
-from concf.cli.reading import reads_a_log, refuse_options
+from concf.cli.reading import READING, reads_a_log, refuse_options, weighting
 from concf.errors import ConfigError, DataError
 from concf.runtime.launch import Stopped, follows, launch, stoppable
 
@@ -36,6 +36,8 @@ def train(
     preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
     budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Of the preset strong: how long it may search and learn.", show_default="default", rich_help_panel=SETTINGS)] = None,
     final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=SETTINGS)] = False,
+    weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=SETTINGS)] = None,
+    half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=SETTINGS)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
     change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=SETTINGS)] = None,
@@ -86,6 +88,7 @@ def train(
         own = home.settings() if resume and preset is None else preset
         words = [f"recipe.budget={budget}"] if budget else []
         words += ["recipe.refit=everything"] if final else []
+        words += weighting(weights, half_life)
         return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
     watchers = [] if follows() else _watchers(out, tensorboard, mlflow)
@@ -121,6 +124,45 @@ def train(
         signals.close()
     if group.is_main:
         _report(run, out, as_json)
+
+
+@reads_a_log(panels=[READING], format="as the first log")
+def update(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; it stays as it is.")],
+    new: Annotated[str, typer.Argument(metavar="NEW_LOG", help="What came since: a file, or a quoted glob.")],
+    out: Annotated[Path, typer.Option(help="The folder of the new run.")],
+    log: dict[str, Any],
+    hold: Annotated[float, typer.Option(min=0, max=1, help="How far known users and items are held where they were; 0: they move freely, 1: not at all.")] = 0.0,
+    rerank: Annotated[Literal["refit", "carry"], typer.Option(help="The re-ranker's weights: fitted to the new pairs, or as before, which is faster.")] = "refit",
+    final: Annotated[bool, typer.Option("--final", help="Learn from the test part too, from now on.")] = False,
+    drop_before: Annotated[str | None, typer.Option(metavar="DATE", help="Forget what is older: a date, or a time in the log's own unit.", show_default=False)] = None,
+    older: Annotated[bool, typer.Option("--older", help="Add a log that is older than all that the run knows.")] = False,
+    min_item: Annotated[int, typer.Option(min=1, help="Leave out new items with fewer users.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="The data set of the run, if it has moved.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Bring a run up to date: new interactions, users and items join what it has learned, without a new search.
+
+    `concf update runs/monday tuesday.csv --out runs/tuesday`
+
+    Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
+    be served, exported, and updated again. One that was killed goes on with `concf train --resume --out runs/tuesday`.
+    """
+    from concf.training.checkpoint import RunFolder, load_run
+    from concf.training.update import update as update_run
+
+    try:
+        with stoppable():
+            run = update_run(
+                load_run(folder, data), new, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before,
+                older=older, min_item=min_item, device=device, verbose=True, **log,
+            )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        more = f"Go on with: concf train --resume --out {out}" if RunFolder(out).begun else "Nothing was written"
+        typer.echo(f"concf: stopped. {more}", err=True)
+        raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
+    _report(run, out, as_json)
 
 
 def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:

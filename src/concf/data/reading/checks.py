@@ -40,7 +40,7 @@ def row_checks(schema: pl.Schema, time_format: str | None) -> list[Check]:
             checks.append(Check(role, column.str.len_bytes() > MAX_ID_BYTES, problem, fix))
     if "count" in schema:
         count = pl.col("count")
-        fix = f"Counts are numbers, 0 or more; {_drop('count')}"
+        fix = f"Counts and weights are finite numbers, 0 or more; {_drop('count')}"
         checks.append(Check("count", count.is_null() | ~count.is_finite() | (count < 0), "not a count", fix))
     if "rating" in schema:
         rating = pl.col("rating")
@@ -48,7 +48,7 @@ def row_checks(schema: pl.Schema, time_format: str | None) -> list[Check]:
         checks.append(Check("rating", rating.is_null() | rating.is_nan(), "not a rating", fix))
     if "timestamp" in schema:
         time = pl.col("timestamp")
-        bad = time.is_null() | time.is_nan() if schema["timestamp"].is_float() else time.is_null()
+        bad = time.is_null() | ~time.is_finite() if schema["timestamp"].is_float() else time.is_null()
         expected = f"of the form {time_format!r}" if time_format else "numbers or ISO 8601"
         fix = f"Times are {expected} ({option('time_format')} sets another form); {_drop('timestamp')}"
         checks.append(Check("timestamp", bad, "not a time", fix))

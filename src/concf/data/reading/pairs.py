@@ -60,7 +60,7 @@ class PairBuckets:
     def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
         """Per bucket: the distinct cells in ascending order, the sum of their counts and their first time."""
         for held, ranges in zip(self.held, self.spilled, strict=True):
-            rows = np.concatenate([*map(self._read, ranges), *held])
+            rows = np.concatenate([np.empty(0, self.dtype), *map(self._read, ranges), *held])
             held.clear()
             if len(rows):
                 yield _merge(rows)

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from concf.data.ids import Ids
-from concf.data.interactions import Interactions
+from concf.data.interactions import Dislikes, Interactions
 from concf.data.reading.cast import cast
 from concf.data.reading.checks import bad_row, row_checks, unreadable
 from concf.data.reading.files import files_of, scan_files
@@ -65,7 +65,7 @@ def _first_unreadable(paths: list[Path], reading: Reading) -> Path:
 
 def _interactions(tables: list[Table], reading: Reading) -> Interactions:
     frames, text_integers = cast(tables, reading.time_format)
-    positive = pl.lit(True) if reading.min_rating is None else pl.col("rating") >= reading.min_rating
+    positive = pl.lit(True) if reading.likes_from is None else pl.col("rating") >= reading.likes_from
     checks, counts = row_checks(frames[0].collect_schema(), reading.time_format), IdCounts()
     failed = pl.coalesce(pl.when(check.bad).then(pl.lit(k, pl.Int8)) for k, check in enumerate(checks))
     for frame, table in zip(frames, tables, strict=True):
@@ -73,12 +73,22 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
         if counts.failed:
             raise bad_row(frame, table, checks[min(counts.failed)], reading)
     if not counts.n_positive:
-        rated = f" rated {reading.min_rating:g} or more" if counts.n_rows and reading.min_rating else ""
+        rated = f" rated {reading.likes_from:g} or more" if counts.n_rows and reading.likes_from else ""
         raise DataError(f"{_name(tables)}: contains no interactions{rated}. Expected a user and an item per row")
     totals = {role: counts.total(role) for role in ID_ROLES}
     _note_doubts(tables, totals)
     (user_ids, users), (item_ids, items) = (_numbered(totals[role], role in text_integers) for role in ID_ROLES)
-    return Interactions(user_ids, item_ids, **_pairs([frame.filter(positive) for frame in frames], users, items))
+    pairs = _pairs([frame.filter(positive) for frame in frames], users, items)
+    interactions = Interactions(user_ids, item_ids, **pairs, dislikes=None)
+    if reading.dislike_below is None:
+        return interactions
+    disliked = [frame.filter(pl.col("rating") < reading.dislike_below) for frame in frames]
+    for ids, role in ((users, "user"), (items, "item")):  # of others nothing is known, and nothing recommended
+        disliked = [frame.join(ids.lazy(), on=role, how="semi") for frame in disliked]
+    found = _pairs(disliked, users, items)
+    if not found:
+        return interactions
+    return interactions.disliking(Dislikes(found["user"], found["item"], found.get("timestamp")))
 
 
 def _for_batches(rows: pl.LazyFrame, function: Callable[[pl.DataFrame], None], size: int) -> None:

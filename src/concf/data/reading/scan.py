@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
+from pydantic import model_validator
 from scipy import sparse
 
 from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, first_lines, sniff
@@ -32,14 +33,27 @@ class Reading(Settings):
 
     user: str | None = None  # column of the user; its index, from 0, in a file without header
     item: str | None = None  # column of the item
-    rating: str | None = None  # column of an explicit rating, used only with `min_rating`; "none": there is none
-    count: str | None = None  # column with the number of events of a row; "none": there is none
+    rating: str | None = None  # column of an explicit rating, used only with one of the bounds; "none": there is none
+    count: str | None = None  # column with the number of events, or the weight, of a row; "none": there is none
     timestamp: str | None = None  # column of the time; "none": there is none
     time_format: str | None = None  # of times in text, such as %d/%m/%Y; None: ISO 8601
     min_rating: float | None = None  # rows rated lower are not interactions
+    dislike_below: float | None = None  # rows rated lower are dislikes; others are interactions, or by `min_rating`
     format: Format = "auto"  # user-lines: the user's id, then its items; counted-lines: their number, then the items
     separator: str | None = None  # of a text table; one or more characters
     header: bool | None = None  # whether the first line of a text table names the columns
+
+    @model_validator(mode="after")
+    def _likes_no_dislike(self) -> Reading:
+        lowest, bound = self.min_rating, self.dislike_below
+        if lowest is not None and bound is not None and lowest < bound:
+            raise ValueError(f"min_rating {lowest:g} is below dislike_below {bound:g}: a row cannot be both")
+        return self
+
+    @property
+    def likes_from(self) -> float | None:
+        """The lowest rating of an interaction; None: ratings are not looked at."""
+        return self.dislike_below if self.min_rating is None else self.min_rating
 
     def named(self) -> dict[str, str]:
         """The columns that the user named, by role."""
@@ -91,7 +105,7 @@ def _choose_columns(names: list[str], reading: Reading, where: str) -> dict[str,
                 f"{where}: no column for the {role} among {names}. Name it with {option(role)} "
                 f"(usual names: {', '.join(usual)})"
             )
-    for setting, role in (("min_rating", "rating"), ("time_format", "timestamp")):
+    for setting, role in (("min_rating", "rating"), ("dislike_below", "rating"), ("time_format", "timestamp")):
         if getattr(reading, setting) is not None and role not in chosen:
             raise DataError(
                 f"{where}: {option(setting)} needs a {role} and {names} has none. Name its column with {option(role)}"
@@ -100,9 +114,12 @@ def _choose_columns(names: list[str], reading: Reading, where: str) -> dict[str,
 
 
 def _table(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, **details: Any) -> Table:
-    """The table of a source with the chosen columns (role -> column). A rating is used only with a minimum rating."""
-    ignored = columns.pop("rating", None) if reading.min_rating is None else None
-    repeated = [role for role in columns if list(columns.values()).count(columns[role]) > 1]
+    """The table of a source with the chosen columns (role -> column). A rating is used only with a bound."""
+    ignored = columns.pop("rating", None) if reading.likes_from is None else None
+    counted = columns.get("count")  # may be the rating, too
+    ignored = None if ignored == counted else ignored
+    distinct = [column for role, column in columns.items() if role != "rating" or column != counted]
+    repeated = [role for role in columns if distinct.count(columns[role]) > 1]
     if repeated:
         raise ConfigError(f"{name}: column {columns[repeated[0]]!r} cannot be {' and '.join(repeated)} at once")
     roles = frame.select(pl.col(ROW).alias("row"), **{role: pl.col(column) for role, column in columns.items()})
@@ -151,7 +168,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
 
 def _scan_user_lines(path: Path, reading: Reading) -> Table:
     """One line per user: its id, then its items; or the number of its items, then the items (the user is the line)."""
-    if reading.named() or reading.min_rating is not None or reading.time_format is not None:
+    if reading.named() or reading.likes_from is not None or reading.time_format is not None:
         raise ConfigError(f"{path}: a file with one line per user has no columns. Try {option('format', 'table')}")
     lines = [line for line in first_lines(path) if line.strip()]
     separator = reading.separator or (" " if any(" " in line for line in lines) else "\t")

@@ -37,7 +37,7 @@ def catalogue_of(given: Any) -> Catalogue:
 
     if given is None:
         raise ConfigError(
-            f"{option('where')} and {option('at_most')} need attributes of items: give {option('catalogue')}"
+            f"{option('where')}, {option('at_most')} and new items need attributes of items: give {option('catalogue')}"
         )
     if isinstance(given, Catalogue):
         return given

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from concf.errors import ConfigError, option
@@ -45,7 +44,7 @@ class RuleOptions(TypedDict, total=False):
 class Draw(Protocol):
     """The first k items of some users."""
 
-    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
+    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None, /) -> list[Short]:
         """at: whose lists; hidden: of each, the items that may not be shown; among: the only items that may."""
 
 
@@ -175,9 +174,7 @@ def rules_of(
             for name, most in (at_most or {}).items()
         ]
     shown = None if shown is None or shown.all() else shown
-    vectors = torch.nn.functional.normalize(ranker.factors(head).item.float(), dim=1).numpy()
-    logs = np.log1p(ranker.popularity.astype(np.float64))
-    return Rules(shown, groups, vectors, logs / logs.max(), diversity, penalty)
+    return Rules(shown, groups, ranker.directions(head), ranker.log_popularity, diversity, penalty)
 
 
 def _share(name: str, value: Any) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -16,6 +19,13 @@ from concf.runtime.settings import Settings
 BLOCK = 1024  # items that go through together
 
 
+@dataclass(frozen=True)
+class Fitted(ScoreFunction):
+    """Scores of the training users; folded: of histories [n, items]."""
+
+    folded: Callable[[csr_array], ScoreFunction]
+
+
 class EASE(Settings):
     """B = argmin |X - X B|^2 + regularisation |B|^2 with diag B = 0;  score(u, i) = (X B)_ui.
 
@@ -25,26 +35,31 @@ class EASE(Settings):
 
     regularisation: float = Field(150.0, gt=0)
 
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> ScoreFunction:  # noqa: ARG002
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Fitted:  # noqa: ARG002
         """Solve by the smaller of the two Gram matrices. train: [users, items]."""
         n_users, n_items = train.shape
         solve = self._by_users if n_users < n_items else self._by_items
         return solve(train, torch.device(device))
 
-    def _by_items(self, train: csr_array, device: torch.device) -> ScoreFunction:
+    def fold_in(self, fitted: Fitted, histories: csr_array) -> ScoreFunction:
+        """x B, of histories x [n, items]."""
+        return fitted.folded(histories)
+
+    def _by_items(self, train: csr_array, device: torch.device) -> Fitted:
         """One inverse of items x items."""
         inverse = _inverse(train.T @ train, self.regularisation, device)
         weights = (-inverse / inverse.diagonal()).float().fill_diagonal_(0.0)
 
-        def scores(users: NDArray[np.int64]) -> Tensor:
-            return _times(weights.T, train[users].T.tocsr()).T
+        def folded(rows: csr_array) -> ScoreFunction:
+            return ScoreFunction(lambda users: _times(weights.T, rows[users].T.tocsr()).T)
 
-        return ScoreFunction(scores)
+        return Fitted(folded(train).function, folded)
 
-    def _by_users(self, train: csr_array, device: torch.device) -> ScoreFunction:
+    def _by_users(self, train: csr_array, device: torch.device) -> Fitted:
         """One inverse G of users x users. P_jj = (1 - x_j' G x_j) / lambda with x_j the users of item j.
 
-        (X B)_uj = -(G X)_uj / P_jj + X_uj: the last term undoes the diagonal of -P / diag P, which is -1.
+        (X B)_uj = -(G X)_uj / P_jj + X_uj: the last term undoes the diagonal of -P / diag P, which is -1. Of another
+        history, x P = (x - x X' G X) / lambda.
         """
         inverse = _inverse(train @ train.T, self.regularisation, device)
         columns = train.astype(np.float64).tocsc()
@@ -60,7 +75,15 @@ class EASE(Settings):
             own = torch.from_numpy(train[users].toarray()).to(device)
             return _times(left[torch.from_numpy(users)], train) * scale + own
 
-        return ScoreFunction(scores)
+        def folded(rows: csr_array) -> ScoreFunction:
+            def of_rows(users: NDArray[np.int64]) -> Tensor:
+                own = torch.from_numpy(rows[users].toarray()).to(device)
+                shared = _times(left, (train @ rows[users].T).tocsr()).T  # [b, users] -x X' G, since G is symmetric
+                return own - (own + _times(shared, train)) * (scale / self.regularisation)
+
+            return ScoreFunction(of_rows)
+
+        return Fitted(scores, folded)
 
 
 def _times(dense: Tensor, sparse: csr_array) -> Tensor:

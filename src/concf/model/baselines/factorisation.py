@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ class PureSVD(Settings):
         left, values, right = svds(train.astype(np.float64), k=rank, v0=start)
         return Factors.of((left * values).astype(np.float32), right.T.astype(np.float32).copy())
 
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """x V, as X V = U S, of histories x [n, items]."""
+        return Factors.of(histories @ fitted.item.numpy(), fitted.item)
+
 
 class IALS(Settings):
     """Alternating least squares with confidence weights (Hu, Koren and Volinsky, 2008), by `implicit`."""
@@ -49,11 +54,21 @@ class IALS(Settings):
             model.fit(csr_matrix(train), show_progress=False)
         return Factors.of(model.user_factors, model.item_factors)
 
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """(Y'Y + (alpha - 1) Y_u'Y_u + regularisation)^-1 alpha Y_u' 1, for histories [n, items]."""
+        item = fitted.item.double()
+        gram = item.T @ item + self.regularisation * torch.eye(item.shape[1], dtype=item.dtype)
+        user = torch.zeros(histories.shape[0], item.shape[1], dtype=item.dtype)
+        for row, (first, last) in enumerate(pairwise(histories.indptr)):
+            used = item[histories.indices[first:last]]
+            user[row] = torch.linalg.solve(gram + (self.alpha - 1) * used.T @ used, self.alpha * used.sum(0))
+        return Factors(user.float(), fitted.item)
+
 
 class ALS(Settings):
     """Alternating least squares with penalties that grow with a row's pairs (Rendle et al., 2022), by concf.
 
-    Every pair of the log has weight 1 and target 1; each half of a sweep is solved exactly.
+    Every pair of the log has its weight (1, if there are none) and target 1; each half of a sweep is solved exactly.
     """
 
     factors: int = Field(128, ge=1)
@@ -65,6 +80,12 @@ class ALS(Settings):
         """Alternate, on a CPU or a GPU. train: [users, items]."""
         model = als.ALS(als.Pairs.observed(train, torch.device(device)), train.shape, self.factors)
         return Factors(*model.fit(model.start(seed), self.unobserved, self.penalty, self.sweeps))
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """Half a sweep more, for histories [n, items]."""
+        pairs = als.Pairs.observed(histories, fitted.item.device)
+        user = als.UserSolver(fitted.item, self.unobserved, self.penalty)(pairs, histories.shape[0])
+        return Factors(user, fitted.item)
 
 
 class BPR(Settings):

@@ -9,12 +9,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.model.scorers import BlockScorer
+from concf.model.walks import degrees
 from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.settings import Settings
 
@@ -27,6 +27,7 @@ class ItemKNN(Settings):
     """Cosine similarity with shrinkage, the k nearest neighbours of each item.
 
     s_ij = |U_i & U_j| / (sqrt(|U_i| |U_j|) + shrink);  score(u, i) = sum_{j in I_u} s_ij
+    With weights |U_i & U_j| is sum_u w_ui w_uj, |U_i| is sum_u w_ui^2, and the score is sum_j w_uj s_ij.
     """
 
     neighbours: int = Field(200, ge=1)  # kept for each item
@@ -34,7 +35,7 @@ class ItemKNN(Settings):
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
         """Count co-occurrences. train: [users, items]."""
-        norm = torch.from_numpy(_counts(train)[1] ** 0.5).to(device)
+        norm = torch.from_numpy(degrees(train.power(2))[1] ** 0.5).to(device)
 
         def cosine(together: Tensor, i: Tensor, j: Tensor) -> Tensor:
             return together / (norm[i] * norm[j] + self.shrink)
@@ -42,11 +43,16 @@ class ItemKNN(Settings):
         by_item, by_user = (Rows.of(matrix, device) for matrix in (train.T.tocsr(), train))
         return Neighbours(by_user.float(), nearest(by_item, by_user, self.neighbours, cosine).T)
 
+    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
+        """The same neighbours, for histories [n, items]."""
+        return Neighbours(Rows.of(histories, fitted.into.ends.device).float(), fitted.into)
+
 
 class RP3beta(Settings):
     """A random walk of three steps, user -> item -> user -> item, its popular ends held back (Paudel et al., 2017).
 
     score(u, i) = sum_{j != i, v} (P_uj P_jv P_vi)^alpha / |U_i|^beta;  P_uj = 1 / |I_u|, P_jv = 1 / |U_j|.
+    With weights P_uj = w_uj / sum_i w_ui and P_jv = w_vj / sum_u w_uj, which is |U_j| without.
     """
 
     alpha: float = Field(0.7, ge=0)  # below 1: rare paths count for more
@@ -55,7 +61,8 @@ class RP3beta(Settings):
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
         """Multiply the transition matrices. train: [users, items]."""
-        per_user, per_item = _counts(train)
+        per_user, per_item = degrees(train)
+        train = train.power(self.alpha)
         from_user = (diags_array(per_user**-self.alpha) @ train).tocsr()  # [users, items] P_ui ^ alpha
         walks = (from_user @ diags_array(per_item**-self.alpha)).tocsr()  # [users, items] (P_jv P_vi) ^ alpha
         by_item, by_user, profile = (Rows.of(matrix, device) for matrix in (train.T.tocsr(), walks, from_user))
@@ -66,11 +73,17 @@ class RP3beta(Settings):
 
         return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into).T)
 
+    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
+        """The same neighbours, for histories [n, items]."""
+        from_user = (diags_array(degrees(histories)[0] ** -self.alpha) @ histories).tocsr()
+        return Neighbours(Rows.of(from_user, fitted.into.ends.device).float(), fitted.into)
+
 
 class UserKNN(Settings):
     """The k nearest users, by a cosine in which what is rare counts for more.
 
     s_uv = sum_{i in I_u & I_v} |U_i|^-1/2 / sqrt(|I_u| |I_v|);  score(u, i) = sum_{v in U_i} s_uv^power / |U_i|^beta
+    With weights the terms are w_ui w_vi |U_i|^-1/2 and w_vi s_uv^power, |U_i| is sum_u w_ui, |I_u| is sum_i w_ui^2.
     """
 
     neighbours: int = Field(500, ge=1)  # kept for each user
@@ -79,8 +92,7 @@ class UserKNN(Settings):
 
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
         """Compare the histories. train: [users, items]."""
-        per_user, per_item = _counts(train)
-        norm = torch.from_numpy(per_user**0.5).to(device)
+        norm, per_item = torch.from_numpy(degrees(train.power(2))[0] ** 0.5).to(device), degrees(train)[1]
 
         def cosine(together: Tensor, u: Tensor, v: Tensor) -> Tensor:
             return (together / (norm[u] * norm[v])) ** self.power
@@ -88,6 +100,22 @@ class UserKNN(Settings):
         weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
         by_user, by_item = (Rows.of(matrix, device) for matrix in (weighted, train.T.tocsr()))
         return Neighbours(nearest(by_user, by_item, self.neighbours, cosine), Rows.of(held_back, device).float())
+
+    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
+        """The training users that are nearest to histories [n, items]."""
+        users = fitted.into.to("cpu").T.matrix  # [items, users] who used what
+        per_item, per_user = (np.maximum(np.diff(ends), 1.0) for ends in (users.indptr, fitted.into.ends.cpu().numpy()))
+        ones = csr_array((np.ones(users.nnz), users.indices, users.indptr), shape=users.shape)
+        together = (histories @ diags_array(per_item**-0.5) @ ones).tocsr()
+        row = np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
+        norm = np.sqrt(degrees(histories)[0][row] * per_user[together.indices])
+        similar = csr_array(((together.data / norm) ** self.power, together.indices, together.indptr), together.shape)
+        for first, last in pairwise(similar.indptr):
+            values = similar.data[first:last].astype(np.float32)
+            order = np.lexsort((similar.indices[first:last], -values))
+            similar.data[first:last][order[self.neighbours :]] = 0.0
+        similar.eliminate_zeros()
+        return Neighbours(Rows.of(similar, fitted.into.ends.device).float(), fitted.into)
 
 
 @dataclass(frozen=True)
@@ -241,12 +269,6 @@ def _keys(together: Tensor, item: Tensor, column: Tensor, similarity: Similarity
     similar = similarity(together, item, column).float()
     keys = (similar.view(torch.int32).long() << 32) | (torch.iinfo(torch.int32).max - column)
     return keys.where((similar > 0) & (item != column), 0)
-
-
-def _counts(train: csr_array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """([users], [items]) the interactions of each, at least 1."""
-    per_user, per_item = np.diff(train.indptr), np.bincount(train.indices, minlength=train.shape[1])
-    return np.maximum(per_user, 1.0), np.maximum(per_item, 1.0)
 
 
 def _ends(counts: Tensor) -> Tensor:

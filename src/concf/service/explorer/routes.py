@@ -51,7 +51,7 @@ def data(service: Service, threads: Threads) -> list[Endpoint]:
         service.limits.check("k", query.k, "query.k")
         explorer = comparison.explorer(query.compared)
         index = explorer.served.user_index(explorer.served.user(path["user"]), "path.user")
-        return explorer.of_user(index, query.k, query.held_out)
+        return explorer.of_user(index, query.k, query.held_out, query.where)
 
     @routes.post("/explore", HistoryView, View, "A history, seen by every voter")
     def explore_history(_path: Parts, request: HistoryView) -> View:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
 from typing_extensions import TypedDict
 
 from concf.inference.contributions import Kind
 from concf.inference.explain import Because
+from concf.inference.rules.conditions import LONGEST
 from concf.inference.votes import Vote
-from concf.service.schemas import Id, K, Request, UnknownIds, UnknownItems, Whole
+from concf.service.schemas import Id, K, Request, Text, UnknownIds, UnknownItems, Whole
 
 Part = Literal["training", "validation", "test", "dropped"]  # dropped: by the split, in no part
 
@@ -52,12 +53,15 @@ class ExplainedItem(UsedItem):
     """votes: of every voter; because: the items of the history that it is most similar to
 
     contributions: what lifted it, relative to the user's mean candidate, in the order of `reranked` in `/run`; null for
-    an item that was not re-ranked
+    an item that was not re-ranked; attributes, picture: from the catalogue, the latter only if the operator allows its
+    address
     """
 
     votes: list[Vote]
     because: list[Because]
     contributions: list[float] | None
+    attributes: dict[str, str]
+    picture: str | None
 
 
 class View(TypedDict):
@@ -104,7 +108,7 @@ class Facts(TypedDict):
     about: head or fixed voter -> what it is, in a few words; reranked: what the re-ranker adds up, [] without one;
     top_k: how many of its first items a head votes for, null for all; temperature, consistency_temperature: T and T_c;
     cross_fitted: whose validation figure is; learned: the parts of the log that were learned from; compared: the name
-    of the run that `--compare` names
+    of the run that `--compare` names; columns: the attributes that conditions may name
     """
 
     name: str
@@ -114,6 +118,7 @@ class Facts(TypedDict):
     user_ids: str
     item_ids: str
     titles: bool
+    columns: list[str]
     heads: list[str]
     about: dict[str, str]
     fixed_voters: list[str]
@@ -163,6 +168,7 @@ class ViewQuery(Compared, Length):
     """The query of a view of a user."""
 
     held_out: bool = Field(False, description="whether held-out items may be listed")
+    where: str | None = Field(None, max_length=LONGEST, description="a condition on the catalogue, as price < 20")
 
 
 class HistoryView(Request):
@@ -172,3 +178,4 @@ class HistoryView(Request):
     k: Whole = Field(K, ge=1)
     unknown_items: UnknownItems = "ignore"
     compared: StrictBool = False
+    where: Annotated[Text, Field(max_length=LONGEST)] | None = None

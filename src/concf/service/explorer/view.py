@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from torch import Tensor
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
@@ -18,10 +16,12 @@ from concf.inference.contributions import similarity_shares, speakers
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.ranker import Short
+from concf.inference.rules.rules import Rules
 from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
+from concf.service.explorer.attributes import Attributes, listed
 from concf.service.explorer.schemas import (
     ExplainedItem,
     Facts,
@@ -79,11 +79,12 @@ class Explorer:
         return {
             "name": self.served.name,
             "users": log.n_users,
-            "items": log.n_items,
+            "items": self.ranker.n_items,
             "interactions": len(log),
             "user_ids": kind_in_words(log.user_ids),
             "item_ids": kind_in_words(log.item_ids),
             "titles": bool(self.served.titles),
+            "columns": self.attributes.columns,
             "heads": heads,
             "about": {name: about(run, name) for name in (*heads, *fixed)},
             "fixed_voters": fixed,
@@ -106,17 +107,27 @@ class Explorer:
             "version": VERSION,
         }  # fmt: skip
 
-    def of_user(self, user: int, k: int, held_out: bool = False) -> View:
+    @cached_property
+    def attributes(self) -> Attributes:
+        """What the catalogue says of the items."""
+        return Attributes(self.served)
+
+    def of_user(self, user: int, k: int, held_out: bool = False, where: str | None = None) -> View:
         """The view of a user of the log. held_out: whether held-out items may be listed, to see which head finds them
 
+        where: a condition on attributes that all items in the lists fulfil
         The lists are those of `Recommender.recommend`; votes and contributions those of `Recommender.explain`.
         """
         trained: Indices = self.run.log[[user]].indices
         used: Indices = self.recommender.viewed[[user]].indices
-        hidden = [trained if held_out else used]
+        hidden, rules = trained if held_out else used, self.attributes.rules(where)
 
         def short(by: str, length: int) -> Short:
-            return self.ranker.short(np.array([user]), [length], by, hidden)[0]
+            def draw(at: Indices, n: int, closed: Sequence[Indices], among: Indices | None) -> list[Short]:
+                anew, same = among is not None, np.full(len(at), user)
+                return self.ranker.short(same, [n] * len(at), by, closed, anew=anew, among=among)
+
+            return listed(rules, draw, length, hidden, 0 if by in self.ranker.heads else self.settings.shown)
 
         lists: dict[str, Listed] = {name: short(name, k) for name in self.ranker.heads}
         agreed, stored, note = None, None, None
@@ -125,9 +136,9 @@ class Explorer:
             stored = self.ranker.votes(CONSENSUS)
             note = NO_VOTES if stored is None else None
         if stored is not None:
-            lists |= self._of_fixed_voters(stored, user, k, set(hidden[0].tolist()))
+            lists |= self._of_fixed_voters(stored, user, k, hidden, rules)
         items = _all_items(agreed, *lists.values())
-        votes = {} if stored is None else self._votes(stored, user, trained, items)
+        votes = {} if stored is None else self._votes(stored, user, self.ranker.voters, trained, items)
         reasons = self._reasons(trained, items, None if self.ranker.contributions is None else user)
         user_id: Id = self.recommender.user_ids.values[[user]].tolist()[0]
         parts = self._parts(user)
@@ -135,29 +146,46 @@ class Explorer:
         explained = [self._explained(index, parts, votes, reasons) for index in items]
         return self._view(user_id, note, history, lists, CONSENSUS, agreed, explained)
 
-    def of_history(self, history: NDArray[np.int64], k: int) -> View:
-        """The view of someone who has used the items at these indices; the consensus is by rank alone."""
-        used = np.unique(history)
-        lists: dict[str, Listed] = {
-            name: self.ranker.of_histories([used], k, name, [used])[0] for name in self.ranker.heads
-        }
+    def of_history(self, history: NDArray[np.int64], k: int, where: str | None = None) -> View:
+        """The view of someone who has used the items at these indices.
+
+        Without a re-ranker the consensus is by rank alone, since there are no rankings over time.
+        """
+        used, rules, reranks = np.unique(history), self.attributes.rules(where), self.ranker.reranks
+        rows = self.ranker.rows_of([used])
+
+        def short(by: str, length: int) -> Short:
+            def draw(at: Indices, n: int, closed: Sequence[Indices], among: Indices | None) -> list[Short]:
+                return self.ranker.of_histories([used] * len(at), n, by, closed, among)
+
+            kept = self.settings.shown if reranks else self.settings.top_k or self.ranker.n_items
+            return listed(rules, draw, length, used, 0 if by in self.ranker.heads else kept)
+
+        lists: dict[str, Listed] = {name: short(name, k) for name in self.ranker.heads}
         agreed, votes, note = None, {}, None
         if self.has_consensus:
-            agreed, note = self.ranker.of_histories([used], k, CONSENSUS, [used])[0], NEW_USER
+            agreed = short(CONSENSUS, min(k, self.settings.shown) if reranks else k)
+            note = None if reranks else NEW_USER
+        stored = self.ranker.folded_votes(rows, CONSENSUS)[1] if reranks else None
+        if stored is not None:
+            lists |= self._of_fixed_voters(stored, 0, k, used, rules)
         items = _all_items(agreed, *lists.values())
         if self.has_consensus:
-            votes = self._folded_votes(used, items, k)
+            folded = self.ranker.folded_voters(rows)
+            votes = (
+                self._votes(stored, 0, folded, used, items) if stored else self._folded_votes(folded, used, items, k)
+            )
         reasons = self._reasons(used, items)
         given = [self._used(index, {}) for index in dict.fromkeys(history.tolist())]
         explained = [self._explained(index, {}, votes, reasons) for index in items]
-        return self._view(None, note, given, lists, R_CONSENSUS, agreed, explained)
+        return self._view(None, note, given, lists, CONSENSUS if reranks else R_CONSENSUS, agreed, explained)
 
     def of_ids(self, request: HistoryView) -> View:
         """The view of a history of ids."""
         known = KnownItems(self.served, request.unknown_items)
         items = known.of(request.history, "body.history")
         indices = [self.served.item_index(item, "body.history") for item in items]
-        view = self.of_history(np.array(indices, np.int64), request.k)
+        view = self.of_history(np.array(indices, np.int64), request.k, request.where)
         view["note"], view["unknown_items"] = joined([view["note"], known.note()]), known.report()
         return view
 
@@ -204,7 +232,8 @@ class Explorer:
         used, (because, terms) = self._used(index, parts), reasons[index]
         return {
             "item": used["item"], "title": used["title"], "part": used["part"], "votes": votes.get(index, []),
-            "because": because, "contributions": terms,
+            "because": because, "contributions": terms, "attributes": self.attributes.of(index),
+            "picture": self.attributes.picture(index),
         }  # fmt: skip
 
     def _id(self, index: int) -> Id:
@@ -227,13 +256,17 @@ class Explorer:
             items = items[np.argsort(-log.timestamp[pairs], kind="stable")]
         return list(items.tolist())
 
-    def _of_fixed_voters(self, stored: Votes, user: int, k: int, hidden: set[int]) -> dict[str, Listed]:
+    def _of_fixed_voters(
+        self, stored: Votes, user: int, k: int, hidden: Indices, rules: Rules | None
+    ) -> dict[str, Listed]:
         """The first items of each fixed voter, as it voted; it has no vectors to rank anew with, and no scores."""
         lists: dict[str, Listed] = {}
+        open_ = np.ones(self.ranker.n_items, bool) if rules is None or rules.shown is None else rules.shown.copy()
+        open_[hidden] = False
         for voter, name in enumerate(stored.names):
             if name in self.run.settings.fixed_voters:
-                free = [item for item in stored.items[voter, user].tolist() if item >= 0 and item not in hidden]
-                lists[name] = np.array(free[:k], np.int64), None
+                items = stored.items[voter, user].astype(np.int64)
+                lists[name] = items[(items >= 0) & open_[items]][:k], None
         return lists
 
     def _reasons(self, used: Indices, items: list[int], user: int | None = None) -> dict[int, Reasons]:
@@ -250,10 +283,11 @@ class Explorer:
             for item, mine in zip(items, places, strict=True)
         }
 
-    def _votes(self, stored: Votes, user: int, trained: Indices, items: list[int]) -> dict[int, list[Vote]]:
-        """The votes for items, as `Recommender.explain` has them."""
-        voters = self.ranker.voters.items()
-        ranks = {name: _ranks(factors, factors.user[[user]], trained) for name, factors in voters}
+    def _votes(
+        self, stored: Votes, user: int, voters: Mapping[str, Factors], trained: Indices, items: list[int]
+    ) -> dict[int, list[Vote]]:
+        """The votes for items, as `Recommender.explain` has them. user: its row in the votes and the voters' vectors"""
+        ranks = {name: _ranks(factors, user, trained) for name, factors in voters.items()}
         votes: dict[int, list[Vote]] = {}
         for item in items:
             votes[item] = stored.cast(user, item)
@@ -262,13 +296,13 @@ class Explorer:
                     vote["rank"] = int(ranks[vote["head"]][item]) + 1
         return votes
 
-    def _folded_votes(self, used: Indices, items: list[int], k: int) -> dict[int, list[Vote]]:
+    def _folded_votes(
+        self, voters: Mapping[str, Factors], used: Indices, items: list[int], k: int
+    ) -> dict[int, list[Vote]]:
         """The votes by R alone, of each voter for its first K, or k if that is more (see `Ranker.of_histories`)."""
-        row = csr_array((np.ones(len(used), np.float32), used, np.array([0, len(used)])), (1, self.ranker.n_items))
         voting, votes = max(self.settings.top_k or self.ranker.n_items, k), {item: list[Vote]() for item in items}
-        for weight, (name, factors) in zip(self.ranker.voter_weights, self.ranker.voters.items(), strict=True):
-            vector = torch.from_numpy(self.ranker._folding((CONSENSUS, name), factors).vectors(row))
-            ranks = _ranks(factors, vector, used)[items]
+        for weight, (name, factors) in zip(self.ranker.voter_weights, voters.items(), strict=True):
+            ranks = _ranks(factors, 0, used)[items]
             importance = rank_importance(torch.from_numpy(ranks).double(), self.settings.temperature).tolist()
             for item, rank, value in zip(items, ranks.tolist(), importance, strict=True):
                 r = value if rank < voting else 0.0
@@ -278,9 +312,9 @@ class Explorer:
         return votes
 
 
-def _ranks(factors: Factors, user: Tensor, hidden: Indices) -> NDArray[np.int64]:
-    """[items] the rank of each, from 0, for a user vector [1, d]; ties by index, hidden items last."""
-    scores = Factors(user, factors.item, factors.bias).scores(torch.tensor([0]))[0].numpy()
+def _ranks(factors: Factors, user: int, hidden: Indices) -> NDArray[np.int64]:
+    """[items] the rank of each, from 0, for a user; ties by index, hidden items last."""
+    scores = factors.scores(torch.tensor([user]))[0].numpy()
     scores[hidden] = -np.inf
     ranks = np.empty(len(scores), np.int64)
     ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))

@@ -25,11 +25,13 @@ class Access:
 
     token: what callers must send, if anything; admin_token: what `POST /reload` needs, which is off without one
     hosts: the names that a request may be addressed to besides the loopback's; "*": any
+    images: the origins that the pages may load pictures from, besides this one
     """
 
     token: str | None = None
     admin_token: str | None = None
     hosts: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
 
 
 def header(scope: Scope, name: bytes) -> bytes:

@@ -26,7 +26,10 @@ STATUSES = {
     422: "The request does not have the expected form",
     503: "The run is being loaded, there are too many requests, or the answer takes too long",
 }
-REFUSED = {RELOAD: {409: "The run cannot be served"}, "/recommend": {409: "A rule cannot be applied"}}
+RULE = {409: "A rule cannot be applied"}
+REFUSED = {RELOAD: {409: "The run cannot be served"}} | dict.fromkeys(
+    ("/recommend", "/explore", "/explore/{user}"), RULE
+)
 REFERENCE = "#/components/schemas/{model}"
 
 
@@ -57,7 +60,7 @@ def _operation(endpoint: Endpoint, at: int, schemas: dict[str, Any]) -> dict[str
     content = {"text/plain": {"schema": {"type": "string"}}}
     if endpoint.answer is not None:
         content = {JSON: {"schema": schemas[f"answer {at}"]}}
-    statuses = STATUSES | REFUSED.get(endpoint.path, {})
+    statuses = STATUSES | REFUSED.get(endpoint.template, {})
     errors = {MEDIA_TYPE: {"schema": schemas["problem"]}}
     responses = {"200": {"description": "The answer", "content": content}}
     responses |= {str(code): {"description": text, "content": errors} for code, text in sorted(statuses.items())}

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS, ConsensusSettings
+from concf.data.weights import Weighting
 from concf.errors import ConfigError
 from concf.model.encoders import ENCODERS, EncoderMaker, Sharing
 from concf.model.objectives import FIVE, OBJECTIVES, LossSettings, imported
@@ -141,6 +142,7 @@ class ConCFSettings(Settings):
     consensus: ConsensusSettings = ConsensusSettings()
     balance: BalanceSettings = BalanceSettings()
     training: TrainingSettings = TrainingSettings()
+    weights: Weighting = Weighting()
     recipe: RecipeSettings | None = Field(
         None, description="of the preset strong; none: Algorithm 1, all heads learn together by gradients"
     )

@@ -25,11 +25,9 @@ from torch import Tensor
 
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
+from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import RP3beta, UserKNN
 from concf.model.scorers import Factors
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE
@@ -40,12 +38,6 @@ from concf.training.recipe.students import solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
-NEIGHBOURS = 500  # of each item or user, that are kept
-FIXED: dict[str, Callable[..., Any]] = {
-    "rp3beta": partial(RP3beta, neighbours=NEIGHBOURS),
-    "userknn": partial(UserKNN, neighbours=NEIGHBOURS),
-    "ease": EASE,
-}
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT = "student"
@@ -140,11 +132,22 @@ class Recipe:
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
 
+    def _pairs(self, log: csr_array) -> Pairs:
+        """What ALS fits: the pairs of a log by their weights, and dislikes as zeros."""
+        observed, disliked = Pairs.observed(log, self.device), self.data.disliked
+        if disliked is None:
+            return observed
+        return observed.and_more(Pairs.observed(disliked * self.settings.weights.dislike, self.device, target=0.0))
+
+    def _seen(self, log: csr_array) -> csr_array:
+        """[users, items] what is not listed: the pairs of a log, and dislikes."""
+        return log if self.data.disliked is None else (log + self.data.disliked).tocsr()
+
     def _search(self) -> dict[str, Any]:
         """ALS with few factors, and the fixed voters."""
         train, few = self.data.train, self.searched
-        small = ALS(Pairs.observed(train, self.device), self.shape, min(SMALL, self.factors))
-        points = search.search_als(small, train, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds[0])
+        small, seen = ALS(self._pairs(train), self.shape, min(SMALL, self.factors)), self._seen(train)
+        points = search.search_als(small, seen, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds[0])
         self.chosen["als"] = _als_settings(points[0])
         for name in self.fixed:
             self.chosen[name] = (
@@ -156,15 +159,14 @@ class Recipe:
 
     def _als(self) -> dict[str, Any]:
         """The two best of the neighbourhood with all factors."""
-        als = ALS(Pairs.observed(self.data.train, self.device), self.shape, self.factors)
+        train = self.data.train
+        als, seen = ALS(self._pairs(train), self.shape, self.factors), self._seen(train)
         place = tuple(
             grid.index(self.chosen["als"][name])
             for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
         )
         start = als.start(self._seed(1))
-        points = search.search_als(
-            als, self.data.train, self.searched, start, (place[0], place[1]), self.plan.rounds[1]
-        )
+        points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), self.plan.rounds[1])
         for name, point in zip(("als-a", "als-b"), points, strict=False):
             self.chosen[name] = _als_settings(point)
             assert point.state is not None
@@ -189,21 +191,21 @@ class Recipe:
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """The validation figures of heads."""
+        users, depth, seen = self.validation.users, self.validation.depth, self._seen(self.data.train)
         for head in heads:
-            lists = by_factors(
-                head, Factors(*self.vectors[head]), self.data.train, self.validation.users, self.validation.depth
-            ).lists
+            lists = by_factors(head, Factors(*self.vectors[head]), seen, users, depth).lists
             self.figures[head] = self.validation.of_its_users(lists)
         return {"validation": {head: self.figures[head] for head in heads}}
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """Everyone who votes, for some users, with what each has not used of a log."""
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
+        seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
-        voters = [by_factors(head, Factors(*self.vectors[head]), log, users, k) for head in heads]
+        voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device)
-            voters.append(by_scores(name, fitted, log, users, k))
+            voters.append(by_scores(name, fitted, seen, users, k))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
@@ -244,8 +246,7 @@ class Recipe:
 
     def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor) -> None:
         (sweeps, epochs), (regressed, taught) = self.plan.student, self.plan.places
-        observed = Pairs.observed(log, self.device)
-        vectors = solve_student(observed, users, lists[:, :regressed], self.shape, start, sweeps)
+        vectors = solve_student(self._pairs(log), users, lists[:, :regressed], self.shape, start, sweeps)
         self.vectors[STUDENT] = teach_student(*vectors, users, lists[:, :taught], epochs, self._seed(4))
 
     def _student(self) -> dict[str, Any]:
@@ -257,7 +258,7 @@ class Recipe:
     def _refit(self) -> dict[str, Any]:
         """The voters on the whole log, each from where it was."""
         log = self.run.log
-        als = ALS(Pairs.observed(log, self.device), self.shape, self.factors)
+        als = ALS(self._pairs(log), self.shape, self.factors)
         for head in ("als-a", "als-b"):
             if head in self.vectors:
                 self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
@@ -282,17 +283,11 @@ class Recipe:
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
-            weight = dict(zip((voter.name for voter in voters), reranker.voter_weights, strict=True))
-            listed = {voter.name: voter.lists[:, : self.top_k] for voter in voters}
-            nobody = torch.full_like(listed[voters[0].name], -1)
             names = [*self.settings.heads, *self.settings.fixed_voters]
-            votes = {
-                "items": torch.stack([listed.get(name, nobody) for name in names]),
-                "voter_weights": torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64),
-                "reranked": scores,
-                "weights": self.weights.everyone,
-                "centre": self.weights.centre,
-            }
+            votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
+            votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
+            without = [voter.of_items for voter in voters if voter.of_items is not None]
+            votes |= {"of_items": torch.stack(without)} if without else {}
             self._cache["consensus"] = lists, reranker.lists, votes
         found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
         return found

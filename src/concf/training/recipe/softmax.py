@@ -1,10 +1,11 @@
 """A softmax over all items of the cosine between user and item, learned by gradients from given vectors.
 
-L = -sum_(u,i) log softmax(cos(x_u, .) / t)_i   over the observed pairs
+L = -sum_(u,i) w_ui log softmax(cos(x_u, .) / t)_i   over the observed pairs and their weights
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
@@ -20,6 +21,7 @@ FEWEST_USERS = 64  # ... and of no fewer users than that
 LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by about the learning rate
 LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
+USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how long a step may be
 
 
 def fit_softmax(
@@ -27,7 +29,7 @@ def fit_softmax(
     users: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, d], [items, d]) of length 1. user, item: the start; users: [n] those who are learned from, None: all."""
-    pairs = Pairs.observed(train, user.device)
+    pairs = Pairs.observed(train, user.device, user.dtype)
     count = torch.bincount(pairs.user, minlength=len(user))
     first = count.cumsum(0) - count
     everyone = torch.arange(len(user), device=user.device) if users is None else users
@@ -42,25 +44,26 @@ def fit_softmax(
         for mine in order.chunk(batches):
             row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
             place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
-            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[first[mine][row] + place], temperature)
+            at = first[mine][row] + place
+            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[at], pairs.weight[at], temperature)
             optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # it falls in the second half
             step += 1
     return F.normalize(vectors[0]), F.normalize(vectors[1])
 
 
 def gradients(
-    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, temperature: float
+    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, weight: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """([users, d], [items, d]) of the mean loss over the pairs (users[row], items), row ascending.
+    """([users, d], [items, d]) of the weighted mean loss over the pairs (users[row], items), row ascending.
 
-    With p_ui the softmax of the scores of user u and n_u the pairs of u, the slope of the loss at the score of item i
-    is n_u p_ui, less 1 for each pair (u, i), over the number of pairs. As many users go through together as the scores
-    of all items can be held of.
+    With p_ui the softmax of the scores of user u and n_u the weights of u's pairs together, the slope of the loss at
+    the score of item i is n_u p_ui, less the weight of each pair (u, i), over the weights of all pairs. As many users
+    go through together as the scores of all items can be held of.
     """
     device = user.device
     mine, theirs = F.normalize(user[users]), F.normalize(item)
     count = torch.bincount(row, minlength=len(users))
-    ends = [0, *count.cumsum(0).tolist()]
+    ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(users)).index_add_(0, row, weight)
     of_users, of_items = torch.zeros_like(mine), torch.zeros_like(theirs)
     size = max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // len(item))
     for first in range(0, len(users), size):
@@ -71,9 +74,9 @@ def gradients(
             here = slice(first + some.start, first + some.stop)
             pairs = slice(ends[here.start], ends[here.stop])
             part = torch.mm(mine[here], theirs.T, out=slope[some]).div_(temperature)
-            torch.softmax(part, 1, out=part).mul_(count[here, None])
+            torch.softmax(part, 1, out=part).mul_(mass[here, None])
             cells = (row[pairs] - here.start) * len(item) + items[pairs]
-            part.view(-1).index_add_(0, cells, part.new_full((len(cells),), -1.0))
+            part.view(-1).index_add_(0, cells, weight[pairs], alpha=-1)
             of_users[here] = part @ theirs
 
         def at_items(some: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
@@ -81,7 +84,7 @@ def gradients(
 
         each_block(at_users, len(slope), device)
         each_block(at_items, len(item), device)
-    scale = 1 / (temperature * len(row))
+    scale = 1 / (temperature * float(weight.sum(dtype=torch.float64)))
     whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, user[users]))
     return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
 
@@ -91,3 +94,37 @@ def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:
     along: Tensor = (slope * direction).sum(1, keepdim=True)
     length: Tensor = torch.linalg.vector_norm(vector, dim=1, keepdim=True).clamp(min=LEAST_LENGTH)
     return (slope - along * direction) / length
+
+
+class UserSoftmax:
+    """The best directions of users who were not there: the minimum of L to given item vectors [items, d].
+
+    With m the mean direction of a history and p the softmax, the slope along the sphere is that of m - sum_j p_j y_j.
+    Each user moves along it by a step of its own, from the last two slopes (Barzilai and Borwein, 1988): Newton's
+    method with a curvature that is one number. What a step has made worse is kept as it was best.
+    """
+
+    def __init__(self, item: Tensor, temperature: float) -> None:
+        self.item, self.temperature = F.normalize(item), temperature
+
+    def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
+        """[users, d] of length 1, of histories [users, items]; 0 of an empty one."""
+        count = np.maximum(np.diff(histories.indptr), 1)[:, None]
+        mean = torch.from_numpy(np.asarray(histories @ self.item.numpy() / count, np.float32))
+        here, best = F.normalize(mean), F.normalize(mean)
+        least, step = torch.full((len(mean), 1), torch.inf), torch.ones(len(mean), 1)
+        before: tuple[Tensor, Tensor] | None = None
+        for turn in range(steps + 1):
+            scores = (here @ self.item.T).div_(self.temperature)
+            normaliser = scores.logsumexp(1, keepdim=True)
+            loss = normaliser - (here * mean).sum(1, keepdim=True) / self.temperature
+            best, least = here.where(loss < least, best), loss.minimum(least)
+            slope = mean - scores.sub_(normaliser).exp_() @ self.item
+            slope -= (slope * here).sum(1, keepdim=True) * here
+            if before is not None:
+                moved, bent = here - before[0], before[1] - slope
+                both = (moved * bent).sum(1, keepdim=True)
+                long, short = moved.square().sum(1, keepdim=True) / both, both / bent.square().sum(1, keepdim=True)
+                step = (short if turn % 2 else long).clamp(*USER_STEP).where(both > 0, step)
+            before, here = (here, slope), F.normalize(here + step * slope)
+        return best

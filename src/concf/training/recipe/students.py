@@ -26,18 +26,22 @@ SCALE = 30.0  # scores are between 0 and 1: times this they are the logits of th
 LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
 
 
+def listed_pairs(users: Tensor, lists: Tensor) -> Pairs:
+    """The lists [n, L] of the users [n] as pairs to be solved for."""
+    listed, device = lists.long(), lists.device
+    rank = torch.arange(listed.shape[1], dtype=torch.float32, device=device)
+    target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
+    there = listed >= 0
+    user = users[:, None].expand_as(listed)[there]
+    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=torch.float32, device=device)
+    return Pairs(user, listed[there], weight, target.expand_as(listed)[there])
+
+
 def solve_student(
     observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int
 ) -> tuple[Tensor, Tensor]:
     """([users, d], [items, d]) by least squares. lists: [n, L] of the users [n]; item: [items, d] the start."""
-    listed = lists.long()
-    rank = torch.arange(listed.shape[1], device=item.device).to(item)
-    target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
-    there = listed >= 0
-    user = users[:, None].expand_as(listed)[there]
-    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=item.dtype, device=item.device)
-    pairs = observed.and_more(Pairs(user, listed[there], weight, target.expand_as(listed)[there]))
-    als = ALS(pairs, shape, item.shape[1])
+    als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1])
     _, item = als.fit(item, UNOBSERVED, PENALTY, sweeps)
     return als.fit_users(item, UNOBSERVED, PENALTY)
 

@@ -14,7 +14,7 @@ from concf.runtime.provenance import VERSION
 from concf.runtime.text_tables import markdown, settings_line
 from concf.training.config.presets import nearest_preset
 from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run, n_validated
+from concf.training.run import Run
 
 HELD_OUT = {  # protocol -> what it holds out
     "random": "a share of each user's items, drawn at random",
@@ -23,8 +23,9 @@ HELD_OUT = {  # protocol -> what it holds out
     "leave-last": "each user's newest items",
     "time": "everything from a point in time on",
     "given": "what came in files of its own",
+    "new-users": "whole users, to be found part of their items from the rest",
 }
-AT_RANDOM = ("random", "released", "paper")
+AT_RANDOM = ("random", "released", "paper", "new-users")
 REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
 
 
@@ -46,7 +47,7 @@ def model_card(run: Run) -> str:
 
 
 def _data(run: Run) -> str:
-    data, recipe = run.data, run.data.recipe
+    data, recipe = run.data.whole or run.data, run.data.recipe
     sizes, parts = data.interactions.statistics(), data.counts()
     protocol = recipe.protocol.model_dump(mode="json", exclude={"name"}, exclude_none=True)
     held_out = f": holds out {HELD_OUT[recipe.protocol.name]}" if recipe.protocol.name in HELD_OUT else ""
@@ -59,6 +60,11 @@ def _data(run: Run) -> str:
         "protocol": f"{recipe.protocol.name}{held_out} ({settings_line(protocol | {'seed': recipe.seed})})",
         "pairs to train, validate, test": f"{parts['train']:,}, {parts['valid']:,}, {parts['test']:,}",
     }
+    for number, log in enumerate(run.updates, 1):
+        dropped = f", {log['dropped']:,} older ones dropped" if log["dropped"] else ""
+        rows[f"update {number}"] = (
+            f"{log['name']}: {log['pairs']:,} new pairs{dropped}; SHA-256 {_hash(log.get('sha256', {}))}"
+        )
     return markdown(["", ""], [[name, _safe(value)] for name, value in rows.items()])
 
 
@@ -116,7 +122,7 @@ def _meaning(name: str) -> str:
 
 
 def _limits(run: Run) -> Iterator[str]:
-    sizes, validated = run.data.interactions.statistics(), n_validated(run.data, run.settings)
+    sizes, validated = run.data.interactions.statistics(), run.validated_users
     yield f"It learned from {sizes['users']:,} users and {sizes['items']:,} items; what came later is not in it."
     yield "A pair that is not in the log counts as not chosen, whether the user disliked the item or never saw it."
     yield "Validation figures chose epochs and settings, and so flatter: only test figures are of unseen pairs."
@@ -124,7 +130,13 @@ def _limits(run: Run) -> Iterator[str]:
         yield "Held-out pairs were drawn at random and not by time: figures say little about how tastes will drift."
     if validated < FEW_USERS:
         yield f"Figures and choices rest on only {validated:,} validated users, and are uncertain."
-    if "valid" in run.learned and run.finished:
+    if run.updates:
+        times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"
+        yield (
+            f"It was updated {times} with the settings that were chosen in training. Figures are of new pairs before "
+            "they were learned or, where too few users had some, from before the update."
+        )
+    elif "valid" in run.learned and run.finished:
         yield "Figures were measured before the refit; what is recommended now has learned from more pairs."
     if "test" in run.learned:
         yield "It was refitted on the test part too: there is nothing left to test it on."

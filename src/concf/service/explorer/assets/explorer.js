@@ -7,7 +7,7 @@ import { colours, legend, Lists, titleOf } from "./lists.js";
 import { explain } from "./why.js";
 
 const LENGTHS = [5, 10, 20, 50], PAUSE = 150, NOT_READY = 1500, CHIPS = 4, FEW = 5; // milliseconds; items of a history at first; similar ones
-const START = { user: null, history: null, k: 10, colour: null, heldOut: false, compare: false };
+const START = { user: null, history: null, k: 10, colour: null, heldOut: false, compare: false, where: "" };
 const wide = matchMedia("(min-width: 52.01rem)");
 const titles = new Map(); // of the items shown so far
 let state = { ...START }, facts = null, view = null, other = null, pending = null, timer = 0, retry = begin, allChips = false, tokenSent = false;
@@ -28,6 +28,7 @@ function read(hash) {
     colour: ["consistency", "rank", "voters"].find((each) => each === parts.get("colour")) ?? START.colour,
     heldOut: parts.get("held-out") === "yes",
     compare: parts.get("compare") === "yes",
+    where: decoded(parts.get("where") ?? ""),
   };
 }
 
@@ -35,7 +36,7 @@ function decoded(text) {
   try { return decodeURIComponent(text); } catch { return text; }
 }
 
-function written({ user, history, k, colour, heldOut, compare }) {
+function written({ user, history, k, colour, heldOut, compare, where }) {
   const parts = [];
   if (history) parts.push(`history=${history.map(encodeURIComponent).join(",")}`);
   else if (user !== null) parts.push(`user=${encodeURIComponent(user)}`);
@@ -43,6 +44,7 @@ function written({ user, history, k, colour, heldOut, compare }) {
   if (colour !== START.colour) parts.push(`colour=${colour}`);
   if (heldOut) parts.push("held-out=yes");
   if (compare) parts.push("compare=yes");
+  if (where) parts.push(`where=${encodeURIComponent(where)}`);
   return `#${parts.join("&")}`;
 }
 
@@ -88,12 +90,12 @@ async function load() {
   at("lists").setAttribute("aria-busy", "false");
 }
 
-function answer({ user, history, k: length, heldOut, compared = false }, signal) {
+function answer({ user, history, k: length, heldOut, where, compared = false }, signal) {
   const k = Math.min(length, facts.limits.k);
   if (history) {
-    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k},"compared":${compared}}`, signal });
+    return request("explore", { body: `{"history":${idList(history, facts.item_ids === "integers")},"k":${k},"compared":${compared},"where":${JSON.stringify(where || null)}}`, signal });
   }
-  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}&compared=${compared}`, { signal });
+  return request(`explore/${encodeURIComponent(user)}?k=${k}&held_out=${heldOut}&compared=${compared}${where ? `&where=${encodeURIComponent(where)}` : ""}`, { signal });
 }
 
 const unlessLate = (error) => { if (error instanceof RequestError) return error; throw error; };
@@ -158,6 +160,7 @@ function showControls() {
   at("edit").hidden = own;
   at("held-out").checked = state.heldOut;
   at("compare").checked = state.compare;
+  if (document.activeElement !== at("where")) at("where").value = state.where;
   for (const [name, value] of [["mode", own ? "history" : "user"], ["k", state.k], ...(facts ? [["colour", colour()]] : [])]) {
     document.querySelector(`input[name=${name}][value="${value}"]`).checked = true;
   }
@@ -224,6 +227,8 @@ function showFacts() {
   const best = ["consensus", facts.best_head].filter((name) => facts.validation[name] !== undefined).map((name) => `${name} ${facts.validation[name].toFixed(3)}`);
   figures.push(make("div", { class: "wide" }, make("dt", {}, facts.metric, " on ", term("Validation part", "validation"), ...(facts.cross_fitted.length ? [", ", term("Cross-fitting", "cross-fitted")] : [])),
     make("dd", {}, best.join(" · "))));
+  at("filter").hidden = !facts.columns.length;
+  at("columns").textContent = `Attributes: ${facts.columns.join(", ")}`;
   at("both").hidden = facts.compared === null;
   at("both").querySelector("span").textContent = `Compare with ${facts.compared}`;
   at("facts").replaceChildren(...figures);
@@ -269,6 +274,7 @@ at("colour").addEventListener("change", (event) => {
   history.replaceState(null, "", written(state));
   if (view) { lists.show(view, facts, colour(), other); showView(); }
 });
+at("filter").addEventListener("submit", (event) => { event.preventDefault(); go({ where: at("where").value.trim() }); });
 at("compare").addEventListener("change", (event) => go({ compare: event.target.checked }, "replaceState"));
 at("token").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -14,10 +14,17 @@ export function explain(panel, id, view, facts, close, similar) {
   panel.replaceChildren(
     make("button", { type: "button", class: "close", "aria-label": "Close", onclick: close }, "✕"),
     make("h3", {}, titleOf(item)), item.title ? make("p", { class: "muted" }, id) : "",
-    make("p", {}, place(item, ranks, view)), because(item, view),
+    item.picture ? make("img", { class: "picture", src: item.picture, alt: "", loading: "lazy", referrerpolicy: "no-referrer" }) : "",
+    described(item), make("p", {}, place(item, ranks, view)), because(item, view),
     ...(item.contributions ? lifted(item, view, facts) : []),
     ...votes(item, ranks, view, facts),
     make("div", { class: "similar" }, make("button", { type: "button", class: "link", onclick: (event) => similar(id, event.currentTarget.parentNode) }, "Similar items")));
+}
+
+/** The item's attributes in the catalogue. */
+function described(item) {
+  const rows = Object.entries(item.attributes);
+  return rows.length ? make("dl", { class: "attributes" }, rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, value)))) : "";
 }
 
 function place(item, ranks, view) {

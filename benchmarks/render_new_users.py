@@ -1,0 +1,100 @@
+"""docs/new-users.md, from the lines that benchmarks/new_users.py measured.
+
+python benchmarks/render_new_users.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from statistics import mean, stdev
+
+from new_users import FILTERS, ROOT
+from sources import commits_table, lines
+
+from concf.runtime.text_tables import markdown
+
+FIGURES = ("recall@50", "ndcg@100")
+OURS = {"consensus": "`strong`, consensus", "student": "`strong`, the head it ships"}
+VOTERS = {name: f"voter {name}" for name in ("als-a", "als-b", "softmax-a")}
+RIVALS = {"ease": "EASE^R", "als": "iALS"}
+TITLES = {"citeulike": "CiteULike", "ciao": "Ciao", "foursquare": "Foursquare", "gowalla": "Gowalla"}
+Series = dict[str, dict[str, float]]  # split -> test figures
+
+
+def series() -> dict[str, dict[str, Series]]:
+    """Data set -> who -> split -> test figures, of splits on which all were measured."""
+    found: dict[str, dict[str, Series]] = {}
+    for line in lines("new-users"):
+        key = line["key"]
+        rows = {name: each["test"] for name, each in line["rows"].items()} if "rows" in line else {}
+        names = rows or {key["model"]: line["test"]}
+        for name, figures in names.items():
+            found.setdefault(key["split"].rpartition("-")[0], {}).setdefault(name, {})[key["split"]] = figures
+    for known in found.values():
+        shared = set.intersection(*(set(each) for each in known.values()))
+        for name, each in known.items():
+            known[name] = {split: figures for split, figures in each.items() if split in shared}
+    return {name: found[name] for name in FILTERS if name in found and found[name].keys() >= {*RIVALS, *OURS}}
+
+
+def value(runs: Series, figure: str) -> float:
+    return mean(run[figure] for run in runs.values())
+
+
+def cell(runs: Series, figure: str, known: dict[str, Series]) -> str:
+    """Mean and deviation over splits, and the difference from the better of the rivals."""
+    figures, best = [run[figure] for run in runs.values()], max(value(known[name], figure) for name in RIVALS)
+    spread = f" ± {stdev(figures):.4f}" if len(figures) > 1 else ""
+    return f"{mean(figures):.4f}{spread} ({mean(figures) / best - 1:+.1%})".replace("%", " %")
+
+
+def results() -> str:
+    rows = []
+    for data, known in series().items():
+        for name, title in (OURS | VOTERS | RIVALS).items():
+            if name in known:
+                cells = [cell(known[name], figure, known) for figure in FIGURES]
+                rows.append([TITLES[data], str(len(known[name])), title, *cells])
+    return markdown(["data", "splits", "model", "R@50", "N@100"], rows)
+
+
+def kept() -> str:
+    found: dict[str, dict[str, list[float]]] = {}
+    for line in lines("new-users"):
+        for name, share in line.get("kept", {}).items():
+            found.setdefault(line["key"]["split"].rpartition("-")[0], {}).setdefault(name, []).append(share)
+    names = list(dict.fromkeys(name for each in found.values() for name in each))
+    rows = [[TITLES[data], *(f"{mean(each[name]):.2f}" for name in names)] for data, each in found.items()]
+    return markdown(["data", *names], rows)
+
+
+def times() -> str:
+    rows = []
+    for line in lines("new-users-times"):
+        name = TITLES[line["key"]["split"].rpartition("-")[0]]
+        for way in ("alone", "together"):
+            shown = [f"{line[way][each]:.1f}" for each in ("als-a", "softmax-a", "student", "consensus")]
+            rows.append([f"{name} ({line['items']:,} items)", "one" if way == "alone" else "of a hundred", *shown])
+    return markdown(["data", "histories at a time", "als-a", "softmax-a", "student", "consensus"], rows)
+
+
+def page() -> str:
+    """docs/new-users.md."""
+    names = ("new-users", "new-users-times")
+    filled = {
+        "results": results(), "kept": kept(), "times": times(),
+        "commits": commits_table({name: lines(name) for name in names}),
+    }  # fmt: skip
+    text = (ROOT / "benchmarks" / "new_users_words.md").read_text("utf-8")
+    for name, content in filled.items():
+        text = text.replace(f"{{{{{name}}}}}", content)
+    return text
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    (ROOT / "docs" / "new-users.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""A data set and a newer log joined: the same positions for the same ids, the same parts for the same pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concf.data.ids import Ids
+from concf.data.interactions import Dislikes, Interactions
+from concf.data.options import ReadingOptions, chosen
+from concf.data.prepare import read_source
+from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, Parts, Random, Released, TimeCut
+from concf.data.reading.files import files_of
+from concf.data.reading.scan import Reading
+from concf.data.split import UPDATES, Recipe, Split
+from concf.errors import ConfigError, DataError, note, option
+
+UNITS = {1e9: 1, 1e12: 1_000, 1e15: 1_000_000}  # a time in 2001 -> units of a second; a larger one has that unit
+
+
+class Joined(NamedTuple):
+    """The data set of an update.
+
+    users, items: [n] the position that each had before, -1: it is new
+    fresh:        [pairs] whether a pair is new
+    """
+
+    split: Split
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    fresh: NDArray[np.bool_]
+
+
+def join(
+    old: Split, source: Any, *, learned: Sequence[str], drop_before: str | float | None = None, older: bool = False,
+    min_item: int = 1, **options: Unpack[ReadingOptions],
+) -> Joined:  # fmt: skip
+    """Join a log to a data set.
+
+    Pairs that are in both are counted together and keep their part. The protocol draws parts for the others as it did
+    for the first log, or by time anew; no filter is applied again.
+
+    learned:     the parts that a model was fitted to, whose pairs never become test pairs
+    drop_before: a date, or a time in the log's own unit: older pairs are forgotten, with users and items left with none
+    older:       whether a log may be older than all that is known
+    min_item:    new items with fewer users are left out
+    options:     how to read the log, where it is not read as the first one was
+    """
+    known, recipe = old.interactions, old.recipe
+    new, origin = read_source(source, _reading(recipe, options))
+    name = str(origin["name"])
+    _refuse_again(recipe, origin, name)
+    new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
+    _check_order(known, new, older, name)
+    kept = np.ones(len(known), bool)
+    if drop_before is not None:
+        kept, recent = _since(drop_before, known, new, name)
+        new = new.keep(recent)
+    new = _without_rare_items(known, new, min_item, name)
+    parts = old.parts[kept]
+    interactions, before, fresh = _merged(known if kept.all() else known.keep(kept), new)
+    if not fresh.any() and kept.all():
+        raise DataError(f"{name}: nothing new: the run knows each of its {len(new):,} pairs already")
+    parts = _parts(interactions, np.where(fresh, TRAIN, parts[before]).astype(np.uint8), fresh, old, learned)
+    if kept.all() and not np.isin(parts[fresh], [PARTS[part] for part in learned]).any():
+        raise DataError(
+            f"{name}: every new pair falls into the test part (protocol {recipe.protocol.name!r}), so that there is "
+            f"nothing to learn. Learn from everything: {option('final', True)}"
+        )
+    entry = origin | {"pairs": int(fresh.sum()), "dropped": int((~kept).sum()), "before": old.hash}
+    source_of_all = recipe.source | {UPDATES: [*recipe.source.get(UPDATES, []), entry]}
+    return Joined(
+        Split(interactions, parts, recipe.model_copy(update={"source": source_of_all}), weights=old.weights),
+        places(known.user_ids, interactions.user_ids), places(known.item_ids, interactions.item_ids), fresh,
+    )  # fmt: skip
+
+
+def _reading(recipe: Recipe, options: ReadingOptions) -> Reading:
+    """How the first log was read, where the options do not say otherwise."""
+    strange = options.keys() - Reading.model_fields.keys()
+    if strange:
+        raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
+    return Reading(**recipe.reading | chosen(options))
+
+
+def _refuse_again(recipe: Recipe, origin: dict[str, Any], name: str) -> None:
+    """Refuse a log that was joined already."""
+    chain = [recipe.source, *recipe.source.get(UPDATES, [])]
+    for log in chain:
+        if log.get("sha256") and set(log["sha256"].values()) == set(origin.get("sha256", {}).values()):
+            raise DataError(f"{name}: nothing new: the run has learned from this log already, as {log['name']}")
+
+
+def _same_ids(known: Interactions, new: Interactions, from_files: bool, name: str) -> Interactions:
+    """The new log with ids of the known type; integers in a file may be the text that all ids were before."""
+    kinds = {True: "integers", False: "text"}
+    for side in ("user", "item"):
+        before, now = getattr(known, f"{side}_ids"), getattr(new, f"{side}_ids")
+        if before.are_integers == now.are_integers:
+            continue
+        if before.are_integers or not from_files:
+            example = now.named(np.arange(1))[0]
+            raise DataError(
+                f"{name}: the {side} ids are {kinds[now.are_integers]} (for example {example!r}), and the run knows "
+                f"{kinds[before.are_integers]}. Is it the right column ({option(side)})? Write ids as in the first log"
+            )
+        new = _with_text(new, side)
+    return new
+
+
+def _with_text(log: Interactions, side: str) -> Interactions:
+    """Integer ids of one side as text, whose order is another."""
+    text = np.array([str(each) for each in getattr(log, f"{side}_ids").values.tolist()], dtype=object)
+    order = np.argsort(text)
+    place = np.argsort(order).astype(np.int32)
+    columns = {**vars(log), f"{side}_ids": Ids(text[order]), side: place[getattr(log, side)]}
+    if log.dislikes is not None:
+        columns["dislikes"] = log.dislikes._replace(**{side: place[getattr(log.dislikes, side)]})
+    rows = np.lexsort((columns["item"], columns["user"]))
+    for column in ("user", "item", "count", "timestamp"):
+        columns[column] = None if columns[column] is None else columns[column][rows]
+    return Interactions(**columns)
+
+
+def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interactions:
+    """The new log with times if the known one has them."""
+    if known.timestamp is not None and new.timestamp is None:
+        raise DataError(
+            f"{name}: no column of times, and the run's log has one. Name it with {option('timestamp')}, or add it"
+        )
+    if known.timestamp is None and new.timestamp is not None:
+        note(f"{name}: its times are left out, since the run's log has none")
+        return Interactions(**{**vars(new), "timestamp": None})
+    return new
+
+
+def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
+    """Note rows that are older than what is known; refuse a log that is older altogether, unless that is meant."""
+    if known.timestamp is None or new.timestamp is None:
+        return
+    newest = known.timestamp.max()
+    late = int((new.timestamp < newest).sum())
+    if late == len(new) and not older:
+        raise DataError(
+            f"{name}: all {late:,} pairs are older than the newest that the run knows ({moment(newest)}). Is it the "
+            f"right log, with times in the same unit? To add them all the same: {option('older', True)}"
+        )
+    if late:
+        note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
+
+
+def _since(
+    date: str | float, known: Interactions, new: Interactions, name: str
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """([known pairs], [new pairs]) which are not older than a date."""
+    if known.timestamp is None or new.timestamp is None:
+        raise ConfigError(f"{option('drop_before', date)}: the run's log has no times, so that nothing is older")
+    since = _in_its_unit(date, float(known.timestamp.max()))
+    kept, recent = known.timestamp >= since, new.timestamp >= since
+    if not recent.any():
+        raise ConfigError(
+            f"{option('drop_before', date)}: nothing of {name} is as new as that; its newest pair is of "
+            f"{moment(new.timestamp.max())}"
+        )
+    return kept, recent
+
+
+def _in_its_unit(date: str | float, newest: float) -> float:
+    """A date in the unit of the log's times: seconds, milli- or microseconds since 1970. A number stays as it is."""
+    try:
+        return float(date)
+    except ValueError:
+        pass
+    try:
+        parsed = datetime.fromisoformat(str(date))
+    except ValueError:
+        raise ConfigError(
+            f"{option('drop_before', date)}: expected a date such as 2024-01-31, or a time in the log's own unit"
+        ) from None
+    unit = _unit(newest)
+    if unit is None:
+        raise ConfigError(
+            f"{option('drop_before', date)}: the log's times (newest {newest:g}) are not seconds since 1970. Give a "
+            "time in their own unit"
+        )
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * unit
+
+
+def _unit(time: float) -> int | None:
+    """How many of a time's units make a second; None if it is not since 1970."""
+    return max((unit for least, unit in UNITS.items() if time >= least), default=None)
+
+
+def moment(time: float) -> str:
+    """A time of a log in words: a date, if it is one."""
+    unit = _unit(float(time))
+    return f"{time:g}" if unit is None else datetime.fromtimestamp(float(time) / unit, UTC).date().isoformat()
+
+
+def _without_rare_items(known: Interactions, new: Interactions, min_item: int, name: str) -> Interactions:
+    """The new log without those of its new items that have too few users."""
+    rare = (places(known.item_ids, new.item_ids) < 0) & (new.per_item() < min_item)
+    if not rare.any():
+        return new
+    kept = ~rare[new.item]
+    note(f"{name}: {int(rare.sum()):,} new items with fewer than {min_item} users are left out ({option('min_item')})")
+    if not kept.any():
+        raise DataError(f"{name}: nothing is left of it. Lower {option('min_item')}")
+    return new.keep(kept)
+
+
+def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArray[np.int64], NDArray[np.bool_]]:
+    """All pairs; [n] the row that each had in the known log, 0 if it had none; [n] whether it had none."""
+    users = Ids(np.union1d(known.user_ids.values, new.user_ids.values))
+    items = Ids(np.union1d(known.item_ids.values, new.item_ids.values))
+    keys = [
+        np.searchsorted(users.values, log.user_ids.values)[log.user].astype(np.int64) * len(items)
+        + np.searchsorted(items.values, log.item_ids.values)[log.item]
+        for log in (known, new)
+    ]
+    cells, row = np.unique(np.concatenate(keys), return_inverse=True)
+    count = np.bincount(row, np.r_[known.count, new.count]).astype(np.float64)
+    before, fresh = np.zeros(len(cells), np.int64), np.ones(len(cells), bool)
+    before[row[: len(known)]] = np.arange(len(known))
+    fresh[row[: len(known)]] = False
+    timestamp = None
+    if known.timestamp is not None and new.timestamp is not None:
+        times = np.r_[known.timestamp, new.timestamp]
+        timestamp = np.full(len(cells), times.max(), times.dtype)
+        np.minimum.at(timestamp, row, times)
+    user, item = (each.astype(np.int32) for each in np.divmod(cells, len(items)))
+    merged = Interactions(users, items, user, item, count, timestamp)
+    return _disliking(merged, known, new), before, fresh
+
+
+def _disliking(merged: Interactions, *logs: Interactions) -> Interactions:
+    """The pairs of all logs with the dislikes of all, from their first times on; what was chosen after all is none."""
+    there = [(log, log.dislikes) for log in logs if log.dislikes is not None]
+    if not there:
+        return merged
+    keys = [
+        places(merged.user_ids, log.user_ids)[disliked.user] * merged.n_items
+        + places(merged.item_ids, log.item_ids)[disliked.item]
+        for log, disliked in there
+    ]
+    cells, row = np.unique(np.concatenate(keys), return_inverse=True)
+    known_since, timestamp = [disliked.timestamp for _, disliked in there if disliked.timestamp is not None], None
+    if merged.timestamp is not None and len(known_since) == len(there):
+        times = np.concatenate(known_since)
+        timestamp = np.full(len(cells), times.max(initial=0), times.dtype)
+        np.minimum.at(timestamp, row, times)
+    user, item = (each.astype(np.int32) for each in np.divmod(cells, merged.n_items))
+    return merged.disliking(Dislikes(user, item, timestamp))
+
+
+def _parts(
+    interactions: Interactions, parts: Parts, fresh: NDArray[np.bool_], old: Split, learned: Sequence[str]
+) -> Parts:
+    """[n] the part of each pair. parts: [n] those that known pairs had, which are changed."""
+    protocol, seed = old.recipe.protocol, old.recipe.seed
+    by_time = isinstance(protocol, LeaveLast | TimeCut)
+    if isinstance(protocol, LeaveLast | TimeCut):
+        assigned = protocol.assign(interactions, seed)
+        was_learned = ~fresh & np.isin(parts, [PARTS[part] for part in learned])
+        parts = protocol.evaluable(interactions, np.where(was_learned & (assigned == TEST), parts, assigned))
+    elif isinstance(protocol, Random | Released | Paper) and fresh.any():
+        parts[fresh] = protocol.assign(interactions.keep(fresh), seed)
+        parts = protocol.evaluable(interactions, parts)
+    if "test" not in learned and by_time:
+        return parts
+    return np.where(parts == DROPPED, TRAIN, parts).astype(np.uint8)  # so that every new item trains
+
+
+def places(before: Ids, now: Ids) -> NDArray[np.int64]:
+    """[now] the position of each id before, -1 where it was not there."""
+    if not len(before):
+        return np.full(len(now), -1)
+    place = np.searchsorted(before.values, now.values).clip(max=len(before) - 1)
+    return np.where(before.values[place] == now.values, place, -1)

@@ -1,0 +1,92 @@
+"""One weight for each interaction: a function of its count, halved with every half-life of its age."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, field_validator
+
+from concf.data.interactions import Interactions
+from concf.errors import DataError, note, option
+from concf.runtime.settings import Settings
+
+SECONDS = {"s": 1, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365.25 * 86_400}
+EARLIEST, LATEST = 3e8, 4.5e9  # seconds since 1970, 1979 to 2112: what times must be if their unit is to be told
+TICKS = (1, 1e3, 1e6, 1e9)  # of a second, in which times are counted
+LEAST = 1e-6  # of a weight: one of 0 would be no interaction
+DURATION = re.compile(rf"([0-9]*\.?[0-9]+)\s*([{''.join(SECONDS)}]?)")
+
+
+class Weighting(Settings):
+    """How much an interaction counts in training.
+
+        w = f(count) 2^(-age / half-life),  divided by the mean of all w
+
+    The age is the time from the first event of the pair to the newest of the log that is trained on.
+    """
+
+    function: Literal["none", "linear", "log"] = Field(
+        "none", description="f of the count of a pair: none: 1; linear: the count; log: ln(1 + count)"
+    )
+    half_life: str | None = Field(
+        None, description="age at which an interaction counts half: 90d (s, h, d, w, y), or in the log's unit of time"
+    )
+    dislike: float = Field(1.0, gt=0, description="weight of a dislike, which ALS fits as an observed zero")
+
+    @field_validator("half_life", mode="before")
+    @classmethod
+    def _is_a_duration(cls, value: object) -> str | None:
+        text = None if value is None else str(value).strip()
+        if text is None or text in ("inf", "infinity"):
+            return None
+        found = DURATION.fullmatch(text)
+        if found is None or not float(found[1]):
+            raise ValueError("expected a duration above 0 such as 90d, 12h, 8w or 1.5y, or inf")
+        return text
+
+    def __call__(self, log: Interactions, rows: NDArray[np.bool_]) -> NDArray[np.float32] | None:
+        """[m] the weights of the pairs of the mask `rows` [n], 1 on average; None: all are the same."""
+        if self.function == "none" and self.half_life is None:
+            return None
+        weight = np.ones(np.count_nonzero(rows))
+        if self.function != "none":
+            count = log.count[rows]
+            weight = np.log1p(count) if self.function == "log" else count
+            if len(count) and count.min() == count.max():
+                note(
+                    f"weights by the count: every pair has the same, {count[0]:g}. Name the column of the counts or "
+                    f"weights with {option('count')} when the log is read"
+                )
+        if self.half_life is not None:
+            if log.timestamp is None:
+                raise DataError(
+                    f"a half-life ({self.half_life}) needs times and the log has none. Name their column with "
+                    f"{option('timestamp')} when the log is read"
+                )
+            time = np.asarray(log.timestamp[rows], np.float64)
+            newest = time.max(initial=-np.inf)
+            weight = weight * np.exp2((time - newest) / self._ticks(newest))
+        if not len(weight) or weight.min() == weight.max():
+            return None
+        return np.asarray(np.maximum(weight / weight.mean(), LEAST), np.float32)
+
+    def _ticks(self, newest: float) -> float:
+        """The half-life in the unit of the log's times, which the newest of them tells."""
+        assert self.half_life is not None
+        found = DURATION.fullmatch(self.half_life)
+        assert found is not None
+        if not found[2]:
+            return float(found[1])
+        for ticks in TICKS:
+            if EARLIEST <= newest / ticks <= LATEST:
+                return float(found[1]) * SECONDS[found[2]] * ticks
+        raise DataError(
+            f"a half-life of {self.half_life}: the newest time of the log is {newest:g}, which is neither a date nor "
+            "seconds since 1970 or thousandths of them. Say the half-life as a plain number in the log's own unit"
+        )
+
+
+UNWEIGHTED = Weighting()

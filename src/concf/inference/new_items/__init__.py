@@ -1,0 +1,1 @@
+"""New items by their attributes."""

@@ -1,0 +1,95 @@
+"""Attributes of items as features: categories and words as columns of their own, numbers standardised."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, hstack
+
+if TYPE_CHECKING:
+    import polars as pl
+
+WIDTH = 2048  # columns of categories and words; where there are more of them, they are hashed
+FEW = 100  # different values up to which a column of integers is also one of categories
+TWICE = 2  # trained items that a category or word must have: one item teaches nothing about another
+FURTHEST = 5.0  # standard deviations: what is further off counts as this far
+
+
+def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_array:
+    """[items, F] of the columns [items]; what is missing says nothing. trained: [items] who sets scales and words.
+
+    Text is a category as a whole, and each of its words is one; an element of a list is one; integers of which there
+    are few are both numbers and categories. A value of several categories counts 1 / sqrt(their number) for each.
+    """
+    import polars as pl
+
+    numbers, words = [], []
+    for column in attributes:
+        kind = column.dtype
+        if kind.is_numeric() or kind.is_temporal() or kind == pl.Boolean:
+            numbers.append(_standardised(column, trained))
+        if (texts := _texts(column)) is not None:
+            words.append(texts)
+    dense = np.column_stack([np.empty((len(attributes), 0)), *(each for each in numbers if each is not None)])
+    return csr_array(hstack([csr_array(dense), _categories(words, trained)]))
+
+
+def _standardised(column: pl.Series, trained: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+    """[items] with mean 0 and deviation 1 over the trained, 0 where a value is missing; None if all are the same."""
+    import polars as pl
+
+    values = column.to_physical().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
+    values[~np.isfinite(values)] = np.nan
+    known = values[trained & ~np.isnan(values)]
+    if not len(known) or known.std() == 0:
+        return None
+    scaled: NDArray[np.float64] = ((values - known.mean()) / known.std()).clip(-FURTHEST, FURTHEST)
+    return np.nan_to_num(scaled)
+
+
+def _texts(column: pl.Series) -> pl.DataFrame | None:
+    """(row, word) of every category and word of a column; None if it has none."""
+    import polars as pl
+
+    kind = column.dtype
+    if kind.is_integer() and column.n_unique() > FEW:
+        return None
+    if isinstance(kind, pl.List | pl.Array):
+        if kind.inner.is_nested():
+            return None
+        values = pl.DataFrame({"row": np.arange(len(column)), "word": column}).explode("word")
+    elif kind.is_integer() or kind in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
+        values = pl.DataFrame({"row": np.arange(len(column)), "word": column})
+    else:
+        return None
+    values = values.with_columns(pl.col("word").cast(pl.String).str.to_lowercase().str.strip_chars())
+    split = values.with_columns(pl.col("word").str.extract_all(r"[^\W_]+")).explode("word")
+    return pl.concat([values, split]).drop_nulls().filter(pl.col("word") != "").unique(maintain_order=True)
+
+
+def _categories(columns: list[pl.DataFrame], trained: NDArray[np.bool_]) -> csr_array:
+    """[items, F] of the words of each column that at least two trained items have."""
+    import polars as pl
+
+    known, tables = pl.Series(np.flatnonzero(trained)), []
+    for number, words in enumerate(columns):
+        counts = (
+            words.filter(pl.col("row").is_in(known.implode())).group_by("word").len().filter(pl.col("len") >= TWICE)
+        )
+        kept = words.join(counts, on="word", how="semi", maintain_order="left")
+        value = pl.len().over("row").cast(pl.Float64) ** -0.5
+        tables.append(kept.with_columns(value=value, word=pl.format("{} {}", pl.lit(number), "word")))
+    if not tables:
+        return csr_array((len(trained), 0))
+    table = pl.concat(tables)
+    names = table["word"].unique().sort().to_list()
+    places = range(len(names)) if len(names) <= WIDTH else [crc32(name.encode()) % WIDTH for name in names]
+    at = dict(zip(names, places, strict=True))
+    columns_of = np.array([at[name] for name in table["word"].to_list()], np.int64)
+    shape = (len(trained), min(len(names), WIDTH))
+    matrix = csr_array((table["value"].to_numpy(), (table["row"].to_numpy(), columns_of)), shape=shape)
+    matrix.sum_duplicates()
+    return matrix

@@ -1,0 +1,178 @@
+"""New users: what a run would have come to for someone with a history, without training anything.
+
+Each head solves its own objective for the user, its items as they are: the heads of the recipe by least squares
+(`model/als.py`), by a softmax (`recipe/softmax.py`) or, the student, by least squares on the history and its consensus
+list, as it was taught; those of Algorithm 1, whose user vectors come from an encoder, by a regression on histories
+(`ridge.py`). Voters without vectors score a history by their own formula. The votes go through the same consensus and
+the same re-ranker as those of a known user, with the features standardised by the users of the log. Someone without any
+known item is the average user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.consensus.consensus import consensus
+from concf.consensus.reranker import Context, Reranker, Weights
+from concf.consensus.voters import FIXED, Voter, by_scores, first_items, kept_votes
+from concf.model.als import Pairs, UserSolver
+from concf.model.scorers import Factors, Scorer
+from concf.training.config.settings import ConCFSettings
+from concf.training.folding.ridge import Folding
+from concf.training.recipe.softmax import UserSoftmax
+from concf.training.recipe.students import PENALTY, UNOBSERVED, listed_pairs
+
+CPU = torch.device("cpu")
+STUDENT = {"unobserved": UNOBSERVED, "penalty": PENALTY}  # what it is solved with in training
+CELLS = 1 << 24  # of a table [histories, items] that is held at a time
+LISTED = 100  # places of the consensus list of a history that its student is solved towards
+
+
+class Agreed(NamedTuple):
+    """The consensus of n histories: its lists [n, L], the plain ones [n, L], the votes (`RankingConsensus.votes`)."""
+
+    lists: Tensor
+    plain: Tensor
+    votes: dict[str, Tensor]
+
+
+class FoldedHead:
+    """One head, whose vectors of histories are solved.
+
+    chosen: the settings of its objective; None: by regression. taught: the lists [n, L] of histories that it is solved
+    towards, if it is a student
+    """
+
+    def __init__(
+        self, factors: Factors, log: csr_array, chosen: Mapping[str, float] | None,
+        taught: Callable[[csr_array], Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        self.factors, self.average = factors, factors.user.mean(0)
+        self.solve: Callable[[csr_array], Tensor]
+        if chosen is None:
+            ridge = Folding.learn(log, factors.user.numpy())
+            self.solve = lambda histories: torch.from_numpy(ridge.vectors(histories))
+        elif "temperature" in chosen:
+            softmax, length = UserSoftmax(factors.item, chosen["temperature"]), factors.user.norm(dim=1).max()
+            self.solve = lambda histories: softmax(histories) * length
+        else:
+            squares = UserSolver(factors.item, chosen["unobserved"], chosen["penalty"])
+
+            def solve(histories: csr_array) -> Tensor:
+                pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
+                listed = [] if taught is None else [listed_pairs(torch.arange(n), taught(histories))]
+                return squares(pairs.and_more(*listed) if listed else pairs, n)
+
+            self.solve = solve
+
+    def __call__(self, histories: csr_array) -> Factors:
+        """The head, with a user for each history [n, items], in blocks."""
+        n, n_items = histories.shape
+        user, rows = self.average.repeat(n, 1), np.flatnonzero(np.diff(histories.indptr))
+        size = max(1, CELLS // n_items)
+        for begin in range(0, len(rows), size):
+            some = rows[begin : begin + size]
+            user[some] = self.solve(histories if len(some) == n else histories[some])
+        return Factors(user, self.factors.item, self.factors.bias)
+
+
+class FoldIn:
+    """The heads and the consensus of a run, on the CPU, for histories [n, items].
+
+    log:    [users, items] what the run has learned from
+    chosen: voter -> the settings that training chose for it
+    heads:  each at its best; voters: those that vote, at the best of the consensus
+    votes:  what the consensus was made of, see `RankingConsensus.votes`
+    """
+
+    def __init__(
+        self, log: csr_array, settings: ConCFSettings, chosen: Mapping[str, Mapping[str, float]],
+        heads: Mapping[str, Factors], voters: Mapping[str, Factors], votes: Mapping[str, Tensor],
+    ) -> None:  # fmt: skip
+        self.log, self.settings, self.chosen = log, settings, chosen
+        self.heads, self.voters = heads, voters
+        self.votes = {name: tensor.cpu() for name, tensor in votes.items()}
+        self._folded: dict[tuple[str, bool], FoldedHead] = {}
+
+    def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:
+        """A head, with a user for each history. voting: as it is at the best of the consensus, not at its own."""
+        key = name, voting and self.settings.recipe is None
+        if key not in self._folded:
+            chosen = None if self.settings.recipe is None else self.chosen.get(name, STUDENT)
+            taught = (lambda some: self.agree(some).lists[:, :LISTED]) if chosen is STUDENT else None
+            self._folded[key] = FoldedHead((self.voters if voting else self.heads)[name], self.log, chosen, taught)
+        return self._folded[key](histories)
+
+    def agree(self, histories: csr_array) -> Agreed:
+        """The consensus of histories, as for users of the log."""
+        chosen, n_items = self.settings.consensus, histories.shape[1]
+        k, users = min(chosen.top_k or n_items, n_items), torch.arange(histories.shape[0])
+        heads = {name: self.head(name, histories, voting=True) for name in self.voters}
+        voters = [Voter(name, first_items(each, histories, users, k)[0], each) for name, each in heads.items()]
+        for name, (fold_in, of_items) in self.fixed.items():
+            scorer = _OrAverage(fold_in(histories), histories, of_items)
+            voters.append(by_scores(name, scorer, histories, users, k, of_items))
+        names = [*self.settings.heads, *self.settings.fixed_voters]
+        given = dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
+        weights = [given[voter.name] for voter in voters]
+        votes = kept_votes(voters, weights, names, k)
+        if self.weights is None:
+            _, plain = consensus(
+                votes["items"], [], n_items, min(chosen.shown, n_items), voter_weights=list(given.values()), top_k=k,
+                temperature=chosen.temperature, consistency_temperature=None,
+            )  # fmt: skip
+            return Agreed(plain, plain, votes)
+        context = self.context.folded(histories, [each.user for each in heads.values()])
+        reranker = Reranker(
+            histories, users, voters, weights, length=self.votes["reranked"].shape[1], top_k=k,
+            temperature=chosen.temperature, context=context,
+        )  # fmt: skip
+        lists, scores = reranker.rerank(self.weights)
+        votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
+        return Agreed(lists, reranker.lists, votes)
+
+    @cached_property
+    def weights(self) -> Weights | None:
+        """Of the re-ranker, if there is one."""
+        everyone = self.votes.get("weights")
+        return None if everyone is None else Weights(self.votes["centre"], everyone, everyone[None])
+
+    @cached_property
+    def context(self) -> Context:
+        """Statistics of the users of the log."""
+        return Context.of(self.log, list(self.voters.values()), CPU)
+
+    @cached_property
+    def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer], Tensor]]:
+        """Voter without vectors -> what scores histories, and [4, items] its statistics of the users of the log."""
+        names = [name for name in self.settings.fixed_voters if name in self.chosen]
+        fitted = [_fitted(FIXED[name](**self.chosen[name]), self.log) for name in names]
+        return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
+
+
+def _fitted(settings: Any, log: csr_array) -> Callable[[csr_array], Scorer]:
+    """What scores histories [n, items] as a baseline that was fitted to a log."""
+    model = settings.fit(log)
+    return lambda histories: settings.fold_in(model, histories)
+
+
+class _OrAverage(NamedTuple):
+    """Scores of histories, and of an empty one the mean over the users of the log."""
+
+    scorer: Scorer
+    histories: csr_array
+    of_items: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        """[b] -> [b, items]."""
+        scores = self.scorer.scores(users)
+        empty = torch.from_numpy(np.diff(self.histories.indptr) == 0)[users]
+        scores[empty] = self.of_items[0] * self.of_items[3]
+        return scores

@@ -1,0 +1,300 @@
+"""New users by each head's own objective, against literal minimisers, and by the re-ranker, against known users."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+from small_recipe import trained
+from small_service import Client
+from torch import Tensor
+
+from concf.consensus.reranker import popularity_and_activity
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.errors import ConfigError
+from concf.inference.ranker import Ranker
+from concf.inference.recommender import Recommender
+from concf.model.als import Pairs, UserSolver
+from concf.model.baselines.ease import EASE
+from concf.model.baselines.factorisation import ALS, IALS, PureSVD
+from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
+from concf.model.baselines.popularity import Popularity
+from concf.service.limits import Limits
+from concf.service.loading import Served, Service
+from concf.training.folding import fold_in as folding
+from concf.training.folding.fold_in import LISTED, FoldedHead, FoldIn
+from concf.training.recipe.softmax import UserSoftmax
+from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, PENALTY, UNOBSERVED
+from concf.training.run import Run
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CPU = torch.device("cpu")
+
+
+def drawn(users: int, items: int, seed: int, share: float = 0.3) -> csr_array:
+    used = np.random.default_rng(seed).random((users, items)) < share
+    used[:, 0], used[1] = True, False  # every user but the second has something
+    return csr_array(used.astype(np.float32))
+
+
+def items_of(matrix: csr_array, row: int) -> list[int]:
+    return np.flatnonzero(matrix.toarray()[row]).tolist()
+
+
+def normal_equations(item: Tensor, pairs: list[tuple[int, float, float]], unobserved: float, penalty: float) -> Tensor:
+    """[d] the minimum of sum w (t - x.y)^2 + a sum_all (x.y)^2 + b (sum w + a items) |x|^2, pair by pair."""
+    y = item.double()
+    system = penalty * (sum(weight for _, weight, _ in pairs) + unobserved * len(y)) * torch.eye(y.shape[1]).double()
+    right = torch.zeros(y.shape[1], dtype=torch.float64)
+    for each in y:
+        system += unobserved * torch.outer(each, each)
+    for place, weight, target in pairs:
+        system += weight * torch.outer(y[place], y[place])
+        right += weight * target * y[place]
+    return torch.linalg.solve(system, right)
+
+
+@pytest.mark.parametrize("factors", [3, 25])  # histories longer than the factors, and shorter
+@pytest.mark.parametrize(("unobserved", "penalty"), [(0.01, 0.03), (0.3, 0.001)])
+def test_a_history_is_the_solution_of_its_normal_equations(factors: int, unobserved: float, penalty: float) -> None:
+    item = torch.from_numpy(np.random.default_rng(1).normal(size=(20, factors)).astype(np.float32))
+    new = drawn(9, 20, seed=2)
+    found = UserSolver(item, unobserved, penalty)(Pairs.observed(new, CPU), 9)
+    for row, vector in enumerate(found):
+        pairs = [(place, 1.0, 1.0) for place in items_of(new, row)]
+        expected = normal_equations(item, pairs, unobserved, penalty)
+        assert vector.double() == pytest.approx(expected, abs=2e-4 * max(1, float(expected.abs().max())))
+    alone = UserSolver(item, unobserved, penalty)(Pairs.observed(new[[4]], CPU), 1)
+    assert alone[0] == pytest.approx(found[4], abs=1e-5)
+
+
+def softmax_loss(x: np.ndarray, item: np.ndarray, used: list[int], temperature: float) -> float:
+    """-sum_i log softmax(cos(x, .) / t)_i over the history, a loop over its items."""
+    scores = [float(x @ y) / float(np.linalg.norm(x) * np.linalg.norm(y)) / temperature for y in item]
+    normaliser = max(scores) + np.log(sum(np.exp(score - max(scores)) for score in scores))
+    return sum(normaliser - scores[place] for place in used) / len(used)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.2, 0.5])
+def test_a_history_s_direction_minimises_its_softmax(temperature: float) -> None:
+    item = np.random.default_rng(3).normal(size=(30, 5)).astype(np.float32)
+    new = drawn(12, 30, seed=4, share=0.2)
+    solver = UserSoftmax(torch.from_numpy(item), temperature)
+    few, many, start = solver(new), solver(new, steps=60), solver(new, steps=0)
+    assert torch.equal(few[1], torch.zeros(5))
+    left, right = 0.0, 0.0
+    for row in [row for row in range(12) if row != 1]:
+        used = items_of(new, row)
+        losses = [softmax_loss(each[row].double().numpy(), item, used, temperature) for each in (start, few, many)]
+        best = min(
+            minimize(softmax_loss, begin, (item.astype(np.float64), used, temperature), tol=1e-10).fun
+            for begin in (start[row].double().numpy(), many[row].double().numpy())
+        )
+        assert many[row].norm() == pytest.approx(1, abs=1e-5)
+        assert losses[2] == pytest.approx(best, abs=1e-3)
+        left, right = left + losses[1] - best, right + losses[0] - best
+    assert left < 0.3 * right  # after the few steps that are taken
+    assert solver(new[[5]])[0] == pytest.approx(few[5], abs=1e-5)
+
+
+KNOWN = [
+    Popularity(), ItemKNN(neighbours=6, shrink=2.0), RP3beta(alpha=0.6, beta=0.3, neighbours=7), PureSVD(factors=4),
+    EASE(regularisation=3.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(40, 15), (12, 30)], ids=["more users", "more items"])
+@pytest.mark.parametrize("settings", KNOWN, ids=lambda each: type(each).__name__)
+def test_a_baseline_scores_a_history_as_a_user_who_has_it(settings, shape: tuple[int, int]) -> None:
+    train = drawn(*shape, seed=5)
+    fitted = settings.fit(train)
+    order = np.random.default_rng(6).permutation(shape[0])
+    found = settings.fold_in(fitted, train[order]).scores(torch.arange(shape[0]))
+    assert found.numpy() == pytest.approx(fitted.scores(torch.from_numpy(order)).numpy(), abs=2e-4)
+
+
+@pytest.mark.parametrize(("neighbours", "power", "beta"), [(3, 1.5, 0.2), (100, 1.0, -0.1)])
+def test_userknn_finds_the_nearest_users_of_a_history(neighbours: int, power: float, beta: float) -> None:
+    train, new = drawn(25, 12, seed=7), drawn(6, 12, seed=8)
+    settings = UserKNN(neighbours=neighbours, power=power, beta=beta)
+    found = settings.fold_in(settings.fit(train), new).scores(torch.arange(6)).numpy()
+    users = [set(items_of(train, row)) for row in range(25)]
+    count = [sum(item in used for used in users) for item in range(12)]
+    for row in range(6):
+        mine = set(items_of(new, row))
+        similar = [
+            (sum(count[i] ** -0.5 for i in mine & used) / max(len(mine) * len(used), 1) ** 0.5) ** power
+            for used in users
+        ]
+        nearest = sorted(range(25), key=lambda v, similar=similar: (-np.float32(similar[v]), v))[:neighbours]
+        expected = [sum(similar[v] for v in nearest if i in users[v]) * count[i] ** -beta for i in range(12)]
+        assert found[row] == pytest.approx(expected, abs=1e-5)
+
+
+def test_factor_models_solve_for_a_history_as_for_their_users() -> None:
+    train, new = drawn(30, 14, seed=9), drawn(5, 14, seed=10)
+    als = ALS(factors=4, unobserved=0.1, penalty=0.02, sweeps=3)
+    fitted = als.fit(train)
+    ials = IALS(factors=4, alpha=20.0, regularisation=3.0)
+    for row in range(5):
+        used = items_of(new, row)
+        expected = normal_equations(fitted.item, [(place, 1.0, 1.0) for place in used], 0.1, 0.02)
+        assert als.fold_in(fitted, new).user[row].double() == pytest.approx(expected, abs=1e-4)
+        y = fitted.item.double().numpy()
+        confidence = np.array([20.0 if place in used else 1.0 for place in range(14)])
+        system = sum(c * np.outer(each, each) for c, each in zip(confidence, y, strict=True)) + 3.0 * np.eye(4)
+        right = 20.0 * y[used].sum(0)
+        assert ials.fold_in(fitted, new).user[row].numpy() == pytest.approx(np.linalg.solve(system, right), abs=1e-4)
+
+
+@pytest.fixture(scope="module", params=["default", "thorough"])
+def run(request: pytest.FixtureRequest) -> Run:
+    torch.set_num_threads(1)
+    return trained(request.param)
+
+
+def test_a_known_user_s_vectors_and_history_give_the_list_of_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The consensus, the features and how they are standardised are those of known users, to the last place."""
+
+    def as_known(self: FoldedHead, _histories: csr_array) -> object:
+        return self.factors
+
+    monkeypatch.setattr(FoldedHead, "__call__", as_known)
+    agreed, best = run.fold_in.agree(run.log), run.best[CONSENSUS]
+    assert torch.equal(agreed.votes["items"], best.votes["items"])
+    assert torch.equal(agreed.plain, run.best[R_CONSENSUS].lists)
+    assert agreed.votes["reranked"] == pytest.approx(best.votes["reranked"], abs=1e-4)
+    same = (agreed.lists == best.lists).float().mean()
+    assert same > 0.99  # but for ties of rounding
+
+
+def test_a_known_user_folded_in_keeps_most_of_the_list(run: Run) -> None:
+    ranker, users = Ranker(run), np.arange(run.log.shape[0])
+    used = np.split(run.log.indices.astype(np.int64), run.log.indptr[1:-1])
+    least = {"als-a": 0.9, "als-b": 0.9, CONSENSUS: 0.85, R_CONSENSUS: 0.85}
+    for name in run.rows():
+        known = ranker.short(users, [6] * len(users), name, used)
+        folded = ranker.of_histories(used, 6, name, used)
+        shares = [
+            len(set(one[0]) & set(other[0])) / max(len(one[0]), 1) for one, other in zip(known, folded, strict=True)
+        ]
+        assert np.mean(shares) > least.get(name, 0.7), name
+    for place, name in enumerate(run.settings.fixed_voters, len(run.model.names)):
+        if name != "userknn":  # who is their own nearest neighbour only when folded in
+            assert torch.equal(
+                run.fold_in.agree(run.log).votes["items"][place], run.best[CONSENSUS].votes["items"][place]
+            )
+
+
+def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> None:
+    new = drawn(4, run.log.shape[1], seed=11, share=0.15)
+    lists, factors = run.fold_in.agree(new).lists, run.fold_in.heads["student"]
+    found = run.fold_in.head("student", new).user
+    for row in (0, 2, 3):
+        pairs = [(place, 1.0, 1.0) for place in items_of(new, row)]
+        length = min(LISTED, lists.shape[1])
+        for rank, place in enumerate(lists[row, :LISTED].tolist()):
+            target = 1 - (1 - LOWEST_TARGET) * np.log1p(rank) / np.log(length)
+            pairs += [(place, LISTED_WEIGHT, float(target))] if place >= 0 else []
+        expected = normal_equations(factors.item, pairs, UNOBSERVED, PENALTY)
+        assert found[row].double() == pytest.approx(expected, abs=1e-3)
+
+
+def test_blocks_of_histories_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = drawn(7, run.log.shape[1], seed=15, share=0.15)
+    whole = {name: run.fold_in.head(name, new).user for name in run.fold_in.heads}
+    monkeypatch.setattr(folding, "CELLS", 2 * run.log.shape[1])
+    for name, user in whole.items():
+        assert run.fold_in.head(name, new).user == pytest.approx(user, abs=1e-4)
+
+
+def test_settings_of_a_head_are_those_that_training_chose(run: Run) -> None:
+    new = drawn(4, run.log.shape[1], seed=12, share=0.15)
+    for name in ("als-a", "als-b"):
+        chosen, factors = run.chosen[name], run.fold_in.heads[name]
+        pairs = [(place, 1.0, 1.0) for place in items_of(new, 3)]
+        expected = normal_equations(factors.item, pairs, chosen["unobserved"], chosen["penalty"])
+        assert run.fold_in.head(name, new).user[3].double() == pytest.approx(expected, abs=1e-3)
+    softmax, known = run.fold_in.head("softmax-a", new), run.fold_in.heads["softmax-a"]
+    directions = UserSoftmax(known.item, run.chosen["softmax-a"]["temperature"])(new)
+    assert F.normalize(softmax.user[[0, 2, 3]]) == pytest.approx(directions[[0, 2, 3]], abs=1e-5)
+    assert softmax.user[[0, 2, 3]].norm(dim=1) == pytest.approx(known.user.norm(dim=1)[:3], rel=1e-4)
+
+
+def test_activity_is_standardised_by_the_users_of_the_log(run: Run) -> None:
+    new = drawn(5, run.log.shape[1], seed=13)
+    logs = np.log(np.maximum(np.diff(run.log.indptr), 1))
+    expected = (np.log(np.maximum(np.diff(new.indptr), 1)) - logs.mean()) / logs.std()
+    users = [each.user[:5] for each in run.voters.values()]
+    context = run.fold_in.context.folded(new, users)
+    assert context.activity == pytest.approx(expected, abs=1e-5)
+    assert context.popularity == pytest.approx(popularity_and_activity(run.log)[0], abs=1e-5)
+
+
+def test_nobody_s_history_is_the_average_user_s_whoever_ranks(run: Run) -> None:
+    empty, ranker = csr_array((1, run.log.shape[1]), dtype=np.float32), Ranker(run)
+    for name, factors in run.fold_in.heads.items():
+        assert run.fold_in.head(name, empty).user[0] == pytest.approx(factors.user.mean(0), abs=1e-6)
+    voted = run.fold_in.agree(empty).votes["items"]
+    walks = RP3beta(**run.chosen["rp3beta"], neighbours=500).fit(run.log).scores(torch.arange(run.log.shape[0]))
+    order = walks.double().mean(0).sort(descending=True, stable=True).indices
+    place = [*run.settings.heads, *run.settings.fixed_voters].index("rp3beta")
+    assert set(voted[place, 0, :8].tolist()) == set(order[:8].tolist())
+    ((items, scores),) = ranker.of_histories([np.empty(0, np.int64)], 5, CONSENSUS, [np.empty(0, np.int64)])
+    assert len(items) == 5
+    assert (np.diff(scores) <= 0).all()
+
+
+def test_every_surface_gives_the_re_ranked_list_of_a_history(run: Run) -> None:
+    model, new = Recommender(run), np.array([3, 8, 21, 30])
+    ids = model.item_ids.values
+    agreed = run.fold_in.agree(model.ranker.rows_of([new]))
+    assert agreed.votes["reranked"].shape == agreed.lists.shape
+    for by, lists in ((CONSENSUS, agreed.lists), (R_CONSENSUS, agreed.plain)):
+        found = model.recommend(history=ids[new].tolist(), k=7, by=by)
+        assert isinstance(found, pl.DataFrame)
+        assert found["item_id"].to_list() == ids[lists[0, :7].numpy()].tolist()
+    found = model.recommend(history=ids[new].tolist(), k=7, frame="arrays")
+    assert found[1] == pytest.approx(agreed.votes["reranked"][0, :7].numpy(), abs=1e-5)
+    without = ids[agreed.lists[0, :2].numpy()].tolist()
+    fewer = model.recommend(history=ids[new].tolist(), k=5, exclude=without, frame="arrays")
+    assert fewer[0].tolist() == found[0][2:7].tolist()
+    several = model.recommend(history={"a": ids[new].tolist(), "b": ids[:3].tolist()}, k=7, frame="arrays")
+    assert several[0][0].tolist() == found[0].tolist()
+    with pytest.raises(ConfigError, match="the consensus keeps 12 places"):
+        model.recommend(history=ids[new].tolist(), k=13)
+
+
+def test_over_http_and_in_the_explorer_a_history_has_the_same_list_and_all_votes(run: Run) -> None:
+    model, new = Recommender(run, "arrays"), [3, 8, 21, 30]
+    history = model.item_ids.values[new].tolist()
+    service = Service(lambda folder, version: Served(model, folder, {}, version), Path("run"), Limits())
+    service.reload()
+    expected = model.recommend(history=history, k=6, frame="arrays")[0].tolist()
+    with Client(service) as client:
+        answer = client.post("/recommend", {"history": history, "k": 6}).json()
+        view = client.post("/explore", {"history": history, "k": 6}).json()
+    assert ([each["item"] for each in answer["lists"][0]["items"]], answer["note"]) == (expected, None)
+    assert view["consensus"]["by"] == CONSENSUS
+    assert [each["item"] for each in view["consensus"]["items"]] == expected
+    assert view["note"] is None
+    shown = [each["by"] for each in view["lists"]]
+    assert shown == [*run.model.names, *run.settings.fixed_voters]
+    voters = [name for name in shown if name != "student"]
+    assert all([vote["head"] for vote in item["votes"]] == voters for item in view["items"])
+
+
+def test_what_all_histories_share_is_made_once(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    fold_in: FoldIn = run.fold_in
+    new = drawn(3, run.log.shape[1], seed=14)
+    before = fold_in.agree(new)
+    monkeypatch.setattr(folding, "_fitted", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr(folding, "FoldedHead", lambda *_: pytest.fail("made again"))
+    assert torch.equal(fold_in.agree(new).lists, before.lists)

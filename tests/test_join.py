@@ -1,0 +1,195 @@
+"""A data set and a newer log joined: literal unions, parts that never leak, and logs that do not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+from concf.data.join import join
+from concf.data.prepare import prepare
+from concf.data.protocols import DROPPED, TEST, TRAIN
+from concf.data.simulate import START, YEAR, Simulation
+from concf.data.split import Split
+from concf.errors import ConcfWarning, ConfigError, DataError
+
+LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(2).unique(["user_id", "item_id"], maintain_order=True)
+OLD, NEW = LOG[: len(LOG) * 3 // 4], LOG[len(LOG) * 3 // 4 :]
+LEARNED = ("train", "valid")
+COLUMNS = ["user_id", "item_id"]
+
+
+def prepared(log: pl.DataFrame = OLD, **options: Any) -> Split:
+    return prepare(log, **{"protocol": "random", "valid": 0.1, "test": 0.1, "at_least": 1} | options)
+
+
+def rows_of(split: Split) -> dict[tuple[Any, Any], tuple[int, float, Any]]:
+    """(user, item) -> part, count, time."""
+    log = split.interactions
+    users, items = log.user_ids.values[log.user].tolist(), log.item_ids.values[log.item].tolist()
+    times = [None] * len(log) if log.timestamp is None else log.timestamp.tolist()
+    rest = zip(split.parts.tolist(), log.count.tolist(), times, strict=True)
+    return dict(zip(zip(users, items, strict=True), rest, strict=True))
+
+
+def test_the_union_is_that_of_python_dictionaries() -> None:
+    old = prepared()
+    again = OLD[:20].with_columns(pl.col("timestamp") + YEAR)  # pairs that come again
+    found = join(old, pl.concat([NEW, again]), learned=LEARNED)
+    before, after = rows_of(old), rows_of(found.split)
+    wanted: dict[tuple[int, int], tuple[float, int]] = {
+        pair: (count, time) for pair, (_, count, time) in before.items()
+    }
+    for user, item, time in pl.concat([NEW, again]).iter_rows():
+        count, first = wanted.get((user, item), (0.0, time))
+        wanted[user, item] = (count + 1, min(first, time))
+    assert {pair: (count, time) for pair, (_, count, time) in after.items()} == wanted
+    assert sorted(after) == list(after)
+    assert {pair for pair, fresh in zip(after, found.fresh, strict=True) if fresh} == after.keys() - before.keys()
+
+
+def test_positions_are_those_of_the_ids() -> None:
+    old = prepared(OLD.with_columns(pl.col("item_id").cast(pl.String)))
+    found = join(old, NEW.with_columns(pl.col("item_id").cast(pl.String) + "x"), learned=LEARNED)
+    for side, places in (("user_ids", found.users), ("item_ids", found.items)):
+        was = getattr(old.interactions, side).values.tolist()
+        now = getattr(found.split.interactions, side).values.tolist()
+        assert places.tolist() == [was.index(each) if each in was else -1 for each in now]
+        assert now == sorted({*was, *now})
+
+
+@pytest.mark.parametrize("protocol", ["random", "leave-last", "time"])
+@pytest.mark.parametrize("learned", [("train",), LEARNED])
+def test_what_was_learned_is_never_a_test_pair(protocol: str, learned: tuple[str, ...]) -> None:
+    options = {} if protocol == "random" else {"valid": None, "test": None, "at_least": None}
+    old = prepared(protocol=protocol, **options)
+    found = join(old, NEW, learned=learned)
+    before, after = rows_of(old), rows_of(found.split)
+    known = {
+        pair for pair, (part, *_) in before.items() if part in [("train", "valid").index(each) for each in learned]
+    }
+    tested = {pair for pair, (part, *_) in after.items() if part == TEST}
+    assert tested
+    assert not tested & known
+    if protocol == "random":
+        assert all(after[pair][0] == part for pair, (part, *_) in before.items() if part != DROPPED)
+        assert tested - before.keys()  # of the new pairs some are held out, too
+
+
+def test_what_cannot_be_evaluated_trains_so_that_every_new_item_has_a_vector() -> None:
+    found = join(prepared(), NEW, learned=LEARNED)
+    assert not (found.split.parts == DROPPED).any()
+    assert (found.split.interactions.per_item(rows=found.split.parts == TRAIN) > 0).all()
+
+
+def test_older_rows_are_dropped_with_whom_they_leave_alone() -> None:
+    old, since = prepared(), float(OLD["timestamp"].quantile(0.5))
+    found = join(old, NEW, learned=LEARNED, drop_before=since)
+    kept = {pair for pair, (_, _, time) in rows_of(old).items() if time >= since}
+    assert rows_of(found.split).keys() == kept | set(NEW.select(COLUMNS).iter_rows())
+    entry = found.split.recipe.source["updates"][0]
+    assert entry["dropped"] == len(rows_of(old)) - len(kept)
+    gone = set(old.interactions.user_ids.values.tolist()) - set(found.split.interactions.user_ids.values.tolist())
+    assert gone == {user for user, _ in rows_of(old)} - {user for user, _ in rows_of(found.split)}
+
+
+@pytest.mark.parametrize("unit", [1, 1000, 1_000_000])
+def test_a_date_is_in_the_unit_of_the_log(unit: int) -> None:
+    old, new = (each.with_columns(pl.col("timestamp") * unit) for each in (OLD, NEW))
+    day = "2021-01-01"
+    found = join(prepared(old), new, learned=LEARNED, drop_before=day)
+    assert found.split.interactions.timestamp is not None
+    assert found.split.interactions.timestamp.min() >= 1_609_459_200 * unit > START * unit
+
+
+def test_the_chain_of_logs_is_in_the_manifest(tmp_path: Any) -> None:
+    NEW[:50].write_csv(tmp_path / "one.csv")
+    NEW[50:].write_csv(tmp_path / "two.csv")
+    first = prepared()
+    second = join(first, tmp_path / "one.csv", learned=LEARNED).split
+    third = join(second, str(tmp_path / "two.csv"), learned=LEARNED).split
+    third.save(tmp_path / "data")
+    one, two = Split.load(tmp_path / "data").recipe.source["updates"]
+    assert (one["name"], two["name"]) == ("one.csv", "two.csv")
+    assert (one["before"], two["before"]) == (first.hash, second.hash)
+    assert one["sha256"].keys() == {"one.csv"}
+    assert len(one["sha256"]["one.csv"]) == 64
+    assert one["pairs"] + two["pairs"] == len(third.interactions) - len(first.interactions)
+
+
+def test_a_log_is_not_joined_twice(tmp_path: Any) -> None:
+    for name, rows in (("first.csv", OLD), ("new.csv", NEW), ("renamed.csv", NEW)):
+        rows.write_csv(tmp_path / name)
+    old = prepare(tmp_path / "first.csv", protocol="random", min_item=10)  # what it left out would be new
+    with pytest.raises(DataError, match=r"first\.csv: nothing new: the run has learned from this log already"):
+        join(old, tmp_path / "first.csv", learned=LEARNED)
+    second = join(old, tmp_path / "new.csv", learned=LEARNED).split
+    with pytest.raises(DataError, match=r"renamed\.csv: nothing new: .* as new\.csv"):
+        join(second, tmp_path / "renamed.csv", learned=LEARNED)
+
+
+def test_integers_in_a_file_may_be_text_elsewhere(tmp_path: Any) -> None:
+    old = prepared(OLD.with_columns(pl.concat_str(pl.lit("u"), "user_id").alias("user_id")))
+    NEW.write_csv(tmp_path / "new.csv")
+    found = join(old, tmp_path / "new.csv", learned=LEARNED).split.interactions
+    names = found.user_ids.values.tolist()
+    assert names == sorted(names)
+    assert {"7", "u7"} <= set(names)
+    pairs = zip(found.user_ids.values[found.user].tolist(), found.item_ids.values[found.item].tolist(), strict=True)
+    assert {(user, item) for user, item in pairs if not user.startswith("u")} == {
+        (str(user), item) for user, item in NEW.select(COLUMNS).iter_rows()
+    }
+
+
+WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
+    ("columns", NEW.rename({"user_id": "who"}), {}, "no column for the user among .*who"),
+    ("no times", NEW.select(COLUMNS), {}, "no column of times, and the run's log has one"),
+    ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "user ids are text .* integers"),
+    ("nothing new", OLD[-5:], {}, "nothing new: the run knows each of its 5 pairs"),
+    ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest that the run knows"),
+    ("late date", NEW, {"drop_before": "2030-01-01"}, "nothing of DataFrame is as new as that"),
+    ("no date", NEW, {"drop_before": "yesterday"}, "expected a date such as"),
+    ("rare", NEW.with_columns(pl.col("item_id") + 1000), {"min_item": 99}, "nothing is left of it. Lower min_item="),
+]
+
+
+@pytest.mark.parametrize(("log", "options", "words"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
+@pytest.mark.filterwarnings("ignore::concf.ConcfWarning")
+def test_a_log_that_does_not_fit_is_refused(log: pl.DataFrame, options: dict[str, Any], words: str) -> None:
+    with pytest.raises((DataError, ConfigError), match=words):
+        join(prepared(), log, learned=LEARNED, **options)
+
+
+def test_older_rows_are_noted_and_added_where_that_is_meant() -> None:
+    old, late = prepared(), NEW.with_columns(pl.col("timestamp") - 2 * YEAR)
+    with pytest.warns(ConcfWarning, match="are older than the newest that the run knows; they are added"):
+        found = join(old, late, learned=LEARNED, older=True)
+    assert found.fresh.any()
+    with pytest.warns(ConcfWarning, match="1 of 2 pairs are older"):
+        join(old, pl.concat([late[:1], NEW[-1:]]), learned=LEARNED)
+
+
+def test_times_are_left_out_where_the_first_log_had_none() -> None:
+    with pytest.warns(ConcfWarning, match="its times are left out"):
+        assert join(prepared(OLD.select(COLUMNS)), NEW, learned=LEARNED).split.interactions.timestamp is None
+    with pytest.raises(ConfigError, match="has no times, so that nothing is older"):
+        join(prepared(OLD.select(COLUMNS)), NEW.select(COLUMNS), learned=LEARNED, drop_before=3)
+
+
+def test_a_log_that_only_tests_teaches_nothing() -> None:
+    cut = {"protocol": "time", "valid": None, "test": None, "at_least": None}
+    cut |= {"valid_from": float(OLD["timestamp"].quantile(0.5)), "test_from": float(OLD["timestamp"].quantile(0.75))}
+    with pytest.raises(DataError, match=r"every new pair falls into the test part .* final=True"):
+        join(prepared(**cut), NEW, learned=LEARNED)
+    assert join(prepared(**cut), NEW, learned=(*LEARNED, "test")).fresh.sum() == len(NEW)
+
+
+def test_new_items_with_few_users_can_be_left_out() -> None:
+    items = np.arange(len(NEW)) % 7 + 1000
+    log = NEW.with_columns(pl.Series("item_id", np.where(np.arange(len(NEW)) < 3, 2000, items)))
+    with pytest.warns(ConcfWarning, match="1 new items with fewer than 4 users are left out"):
+        found = join(prepared(), log, learned=LEARNED, min_item=4)
+    assert 2000 not in found.split.interactions.item_ids.values
+    assert 1003 in found.split.interactions.item_ids.values

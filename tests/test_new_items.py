@@ -1,0 +1,284 @@
+"""New items by their attributes: the map against a literal regression, what lists they join, and what says nothing."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_array
+from small_catalogue import ITEMS, KINDS, NEW, catalogue, log, noise, trained
+from small_recipe import CLI
+from small_service import Client, loaded
+
+from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.experiments.compare import compare
+from concf.inference.estimator import ConCF
+from concf.inference.new_items.evaluating import evaluate_new
+from concf.inference.new_items.features import FEW, WIDTH, features_of
+from concf.inference.new_items.joining import SHRINKAGE
+from concf.inference.recommender import Recommender
+from concf.inference.titles import Catalogue
+from concf.model.feature_map import PENALTIES, FeatureMap
+from concf.service.loading import Loader
+
+pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")]
+ARRAYS = np.random.default_rng(2)
+
+
+def with_items(preset: str = "strong", frame: Any = None) -> Recommender:
+    return Recommender(trained(preset)).add_items(catalogue() if frame is None else frame)
+
+
+def rows(model: Recommender, **options: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = model.recommend(frame="arrow", **options).to_pylist()
+    return found
+
+
+def test_map_is_a_literal_ridge_regression() -> None:
+    """The normal equations of rows that are weighted by the root of their trust; the intercept has no penalty."""
+    x, v, trust = ARRAYS.random((30, 4)), ARRAYS.random((30, 3)), ARRAYS.random(30)
+    trust[25:] = 0
+    learned = FeatureMap(csr_array(x), trust, trust, 0.7, 0.0)
+    root = np.sqrt(trust)[:, None]
+    design = np.column_stack([x, np.ones(30)]) * root
+    penalised = np.vstack([design, np.sqrt(0.7) * np.eye(4, 5)])
+    solution = np.linalg.lstsq(penalised, np.vstack([v * root, np.zeros((4, 3))]), rcond=None)[0]
+    assert learned.vectors(v) == pytest.approx(np.column_stack([x, np.ones(30)]) @ solution)
+
+
+def test_penalty_is_the_one_that_predicts_held_out_items_best() -> None:
+    x = ARRAYS.normal(size=(60, 5))
+    v = x @ ARRAYS.normal(size=(5, 2)) + ARRAYS.normal(size=(60, 2))
+    trust = np.ones(60)
+    learned = FeatureMap.learn(csr_array(x), trust, trust, [v])
+    assert learned is not None
+    fold, errors = np.random.default_rng(0).permutation(60) % 5, []
+    for penalty in PENALTIES:
+        error = 0.0
+        for f in range(5):
+            some = np.where(fold == f, 0.0, 1.0)
+            predicted = FeatureMap(csr_array(x), some, some, penalty, 0.0).vectors(v)
+            error += sum(float(((v[i] - predicted[i]) ** 2).sum()) for i in range(60) if fold[i] == f)
+        errors.append(error)
+    assert learned.penalty == PENALTIES[int(np.argmin(errors))]
+    mean = sum(float(((v[i] - v[fold != fold[i]].mean(0)) ** 2).sum()) for i in range(60))
+    assert learned.explained == pytest.approx(1 - min(errors) / mean)
+
+
+def test_features_that_say_nothing_have_no_map() -> None:
+    trust = np.ones(200)
+    found = [
+        FeatureMap.learn(csr_array(rng.normal(size=(200, 6))), trust, trust, [rng.normal(size=(200, 8))])
+        for rng in map(np.random.default_rng, range(30))
+    ]
+    assert sum(each is not None for each in found) <= 1
+    assert FeatureMap.learn(csr_array((200, 0)), trust, trust, [ARRAYS.normal(size=(200, 8))]) is None
+
+
+def test_vectors_move_from_the_map_to_the_items_own_with_their_users() -> None:
+    model, plain = with_items(), Recommender(trained())
+    new = model.ranker.new
+    assert new is not None
+    uses = np.bincount(trained().log.indices, minlength=ITEMS)
+    for head in model.ranker.heads:
+        own, item = plain.ranker.factors(head).item.double().numpy(), model.ranker.factors(head).item.numpy()
+        said = new.map.vectors(own)
+        for i in range(ITEMS):
+            share = uses[i] / (uses[i] + SHRINKAGE)
+            assert item[i] == pytest.approx(share * own[i] + (1 - share) * said[i], abs=1e-5)
+        assert item[ITEMS:] == pytest.approx(said[ITEMS:], abs=1e-5)
+
+
+@pytest.mark.parametrize("preset", ["strong", "reference"])
+def test_new_items_are_recommended_to_those_who_like_their_kind(preset: str) -> None:
+    model = with_items(preset)
+    assert len(model.item_ids) == ITEMS + NEW
+    for by in model.ranker.names:
+        found = [row for row in rows(model, k=10, by=by) if row["item_id"] >= ITEMS]
+        assert len(found) > 20, by
+        assert np.mean([row["item_id"] % 4 == row["user_id"] % 4 for row in found]) > (
+            0.9 if preset == "strong" else 0.5
+        )
+    assert {row["similar_id"] % 4 for row in model.similar_items(ITEMS, 5).to_dicts()} == {0}
+
+
+def test_new_items_are_recommended_to_histories_and_may_be_in_them() -> None:
+    model = with_items()
+    for history in ([1, 5, 9, 13], [1, 5, 9, ITEMS + 1]):
+        items = [row["item_id"] for row in rows(model, k=10, history=history)]
+        assert any(item >= ITEMS and item % 4 == 1 for item in items)
+        assert not set(items) & set(history)
+
+
+def test_new_items_come_at_the_rank_that_the_best_head_gives_them() -> None:
+    model, plain = with_items(), Recommender(trained())
+    for by in ("consensus", "R-consensus"):
+        for user in range(0, 60, 7):
+            head = [row["item_id"] for row in rows(model, users=[user], k=8, by=trained().best_head())]
+            agreed = iter([row["item_id"] for row in rows(plain, users=[user], k=8, by=by)])
+            found = rows(model, users=[user], k=8, by=by)
+            assert [row["item_id"] for row in found] == [item if item >= ITEMS else next(agreed) for item in head]
+            scores = [row["score"] for row in found]
+            assert scores == sorted(scores, reverse=True)
+            ranks = [model.explain(user, row["item_id"])["rank"] for row in found] if by == "consensus" else [1, 2]
+            assert all(one < two for one, two in pairwise(ranks)), "held-out items of the log lie between"  # type: ignore[operator]
+
+
+def test_attributes_that_say_nothing_change_nothing() -> None:
+    plain = Recommender(trained())
+    with pytest.warns(ConcfWarning, match=r"say nothing .* 8 new items are left out, and nothing changes"):
+        model = Recommender(trained()).add_items(noise())
+    assert len(model.item_ids) == ITEMS
+    for by in model.ranker.names:
+        assert rows(model, k=10, by=by) == rows(plain, k=10, by=by)
+
+
+def test_a_catalogue_without_new_items_leaves_the_consensus_as_it_is() -> None:
+    model, plain = with_items(frame=catalogue(ITEMS)), Recommender(trained())
+    assert rows(model, k=10) == rows(plain, k=10)
+
+
+def test_rules_see_new_items() -> None:
+    model, frame = with_items(), catalogue()
+    found = rows(model, k=3, by="student", catalogue=frame, where=f"item >= {ITEMS} and kind = 'jazz'")
+    assert {row["item_id"] for row in found} == {ITEMS + 1, ITEMS + 5}
+    assert not [row for row in rows(model, k=10, exclude=list(range(ITEMS, ITEMS + NEW))) if row["item_id"] >= ITEMS]
+    assert {row["item_id"] for row in rows(model, k=3, items=[ITEMS + 2])} == {ITEMS + 2}
+
+
+def test_another_catalogue_begins_from_the_log_again() -> None:
+    model = with_items()
+    assert len(model.add_items(catalogue(ITEMS + 1)).item_ids) == ITEMS + 1
+    assert len(model.add_items(noise()).item_ids) == ITEMS
+
+
+def test_items_without_a_row_keep_their_vectors_and_odd_ones_are_ignored() -> None:
+    frame = catalogue().filter(pl.col("item") % 5 != 0).with_columns(pl.col("item").cast(pl.String))
+    odd = pl.DataFrame({"item": ["x", None], "kind": ["jazz", "jazz"], "title": ["", ""], "price": [1.0, float("inf")]})
+    with pytest.warns(ConcfWarning, match="attributes for"):
+        model = with_items(frame=pl.concat([frame, odd]))
+    plain = Recommender(trained())
+    assert len(model.item_ids) == ITEMS + sum(n % 5 != 0 for n in range(ITEMS, ITEMS + NEW))
+    own = model.ranker.factors("student").item[:ITEMS:5]
+    assert own.numpy() == pytest.approx(plain.ranker.factors("student").item[::5].numpy())
+    assert torch.isfinite(model.ranker.factors("student").item).all()
+
+
+def test_ten_thousand_categories_are_hashed() -> None:
+    n = 30_000
+    frame = pl.DataFrame(
+        {"brand": [f"brand {i % 10_000}" for i in range(n)], "size": [i % (FEW + 1) for i in range(n)]}
+    )
+    features = features_of(frame, np.ones(n, bool))
+    assert features.shape == (n, WIDTH + 1)
+    assert (features[[3], 1:] != features[[10_003], 1:]).nnz == 0
+    assert (np.diff(features.indptr) >= 2).all()
+
+
+def test_features_are_numbers_categories_and_words() -> None:
+    day = pl.Series(["2020-01-01", "2020-01-03", None, "2020-01-02"]).str.to_date()
+    frame = pl.DataFrame(
+        {
+            "name": ["Red wine", "red  Beer", "", None],
+            "tags": [["a", "b"], ["a"], [], None],
+            "on": [True, False, True, True],
+            "price": [1.0, 3.0, None, float("inf")],
+            "same": [5.0, 5.0, 5.0, 5.0],
+            "day": day,
+        }
+    )
+    features = features_of(frame, np.array([True, True, True, False])).toarray()
+    on, price, since = features[:, 0], features[:, 1], features[:, 2]
+    assert price.tolist() == [-1, 1, 0, 0]
+    assert since.tolist() == [-1, 1, 0, 0]
+    assert on[0] == on[2] == on[3] > 0 > on[1]
+    assert features[:, 3:].tolist() == [
+        [1, 1, 1],
+        [1, 1, 0],
+        [0, 0, 1],
+        [0, 0, 1],
+    ]  # red, a, true: in two trained items
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (pl.DataFrame({"name": ["a"]}), "no column for the item"),
+        (pl.DataFrame({"item": [900], "kind": ["jazz"]}), "none of its 1 items is in the log"),
+        (pl.DataFrame({"item": [1, 1, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ, as 1"),
+        (pl.DataFrame({"item": [70, 70, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ, as 70"),
+        (5, "expected a file or a frame, found int"),
+        (None, "give catalogue="),
+        ("nowhere.csv", "nowhere.csv"),
+    ],
+)
+def test_bad_catalogues_are_refused(frame: Any, message: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        Recommender(trained()).add_items(frame)
+
+
+def test_new_items_are_measured_as_items_that_were_held_out() -> None:
+    run = trained("strong", "new-items")
+    figures = evaluate_new(Recommender(run).add_items(catalogue()).ranker, at=[3], metrics=["recall"])
+    with pytest.warns(ConcfWarning, match="figures are of chance"):
+        without = run.evaluate(at=[3], metrics=["recall"])
+    new = np.flatnonzero(run.data.candidates("test"))  # type: ignore[arg-type]
+    for name in run.rows():
+        assert set(np.unique(figures[name].lists)) <= {-1, *new.tolist()}
+        assert figures[name].means()["recall@3"] > without[name].means()["recall@3"] + 0.2
+
+
+def test_models_without_attributes_are_not_compared_on_new_items() -> None:
+    with pytest.raises(ConfigError, match="concf evaluate --catalogue"):
+        compare(trained("strong", "new-items").data, ["popularity"], seeds=1)
+
+
+def test_command_line(concf: CLI, tmp_path: Path) -> None:
+    log().write_csv(tmp_path / "log.csv")
+    catalogue().write_parquet(tmp_path / "items.parquet")
+    small = ["--set", "model.dimensions=8", "--set", "training.metric=recall@5"]
+    run, data = str(tmp_path / "run"), str(tmp_path / "data")
+    assert (
+        concf("prepare", str(tmp_path / "log.csv"), "--protocol", "new-items", "--test", "0.2", "--out", data)[0] == 0
+    )
+    assert concf("train", data, "--out", run, *small)[0] == 0
+    items = ["--catalogue", str(tmp_path / "items.parquet")]
+    code, out, _ = concf("evaluate", run, *items, "--at", "3", "--json")
+    assert code == 0
+    figures = {each["name"]: each["means"]["recall@3"] for each in json.loads(out)["recommenders"]}
+    assert figures["student"] > 0.3
+    code, out, _ = concf("recommend", run, *items, "--new-items", "--users", "1,2", "--json")
+    assert code == 0
+    assert any(row["item_id"] >= ITEMS for row in json.loads(out))
+    parts = ["--engine", "processes", "--workers", "1", "--out", str(tmp_path / "lists")]
+    assert concf("recommend", run, *items, "--new-items", *parts)[0] == 0
+    assert concf("recommend", run, *items, "--new-items", "--out", str(tmp_path / "one.parquet"))[0] == 0
+    assert pl.read_parquet(tmp_path / "lists").equals(pl.read_parquet(tmp_path / "one.parquet"))
+    code, _, error = concf("recommend", run, "--new-items")
+    assert (code, "--catalogue" in error) == (2, True)
+    code, _, error = concf("serve", run, "--new-items")
+    assert (code, "give --catalogue too" in error) == (2, True)
+
+
+def test_service_recommends_new_items(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    model = ConCF()
+    Recommender.__init__(model, trained())
+    model.save(run)
+    catalogue().write_csv(tmp_path / "items.csv")
+    client = Client(loaded(run, loader=Loader(catalogue=Catalogue(tmp_path / "items.csv"), new_items=True)))
+    listed = client.get("/recommend/1?k=10").json()["items"]
+    assert [item for item in listed if item["item"] >= ITEMS and KINDS[1] in item["title"]]
+    assert client.get(f"/similar/{ITEMS + 1}?k=3").status_code == 200
+    assert client.get(f"/explain/1/{ITEMS + 1}").json()["rank"] is not None
+    found = client.get(f"/items?q={ITEMS + 1}").json()
+    assert found[0] == {"id": ITEMS + 1, "title": f"No. {ITEMS + 1}, jazz", "uses": 0}
+    assert client.get("/explore/1?k=10").status_code == 200
+    assert client.post("/explore", {"history": [1, ITEMS + 1], "k": 5}).status_code == 200
+    assert client.get("/run").json()["items"] == ITEMS + NEW

@@ -1,0 +1,312 @@
+"""An update makes a whole run of an old one and a new log: carried over, solved, served, updated again, resumed."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_array
+from small_recipe import CLI, assert_same, small
+from small_run import QUIET, Killed, assert_same_end, die_after
+
+from concf.consensus.settings import CONSENSUS
+from concf.data.drift import DriftingSimulation
+from concf.data.prepare import split_of
+from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.inference.estimator import ConCF
+from concf.inference.recommender import Recommender
+from concf.model.als import ALS, Pairs
+from concf.training.checkpoint import CARD, RunFolder, load_run
+from concf.training.recipe import update as stages
+from concf.training.recipe.recipe import STUDENT
+from concf.training.recipe.update import aligned, beside_neighbours
+from concf.training.run import Run
+from concf.training.train import train
+from concf.training.update import update
+
+pytestmark = [
+    pytest.mark.usefixtures("on_one_thread"),
+    pytest.mark.filterwarnings("ignore:only .* of .* users are"),
+    pytest.mark.filterwarnings("ignore:the re-ranker's weights are carried over"),
+]
+LOG = DriftingSimulation(users=70, items=60, events=2600, tastes=4, fashion=0.5).draw(1)
+BASE, FIRST, SECOND = LOG[:1700], LOG[1700:2200], LOG[2200:]
+
+
+@cache
+def base(refit: str = "everything") -> Run:
+    return train(split_of(BASE, 3, min_item=1), small(refit=refit), seed=3)
+
+
+@cache
+def updated() -> Run:
+    return update(base(), FIRST)
+
+
+def saved(run: Run, folder: Path) -> Path:
+    model = ConCF(seed=run.seed)
+    Recommender.__init__(model, run)
+    model.save(folder)
+    return folder
+
+
+def checksums(folder: Path) -> dict[str, str]:
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_new_users_and_items_join_and_the_old_run_stays() -> None:
+    before = base().model.state_dict()["user"].clone()
+    run = updated()
+    assert torch.equal(base().model.state_dict()["user"], before)
+    assert run.data.train.shape > base().data.train.shape
+    assert run.finished
+    assert [record["stage"] for record in run.history] == ["rerank", "refit", "final"]
+    assert run.chosen == base().chosen
+    newcomer = set(FIRST["user_id"].to_list()) - set(BASE["user_id"].to_list())
+    lists = Recommender(run).recommend(sorted(newcomer), k=5)
+    assert lists["user_id"].n_unique() == len(newcomer)
+    for by in run.rows():
+        assert len(Recommender(run).recommend([int(FIRST["user_id"][0])], k=5, by=by)) == 5
+
+
+def test_voters_are_the_solution_of_one_sweep_from_where_they_were() -> None:
+    """als-a by the literal steps: carried vectors, neighbours, one sweep over the whole log."""
+    old, run = base(), updated()
+    als = ALS(Pairs.observed(run.log, torch.device("cpu")), run.log.shape, 8)
+    place, ids = old.model.names.index("als-a"), run.data.interactions.item_ids.values.tolist()
+    was = old.data.interactions.item_ids.values.tolist()
+    item = torch.zeros(len(ids), 8)
+    for row, each in enumerate(ids):
+        if each in was:
+            item[row] = old.model.item[place].detach()[was.index(each)]
+    known = torch.tensor([each in was for each in ids]), torch.tensor([each in was for each in ids])
+    for row in (~known[1]).nonzero().flatten().tolist():
+        users = run.log.T.tocsr()[[row]].indices
+        means = [item[[i for i in run.log[[user]].indices if known[1][i]]].mean(0) for user in users]
+        near = [mean for mean in means if mean.isfinite().all()]
+        item[row] = torch.stack(near).mean(0)
+    user, item = als.fit(item, **old.chosen["als-a"], sweeps=stages.SWEEPS)
+    found = run.recommender("als-a")
+    users = torch.arange(run.log.shape[0])
+    assert torch.allclose(found.scores(users), user @ item.T, atol=2e-3)
+
+
+def test_without_neighbours_a_new_item_begins_at_random() -> None:
+    log = csr_array(np.array([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], np.float32))
+    known = torch.tensor([True, False, False]), torch.tensor([True, True, False, False])
+    item = torch.tensor([[1.0, 0], [0, 1], [0, 0], [0, 0]])
+    user, found = beside_neighbours(log, torch.full((3, 2), 7.0), item, known, torch.Generator().manual_seed(0))
+    assert found[:2].equal(item[:2])
+    assert found[2].tolist() == [0, 1]  # its only user used item 1
+    assert 0 < found[3].norm() < 1
+    assert user[0].tolist() == [7, 7]
+    assert user[1].tolist() == [0, 1]
+    assert torch.allclose(user[2], found[3])
+
+
+def test_alignment_undoes_a_rotation() -> None:
+    random = torch.Generator().manual_seed(0)
+    before = tuple(torch.randn(20, 4, generator=random) for _ in range(2))
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=random)).Q
+    found = aligned((before[0] @ turn, before[1] @ turn), before, torch.ones(20, dtype=torch.bool))
+    assert torch.allclose(found[0], before[0], atol=1e-5)
+    assert torch.allclose(found[1], before[1], atol=1e-5)
+
+
+def test_known_vectors_move_as_far_as_they_are_let() -> None:
+    old = base()
+    rows = np.searchsorted(updated().data.interactions.item_ids.values, old.data.interactions.item_ids.values)
+    moved = []
+    for hold in (0.0, 0.5, 1.0):
+        run = update(old, FIRST, hold=hold)
+        place = run.model.names.index(STUDENT)
+        now, was = run.model.item[place].detach()[rows], old.model.item[place].detach()
+        moved.append(float((now @ now.T - was @ was.T).norm()))
+    assert moved[0] > moved[1] > moved[2]
+    assert moved[2] < 1e-3
+
+
+def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "FEWEST", 5)
+    carried, fitted = update(base(), FIRST, rerank="carry"), update(base(), FIRST, rerank="refit")
+    weights = [run.best[CONSENSUS].votes["weights"] for run in (base(), carried, fitted)]
+    assert weights[0].equal(weights[1])
+    assert not weights[0].equal(weights[2])
+    assert [record["stage"] for record in carried.history] == ["refit", "final"]
+    assert carried.best[CONSENSUS].validation == base().best[CONSENSUS].validation
+    assert carried.validated_users == base().validated_users
+    known = [set(BASE[column].to_list()) for column in ("user_id", "item_id")]
+    pairs = set(FIRST.select("user_id", "item_id").iter_rows()) - set(BASE.select("user_id", "item_id").iter_rows())
+    assert fitted.validated_users == len({user for user, item in pairs if user in known[0] and item in known[1]})
+    monkeypatch.setattr(stages, "FEWEST", 1000)
+    with pytest.warns(ConcfWarning, match=r"weights are carried over: only \d+ known users"):
+        assert update(base(), FIRST).best[CONSENSUS].votes["weights"].equal(weights[0])
+
+
+def test_an_update_is_better_than_the_run_that_was_left() -> None:
+    """On a log where half the items are new, of the next rows of those who were there."""
+    found = {name: Recommender(run) for name, run in (("left", base()), ("updated", updated()))}
+    known = set(BASE["user_id"].to_list())
+    after = SECOND.filter(pl.col("user_id").is_in(list(known))).join(
+        pl.concat([BASE, FIRST]), on=["user_id", "item_id"], how="anti"
+    )
+    hits = {
+        name: len(after.join(model.recommend(sorted(known), k=10), on=["user_id", "item_id"], how="semi"))
+        for name, model in found.items()
+    }
+    assert hits["updated"] > hits["left"]
+
+
+def test_an_updated_run_is_updated_again_from_its_folder(tmp_path: Path) -> None:
+    first = update(base(), FIRST, out=tmp_path / "first")
+    assert_same(first, load_run(tmp_path / "first"))
+    second = update(load_run(tmp_path / "first"), SECOND, out=tmp_path / "second")
+    assert [each["pairs"] for each in second.updates] == [each["pairs"] for each in first.updates] + [
+        len(second.data.interactions) - len(first.data.interactions)
+    ]
+    description = RunFolder(tmp_path / "second").description()
+    assert description["data"]["recipe"]["source"]["updates"] == second.updates
+    card = (tmp_path / "second" / CARD).read_text(encoding="utf-8")
+    assert all(each["sha256"]["pairs"] in card for each in second.updates)
+    assert "It was updated 2 times" in card
+
+
+def test_test_pairs_stay_unlearned_and_can_be_evaluated() -> None:
+    run = update(base("validation"), FIRST)
+    assert run.learned == ("train", "valid")
+    assert run.log.multiply(run.data.test).nnz == 0
+    assert set(run.evaluate(at=5)) == set(run.rows())
+    final = update(base("validation"), FIRST, final=True)
+    assert final.log.nnz == len(final.data.interactions)
+
+
+def test_what_is_dropped_is_forgotten() -> None:
+    since = int(BASE["timestamp"].quantile(0.5))
+    run = update(base(), FIRST, drop_before=since)
+    first_times = BASE.unique(["user_id", "item_id"], keep="first", maintain_order=True)
+    left = pl.concat([first_times.filter(pl.col("timestamp") >= since), FIRST]).unique(["user_id", "item_id"])
+    assert run.log.nnz == len(left)
+    assert set(run.data.interactions.item_ids.values.tolist()) == set(left["item_id"].to_list())
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+def test_an_update_that_is_killed_goes_on_to_the_same_end(
+    tmp_path: Path, last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "FEWEST", 5)
+    update(base(), FIRST, out=tmp_path / "whole", hold=0.2)
+    with pytest.raises(Killed):
+        update(base(), FIRST, out=tmp_path / "cut", hold=0.2, watch=die_after(last))
+    run = train(RunFolder(tmp_path / "cut").data(), out=tmp_path / "cut", resume=True)
+    assert_same_end(tmp_path / "cut", tmp_path / "whole")
+    assert_same(run, load_run(tmp_path / "whole"))
+
+
+WORKER = """
+import os, signal, sys
+import polars as pl
+from concf.training.checkpoint import RunFolder, load_run
+from concf.training.update import update
+stage = int(sys.argv[4])
+save = RunFolder.save
+def dying(self, run, *rest):
+    save(self, run, *rest)
+    if run.epoch == stage:
+        os.kill(os.getpid(), signal.SIGKILL)
+RunFolder.save = dying
+update(load_run(sys.argv[1]), pl.read_parquet(sys.argv[2]), out=sys.argv[3], device="cpu")
+"""
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_sigkill_leaves_the_old_run_as_it_was(tmp_path: Path, concf: CLI, stage: int) -> None:
+    """Killed while its folder is made it leaves none; killed later one that goes on to the same end."""
+    old = saved(base(), tmp_path / "old")
+    before = checksums(old)
+    FIRST.write_parquet(tmp_path / "new.parquet")
+    words = [str(old), str(tmp_path / "new.parquet"), str(tmp_path / "new"), str(stage)]
+    code = subprocess.run([sys.executable, "-W", "ignore", "-c", WORKER, *words], env=QUIET, check=False).returncode
+    assert code == -signal.SIGKILL
+    assert checksums(old) == before
+    assert (tmp_path / "new").exists() == bool(stage)
+    if stage:
+        assert concf("train", "--resume", "--out", tmp_path / "new")[0] == 0
+    else:
+        update(load_run(old), FIRST, out=tmp_path / "new", device="cpu")
+    assert_same(load_run(tmp_path / "new"), update(load_run(old), FIRST, device="cpu"))
+    assert not list(tmp_path.glob(".*partial*"))
+    assert checksums(old) == before
+
+
+def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, concf: CLI) -> None:
+    old = saved(base("validation"), tmp_path / "old")
+    FIRST.rename({"user_id": "member"}).write_csv(tmp_path / "tuesday.csv")
+    before = checksums(old)
+    code, out, err = concf("update", old, tmp_path / "tuesday.csv", "--out", tmp_path / "new", "--user", "member")
+    assert (code, "3 stages" in out) == (0, True), err
+    assert "DataFrame and 1 update, protocol random" in out
+    assert checksums(old) == before
+    for command in (
+        ["evaluate"],
+        ["report"],
+        ["recommend", "--users", "all", "-k", "5"],
+        ["export", "--to", "parquet", "--out", tmp_path / "vectors"],
+    ):
+        code, _, err = concf(command[0], tmp_path / "new", *command[1:])
+        assert code == 0, err
+
+
+def bad(name: str) -> Any:
+    return {
+        "columns": (FIRST.rename({"item_id": "thing"}), "no column for the item"),
+        "ids": (FIRST.with_columns(pl.lit("u7").alias("user_id")), "the user ids are text (for example 'u7')"),
+        "older": (BASE[:40].with_columns(pl.col("timestamp") - 10**8), "all 40 pairs are older"),
+        "nothing": (BASE[-3:], "nothing new"),
+    }[name]
+
+
+@pytest.mark.parametrize("name", ["columns", "ids", "older", "nothing"])
+def test_a_log_that_does_not_fit_ends_with_code_2_and_leaves_no_folder(tmp_path: Path, concf: CLI, name: str) -> None:
+    old, (log, words) = saved(base(), tmp_path / "old"), bad(name)
+    before = checksums(old)
+    log.unique(["user_id", log.columns[1]], maintain_order=True).write_csv(tmp_path / "new.csv")
+    code, _, err = concf("update", old, tmp_path / "new.csv", "--out", tmp_path / "new")
+    assert (code, words.replace("40", str(len(log.unique(["user_id", log.columns[1]])))) in err) == (2, True), err
+    assert checksums(old) == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_only_finished_runs_of_the_recipe_are_updated(tmp_path: Path) -> None:
+    data = split_of(BASE, 3, min_item=1)
+    reference = train(data, {"training": {"epochs": 1}}, preset="reference")
+    with pytest.raises(ConfigError, match="trained by Algorithm 1, and only runs of the preset strong can be updated"):
+        update(reference, FIRST)
+    with pytest.raises(Killed):
+        train(data, small(), seed=3, out=tmp_path / "cut", watch=die_after(1))
+    with pytest.raises(DataError, match="not finished"):
+        update(load_run(tmp_path / "cut", data), FIRST)
+    saved(base(), tmp_path / "old")
+    with pytest.raises(ConfigError, match="holds a run already"):
+        update(base(), FIRST, out=tmp_path / "old")
+
+
+def test_the_estimator_is_updated_in_place(tmp_path: Path) -> None:
+    model = ConCF.load(saved(base(), tmp_path / "old"))
+    with pytest.raises(DataError, match="nothing new"):
+        model.update(BASE[-3:])
+    assert model.run.updates == []
+    assert model.update(FIRST, out=tmp_path / "new") is model
+    assert_same(model.run, load_run(tmp_path / "new"))
+    assert len(model.recommend([int(FIRST["user_id"][-1])], k=3)) == 3
+    model.save(tmp_path / "copy")
+    assert_same(ConCF.load(tmp_path / "copy").update(SECOND).run, update(load_run(tmp_path / "new"), SECOND))

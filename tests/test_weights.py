@@ -1,0 +1,326 @@
+"""Weights of interactions: weight 2 is the row twice, equal weights are none, an infinite half-life is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from scipy.sparse import csr_array
+from small_recipe import LOG, assert_same, data, small, trained
+
+from concf.data.interactions import Interactions
+from concf.data.prepare import prepare
+from concf.data.reading.read import read
+from concf.data.split import Split
+from concf.data.weights import LEAST, UNWEIGHTED, Weighting
+from concf.errors import ConcfWarning, DataError
+from concf.model.als import ALS, Pairs
+from concf.model.baselines.factorisation import ALS as ALSBaseline
+from concf.model.baselines.factorisation import IALS
+from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
+from concf.model.baselines.popularity import Popularity
+from concf.model.model import Model
+from concf.model.objectives import LossSettings, choose
+from concf.model.walks import Walks
+from concf.training.batches import Batch, Sampler
+from concf.training.config.presets import choose_settings
+from concf.training.head_losses import HeadLosses
+from concf.training.recipe import softmax
+from concf.training.run import Run
+from concf.training.train import train
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+CPU = torch.device("cpu")
+DAY = 86_400
+counts = st.lists(st.floats(0.01, 1e6), min_size=1, max_size=30)
+ages = st.lists(st.integers(0, 3000 * DAY), min_size=2, max_size=30)
+EQUALLY = Weighting(function="linear"), Weighting(function="log"), Weighting(function="linear", half_life="9d")
+
+
+def log_of(count: list[float], time: list[int] | None = None) -> Interactions:
+    """One user whose items have these counts and times."""
+    frame = pl.DataFrame({"user_id": 0, "item_id": range(len(count)), "count": count})
+    return read(frame if time is None else frame.with_columns(timestamp=pl.Series(time)))
+
+
+def weights_of(weighting: Weighting, log: Interactions) -> NDArray[np.float32]:
+    found = weighting(log, np.ones(len(log), bool))
+    return np.ones(len(log), np.float32) if found is None else found
+
+
+@given(counts)
+def test_a_weight_is_a_function_of_the_count_over_its_mean(count: list[float]) -> None:
+    assume(len(set(count)) > 1)
+    for name, function in (("linear", np.asarray), ("log", np.log1p)):
+        literal = function(np.array(count))
+        found = weights_of(Weighting(function=name), log_of(count))  # type: ignore[arg-type]
+        np.testing.assert_allclose(found, np.maximum(literal / (sum(literal) / len(count)), LEAST), rtol=1e-6)
+
+
+@given(st.floats(0.01, 1e6), st.integers(1, 20), st.integers(0, 10**9))
+@pytest.mark.filterwarnings("ignore:weights by the count")
+def test_equal_weights_are_none(count: float, n: int, time: int) -> None:
+    log = log_of([count] * n, [10**9 + time] * n)
+    assert all(each(log, np.ones(n, bool)) is None for each in EQUALLY)
+
+
+@given(counts, st.floats(0.1, 1e3))
+def test_weights_have_no_unit(count: list[float], factor: float) -> None:
+    assume(len(set(count)) > 1)
+    linear = Weighting(function="linear")
+    found = [weights_of(linear, log_of(each)) for each in (count, [factor * value for value in count])]
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+@given(ages, st.floats(0.5, 1e4))
+def test_an_interaction_counts_half_after_every_half_life(age: list[int], days: float) -> None:
+    newest = 1_700_000_000
+    found = weights_of(Weighting(half_life=f"{days:f}d"), log_of([1.0] * len(age), [newest - each for each in age]))
+    literal = np.array([2.0 ** (-(each - min(age)) / (float(f"{days:f}") * DAY)) for each in age])
+    np.testing.assert_allclose(found, np.maximum(literal / literal.mean(), LEAST), rtol=1e-5)
+
+
+def test_an_infinite_half_life_is_none() -> None:
+    for word in ("inf", float("inf"), "infinity", None):
+        assert Weighting(half_life=word) == UNWEIGHTED  # type: ignore[arg-type]
+    long = weights_of(Weighting(half_life="1000000y"), log_of([1.0] * 3, [10**9, 11 * 10**8, 12 * 10**8]))
+    np.testing.assert_allclose(long, 1, atol=1e-4)
+
+
+def test_the_unit_of_times_is_told_by_their_size() -> None:
+    days = [0, 10, 300]
+    dates = [datetime.fromtimestamp(1_600_000_000 + day * DAY, UTC) for day in days]
+    found = []
+    for ticks in (1, 10**3, 10**6, 10**9):
+        log = log_of([1.0] * 3, [(1_600_000_000 + day * DAY) * ticks for day in days])
+        found.append(weights_of(Weighting(half_life="2w"), log))
+    texts = pl.DataFrame({"user_id": 0, "item_id": range(3), "date": [each.isoformat() for each in dates]})
+    found += [
+        weights_of(Weighting(half_life="336h"), read(each))
+        for each in (texts, texts.with_columns(date=pl.Series(dates)))
+    ]
+    found += [weights_of(Weighting(half_life=14), log_of([1.0] * 3, days))]  # type: ignore[arg-type]
+    for each in found[1:]:
+        np.testing.assert_allclose(each, found[0], rtol=1e-6)
+    with pytest.raises(
+        DataError, match="newest time of the log is 300, which is neither a date nor seconds since 1970"
+    ):
+        weights_of(Weighting(half_life="14d"), log_of([1.0] * 3, days))
+
+
+@pytest.mark.parametrize("bad", ["0d", "-3d", "nan", "soon", "90x", "", 0, -1])
+def test_a_half_life_that_is_none_is_refused(bad: Any) -> None:
+    with pytest.raises(ValidationError, match="expected a duration above 0 such as 90d"):
+        Weighting(half_life=bad)
+
+
+def test_a_half_life_needs_times_and_counts_that_are_all_equal_are_noted() -> None:
+    log = log_of([1.0, 2.0])
+    with pytest.raises(DataError, match=r"a half-life \(90d\) needs times and the log has none. Name their column"):
+        weights_of(Weighting(half_life="90d"), log)
+    with pytest.warns(ConcfWarning, match="every pair has the same, 3. Name the column of the counts or weights"):
+        weights_of(Weighting(function="log"), log_of([3.0, 3.0]))
+
+
+COUNTED = LOG.draw(1).with_columns(count=(pl.int_range(pl.len()) * 7 % 5 + 1).cast(pl.Float64))
+
+
+@cache
+def counted() -> Split:
+    return prepare(COUNTED, protocol="random")
+
+
+def test_a_split_trains_on_weights_and_holds_out_as_before(tmp_path: Any) -> None:
+    plain, weighted = counted(), counted().weighted(Weighting(function="log", half_life="60d"))
+    assert plain.weighted(UNWEIGHTED) is plain
+    assert (plain.train.data == 1).all()
+    assert weighted.train.data.mean() == pytest.approx(1, rel=1e-5)
+    assert len(np.unique(weighted.train.data)) > 20
+    for name in ("indices", "indptr"):
+        assert np.array_equal(getattr(plain.train, name), getattr(weighted.train, name))
+    assert (weighted.valid != plain.valid).nnz == (weighted.test != plain.test).nnz == 0
+    for on in ("valid", "test"):
+        assert ((weighted.seen(on) > 0) != (plain.seen(on) > 0)).nnz == 0
+    both = weighted.log(("train", "valid"))
+    assert both.nnz == plain.train.nnz + plain.valid.nnz
+    assert both.data.mean() == pytest.approx(1, rel=1e-5)
+    assert weighted.hash == plain.hash
+    assert weighted.with_seed(5).weights == weighted.weights
+    plain.save(tmp_path / "data")
+    loaded = Split.load(tmp_path / "data").weighted(weighted.weights)
+    assert np.array_equal(loaded.train.data, weighted.train.data)
+
+
+def doubled() -> tuple[csr_array, list[tuple[int, int]]]:
+    """A log with weights 1, 2 and 3, and its pairs, each as often as it weighs."""
+    random = np.random.default_rng(3)
+    matrix = csr_array(random.integers(0, 4, (13, 9)).astype(np.float32) * (random.random((13, 9)) < 0.6))
+    pairs = [(u, i) for u, i in zip(*matrix.nonzero(), strict=True) for _ in range(int(matrix[u, i]))]
+    return matrix, [(int(u), int(i)) for u, i in pairs]
+
+
+def test_weight_2_is_the_row_twice_for_als() -> None:
+    matrix, pairs = doubled()
+    user, item = torch.tensor(pairs).T
+    ones = torch.ones(len(pairs), dtype=torch.float64)
+    found = []
+    for each in (Pairs.observed(matrix, CPU, torch.float64), Pairs(user, item, ones, ones)):
+        als = ALS(each, matrix.shape, 5)
+        vectors = als.fit(als.start(0), 0.05, 0.02, 3)
+        found.append((vectors[0] @ vectors[1].T, als.loss(*vectors, 0.05, 0.02)))
+    assert torch.allclose(found[0][0], found[1][0], atol=1e-9)
+    assert found[0][1] == pytest.approx(found[1][1])
+
+
+def test_weight_2_is_the_row_twice_for_the_softmax() -> None:
+    matrix, pairs = doubled()
+    random = torch.Generator().manual_seed(0)
+    user, item = (torch.randn(n, 4, generator=random, dtype=torch.float64) for n in matrix.shape)
+    users = torch.arange(len(user))
+    once = Pairs.observed(matrix, CPU, torch.float64)
+    row, items = torch.tensor(pairs).T
+    ones = torch.ones(len(row), dtype=torch.float64)
+    found = softmax.gradients(user, item, users, once.user, once.item, once.weight, 0.2)
+    expected = softmax.gradients(user, item, users, row, items, ones, 0.2)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def literal_loss(name: str, s: torch.Tensor, weight: torch.Tensor, user: torch.Tensor, item: torch.Tensor) -> float:
+    """L of all pairs with weights [users, items], a pair of weight w as w rows; item 0 is everyone's negative."""
+    observed, a, b = weight > 0, LossSettings().unobserved, LossSettings().penalty
+    if name in ("multinomial", "cosine-softmax"):
+        terms = s.logsumexp(1, keepdim=True) - s
+    elif name == "multinomial-users":
+        terms = s.logsumexp(0, keepdim=True) - s
+    elif name == "weighted-squares":
+        lengths = user.square().sum(1)[:, None] + item.square().sum(1)
+        rows = weight * ((1 - s).square() + b * lengths - a * (s.square() + b * lengths))
+        return float((rows + a * (s.square() + b * lengths) * (observed.any(1)[:, None])).sum())
+    return float((weight * terms * observed).sum())
+
+
+@pytest.mark.parametrize("name", ["multinomial", "multinomial-users", "cosine-softmax", "weighted-squares"])
+def test_weight_2_is_the_row_twice_for_the_losses_of_algorithm_1(name: str) -> None:
+    matrix, pairs = doubled()
+    torch.manual_seed(0)
+    objectives = choose((name,))
+    model = Model(matrix, objectives, dimensions=4, encoder=choose_settings("strong").model.make_encoder()).double()
+    losses = HeadLosses(model, objectives, matrix.astype(np.float64))
+    users, items = torch.tensor(pairs).T
+    every = torch.arange(matrix.shape[1])
+    if name == "multinomial-users":  # its rows are items, of both kinds
+        users, items = torch.cat([users, users[: len(every)]]), torch.cat([items, every])
+    with torch.no_grad():
+        found = losses.own(model.user, model.item, Batch(users, items, torch.zeros_like(items)))
+        factors = model.factors()[name]
+        if name == "multinomial":
+            scores = model.head(name).table(model.user[0])
+        elif name == "multinomial-users":
+            scores = model.head(name).table(model.item[0]).T
+        else:
+            scores = factors.user @ factors.item.T
+    weight = torch.from_numpy(matrix.toarray()).double()
+    assert float(found) == pytest.approx(literal_loss(name, scores, weight, factors.user, factors.item), rel=1e-6)
+
+
+def test_a_pair_comes_in_an_epoch_as_often_as_it_weighs() -> None:
+    random = np.random.default_rng(0)
+    weight = random.lognormal(0, 1, (20, 15)) * (random.random((20, 15)) < 0.5)
+    weight[0, :2] = 0, 1
+    others = weight.sum() - 1
+    weight[0, 1] = 2 * others / ((weight > 0).sum() - 2)  # which is 2 when the mean is 1
+    weight *= (weight > 0).sum() / weight.sum()
+    assert weight[0, 1] == pytest.approx(2)
+    sampler, epochs = Sampler(csr_array(weight)), 400
+    mean = np.zeros_like(weight)
+    for epoch in range(epochs):
+        batch = sampler.epoch(7, epoch)
+        assert len(batch) == (weight > 0).sum()
+        times = np.zeros_like(weight)
+        np.add.at(times, (batch.user.numpy(), batch.positive.numpy()), 1)
+        assert (np.abs(times - weight) < 1 + 1e-9).all()
+        assert times[0, 1] == 2
+        assert not weight[batch.user.numpy(), batch.negative.numpy()].any()
+        mean += times / epochs
+    assert np.abs(mean - weight).max() < 0.1
+    again = sampler.epoch(7, 3)
+    assert all(torch.equal(getattr(again, name), getattr(sampler.epoch(7, 3), name)) for name in ("user", "negative"))
+
+
+def test_weights_change_no_other_baseline_than_they_should() -> None:
+    matrix, _ = doubled()
+    users = torch.arange(matrix.shape[0])
+    weight = matrix.toarray().astype(np.float64)
+    np.testing.assert_array_equal(Popularity().fit(matrix).bias, weight.sum(0))
+    literal = (weight / weight.sum(1, keepdims=True)) @ (weight / weight.sum(0)).T @ (weight / weight.sum(1)[:, None])
+    walked = Walks(matrix, 1.0, CPU)
+    np.testing.assert_allclose(walked(users), literal, rtol=1e-5)
+    np.testing.assert_allclose(walked.held_back(walked(users), 0.5), literal / weight.sum(0) ** 0.5, rtol=1e-5)
+    itself = np.einsum("uj,jj->uj", weight / weight.sum(1, keepdims=True), _steps(weight))
+    found = RP3beta(alpha=1.0, beta=0.0, neighbours=50).fit(matrix).scores(users)
+    np.testing.assert_allclose(found, literal - itself, rtol=1e-4, atol=1e-7)
+    cosine = weight.T @ weight / (np.outer(*[np.sqrt((weight**2).sum(0))] * 2) + 3)
+    np.fill_diagonal(cosine, 0)
+    np.testing.assert_allclose(ItemKNN(neighbours=50, shrink=3).fit(matrix).scores(users), weight @ cosine, rtol=1e-5)
+    alike = (weight * weight.sum(0) ** -0.5) @ weight.T / np.outer(*[np.sqrt((weight**2).sum(1))] * 2)
+    np.fill_diagonal(alike, 0)
+    expected = alike @ (weight * weight.sum(0) ** -0.2)
+    np.testing.assert_allclose(UserKNN(neighbours=50, power=1).fit(matrix).scores(users), expected, rtol=1e-5)
+    for baseline in (ALSBaseline(factors=4, sweeps=2), IALS(factors=4, iterations=2)):
+        ones = csr_array((np.ones_like(matrix.data), matrix.indices, matrix.indptr), matrix.shape)
+        scores = [baseline.fit(each).scores(users) for each in (matrix, ones)]
+        assert not torch.allclose(*scores, atol=1e-3)
+
+
+def _steps(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[items, items] from an item to a user and to an item."""
+    return np.asarray((weight / weight.sum(0)).T @ (weight / weight.sum(1, keepdims=True)))
+
+
+def assert_equal(run: Run, other: Run) -> None:
+    """Two runs, but for their seconds."""
+    if run.settings.recipe is not None:
+        assert_same(run, other)
+    states = run.model.state_dict(), other.model.state_dict()
+    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+
+
+REFERENCE = choose_settings(
+    "reference", {"model": {"dimensions": 8}, "training": {"epochs": 2, "metric": "recall@5", "order": "users"}}
+)
+
+
+@pytest.mark.parametrize("preset", ["strong", "reference"])
+@pytest.mark.filterwarnings("ignore:weights by the count")
+def test_equal_counts_and_an_infinite_half_life_change_no_bit_of_a_run(preset: str) -> None:
+    settings = small() if preset == "strong" else REFERENCE
+    same = dataclasses.replace(data().interactions, count=np.full(len(data().interactions), 3.0))
+    run = trained() if preset == "strong" else train(data(), settings, seed=3)
+    changed = choose_settings(settings, {"weights": {"function": "linear", "half_life": "inf"}})
+    assert_equal(run, train(dataclasses.replace(data(), interactions=same), changed, seed=3))
+
+
+@pytest.mark.parametrize("preset", ["strong", "reference"])
+def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -> None:
+    settings = small() if preset == "strong" else REFERENCE
+    weighted = choose_settings(settings, {"weights": {"function": "linear"}})
+    repeated = COUNTED.select(pl.all().exclude("count").repeat_by(pl.col("count").cast(pl.Int64)).explode())
+    run = train(counted(), weighted, seed=3)
+    assert_equal(run, train(prepare(repeated, protocol="random"), weighted, seed=3))
+    plain = train(counted(), settings, seed=3)
+    users = torch.arange(counted().train.shape[0])
+    for name in run.model.names:
+        assert not torch.equal(*(each.recommender(name).scores(users) for each in (run, plain))), name
+    assert not torch.equal(*(torch.as_tensor(each.best["consensus"].lists) for each in (run, plain)))
