@@ -62,7 +62,7 @@ EXCEPTIONS = {
     r"concf demo": "takes most of a minute, and is run by test_cli.py",
 }
 PRELUDES = {  # page: commands, then Python
-    "README.md": ("", "frame = letters()"),
+    "README.md": ("", "log = letters().sort('timestamp'); frame, newer = log[:1200], log[1200:]"),
     "data.md": ("concf prepare log.csv --protocol random --out data/mine", ""),
     "evaluation.md": (
         "concf prepare log.csv --protocol random --out data/mine",

@@ -235,7 +235,7 @@ def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
     group: tuple[Path, str], tmp_path: Path
 ) -> None:
     """With dropout, bit for bit: as many processes add up in the same order."""
-    job = Job(tmp_path / "run", small_data(tmp_path / "small"), *LONG, "--restarts", "1", "--timeout", "3")
+    job = Job(tmp_path / "run", small_data(tmp_path / "small"), *LONG, "--restarts", "1", "--timeout", "10")
     job.until_epoch(3)
     os.kill(job.pid(0), signal.SIGKILL)
     _until(lambda: "a process failed, all are started again" in job.said.read_text())
@@ -243,8 +243,8 @@ def test_a_run_whose_processes_are_killed_and_hang_goes_on_to_the_same_end(
     hung = job.pid(1)
     os.kill(hung, signal.SIGSTOP)
     begin = time.monotonic()
-    _until(lambda: "process 0 of 2: another process has ended, or has not answered for 3 s" in job.said.read_text())
-    assert time.monotonic() - begin < 20
+    _until(lambda: "process 0 of 2: another process has ended, or has not answered for 10 s" in job.said.read_text())
+    assert time.monotonic() - begin < 60
     os.kill(hung, signal.SIGKILL)  # the launcher would, but is patient
     assert job.end() == 2
     assert "process 1 was killed (SIGKILL)" in job.said.read_text()
