@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from concf.model.baselines.table import BASELINES, Candidate
     from concf.model.objectives import Objective
     from concf.training.checkpoint import load_run
+    from concf.training.combining.combine import combine
     from concf.training.config.presets import PRESETS, choose_settings
     from concf.training.config.settings import ConCFSettings
     from concf.training.train import train
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
-    "Weighting", "__version__", "choose_settings", "compare", "evaluate", "load_run", "prepare", "rank", "read",
-    "train", "tune", "update",
+    "Weighting", "__version__", "choose_settings", "combine", "compare", "evaluate", "load_run", "prepare", "rank",
+    "read", "train", "tune", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -70,6 +71,7 @@ _MODULES = {
     "model.baselines.table": ("BASELINES", "Candidate"),
     "model.objectives": ("Objective",),
     "training.checkpoint": ("load_run",),
+    "training.combining.combine": ("combine",),
     "training.config.presets": ("PRESETS", "choose_settings"),
     "training.config.settings": ("ConCFSettings",),
     "training.train": ("train",),

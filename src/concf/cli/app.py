@@ -21,7 +21,7 @@ from concf.cli.commands.recommend import recommend
 from concf.cli.commands.report import report
 from concf.cli.commands.reproduce import reproduce
 from concf.cli.commands.serve import serve
-from concf.cli.commands.train import train, update
+from concf.cli.commands.train import combine, train, update
 from concf.cli.commands.tune import tune
 from concf.errors import ConcfError, command_line
 from concf.runtime.launch import follows
@@ -54,7 +54,21 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-for command in (prepare, train, update, evaluate, recommend, serve, export, tune, report, reproduce, compare, demo):
+for command in (
+    prepare,
+    train,
+    update,
+    combine,
+    evaluate,
+    recommend,
+    serve,
+    export,
+    tune,
+    report,
+    reproduce,
+    compare,
+    demo,
+):
     app.command()(command)
 app.add_typer(data.app, name="data")
 

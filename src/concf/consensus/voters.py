@@ -75,12 +75,28 @@ def by_scores(
         sums[3] += torch.bincount(item, minlength=n_items)
 
     listed, values = first_items(scorer, train, users, k, look if of_items is None else None)
-    of_items = _of_items(sums, len(users)).to(values) if of_items is None else of_items
+    return by_lists(name, listed, values, _of_items(sums, len(users)).to(values) if of_items is None else of_items)
+
+
+def by_lists(name: str, listed: Tensor, values: Tensor, of_items: Tensor) -> Voter:
+    """A voter without vectors from its lists [n, K], the scores of what they list [n, K], and what is of its items."""
     mean, std, gap, unit = of_items[:, listed.long().clamp(min=0)]
     score = (values / unit).masked_fill(listed < 0, 0.0)
     figures = [((score - mean) / std).clamp(*Z_SCORE), ((score - mean) / gap).clamp(*RELATIVE_SCORE), score]
     in_places = torch.stack(figures, -1).masked_fill_((listed < 0)[..., None], 0.0)
     return Voter(name, listed, None, in_places, of_items)
+
+
+def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
+    """[4, items] see `Voter`, of one of whom only lists [n, K] and scores [n, K] of 0 or more are known.
+
+    A pair that is not listed has score 0, and an item's own users are those whom it is listed for.
+    """
+    there = listed >= 0
+    item, score = listed[there].long(), values[there].double()
+    total = torch.bincount(item, score, minlength=n_items)
+    sums = [total, torch.bincount(item, score.square(), n_items), total, torch.bincount(item, minlength=n_items)]
+    return _of_items(torch.stack([each.double() for each in sums]), len(listed)).to(values)
 
 
 def first_items(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -33,7 +34,7 @@ from concf.data.simulate import DEMO
 from concf.data.split import MANIFEST, Recipe, Split
 from concf.errors import ConcfWarning, ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
-from concf.runtime.files import sha256
+from concf.runtime.files import new_file, sha256
 from concf.runtime.progress import working
 
 NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
@@ -258,3 +259,23 @@ def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions
         warnings.simplefilter("ignore", ConcfWarning)  # each log was noted on its own
         interactions = read(first.drop("part"))
     return interactions, first["part"].to_numpy()
+
+
+def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:
+    """Write parts of a data set (train, valid, test) as a log, to a new .parquet, .csv or .jsonl file: its rows."""
+    target, log = Path(out), data.interactions
+    writers = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
+    strange = sorted(set(parts) - PARTS.keys())
+    if strange or not parts:
+        raise ConfigError(f"{option('parts', ','.join(parts))}: choose from {', '.join(PARTS)}")
+    if target.suffix not in writers:
+        raise ConfigError(f"{option('out', out)}: choose a name that ends in {', '.join(writers)}")
+    if target.exists():
+        raise ConfigError(f"{target}: exists already; it is left alone. Choose another {option('out')}")
+    rows = np.isin(data.parts, [PARTS[part] for part in parts])
+    columns = {"user_id": log.user_ids.values[log.user[rows]], "item_id": log.item_ids.values[log.item[rows]]}
+    columns |= {"count": log.count[rows]} | ({} if log.timestamp is None else {"timestamp": log.timestamp[rows]})
+    frame = pl.DataFrame({name: column.tolist() for name, column in columns.items()})
+    with new_file(target) as fresh:
+        getattr(frame, writers[target.suffix])(fresh)
+    return len(frame)

@@ -113,6 +113,8 @@ def about(run: Run, name: str) -> str:
     if run.settings.recipe is None:
         objective = run.objective(name)
         return "" if objective in (None, name) else str(objective)
+    if name in run.settings.recipe.foreign:
+        return "given, with vectors" if name in run.settings.recipe.given_vectors else "given, as lists"
     kind, chosen = KINDS[name if name in KINDS else name.rpartition("-")[0]], run.chosen.get(name, {})
     return f"{kind}, {settings_line(chosen)}" if chosen else kind
 

@@ -61,16 +61,16 @@ class RunFolder:
         self.path = Path(path)
 
     def begin(
-        self, run: Run, data_folder: str | None = None, teacher: str | None = None, update: dict[str, Any] | None = None
+        self, run: Run, data_folder: str | None = None, teacher: str | None = None, **made: dict[str, Any]
     ) -> None:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone.
 
-        update: how it is made from another, whose vectors are in its first checkpoint
+        made: how it is made from what lies in its first checkpoint: update=, of another run, or combine=, of voters
         """
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
         description = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
-        description |= {} if update is None else {"update": update}
+        description |= made
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
         self._name_positions(run.data)

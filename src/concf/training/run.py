@@ -109,7 +109,9 @@ class Run:
         return fitting_metric(self.settings.training.metric, self.data)
 
     def objective(self, name: str) -> str | None:
-        """What a head learns, as its settings say it; None of a consensus."""
+        """What a head learns, as its settings say it, or that it was given; None of a consensus."""
+        if self.settings.recipe is not None and name in self.settings.recipe.given_vectors:
+            return "given"
         return dict(map(named, self.settings.objectives)).get(name)
 
     def best_head(self) -> str:
@@ -226,7 +228,8 @@ class Run:
         rows = [
             {
                 "name": name, "objective": self.objective(name), "validation": self.best[name].validation,
-                "epoch": None if self.settings.recipe else self.best[name].epoch, "chosen": self.chosen.get(name, {}),
+                "epoch": None if self.settings.recipe else self.best[name].epoch,
+                "chosen": {} if self.objective(name) == "given" else self.chosen.get(name, {}),
             }
             for name in self.rows()
         ]  # fmt: skip

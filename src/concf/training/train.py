@@ -29,6 +29,7 @@ from concf.training.checkpoint import Resumable, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
+from concf.training.recipe.combine import Combine
 from concf.training.recipe.recipe import Recipe
 from concf.training.recipe.update import Update, UpdateSettings
 from concf.training.run import Run, make_model
@@ -111,11 +112,7 @@ def train(
                 "on. To train on everyone, choose another protocol"
             )
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
-        if before.get("update") is None:
-            refuse_blind(run.metric, data)
-            recipe = Recipe(run, here)
-        else:
-            recipe = Update(run, here, UpdateSettings.model_validate(before["update"]))
+        recipe = _stages(run, here, before)
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):
             all_stages(run, recipe, folder, verbose, watchers)
         return run
@@ -150,6 +147,19 @@ def _begun(
         elif folder is not None and trainer.group.is_main:
             folder.begin(run, None if data_folder is None else str(Path(data_folder).absolute()), teacher)
         yield
+
+
+def _stages(run: Run, device: torch.device, before: Mapping[str, Any]) -> Recipe:
+    """The recipe of a new run, or of the one that goes on. before: its description"""
+    if "update" in before:
+        return Update(run, device, UpdateSettings.model_validate(before["update"]))
+    refuse_blind(run.metric, run.data)
+    if "combine" in before:
+        return Combine(run, device)
+    assert run.settings.recipe is not None
+    if run.settings.recipe.foreign:
+        raise ConfigError("recipe.given, recipe.given_vectors: voters from outside are for concf combine")
+    return Recipe(run, device)
 
 
 def _refuse_own(given: Sequence[str]) -> None:

@@ -87,6 +87,11 @@ def _refuse(run: Run) -> None:
             "the run was trained by Algorithm 1, and only runs of the preset strong can be updated. Train again on the "
             "old and the new log together, or train the preset strong once and update that"
         )
+    if run.settings.recipe.foreign:
+        raise ConfigError(
+            f"voters from outside ({', '.join(run.settings.recipe.foreign)}) know nothing of a newer log. Fit them "
+            "again, and combine them again (concf combine)"
+        )
     if run.data.has_new_users:
         raise ConfigError(
             "the run was trained on some of the users, to measure how it serves the others (protocol 'new-users'). "

@@ -1,17 +1,20 @@
-"""`concf data list`, `fetch` and `stats`."""
+"""`concf data list`, `fetch`, `stats` and `write`."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from concf.cli.commands.prepare import PARTS
-from concf.cli.output import Json, print_figures, print_table
+from concf.cli.output import Json, names, print_figures, print_table
 from concf.cli.reading import SPLITTING, reads_a_log
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count; write parts."
+)
 
 
 @app.command("list")
@@ -71,6 +74,23 @@ def data_statistics(
         typer.echo(json.dumps({"source": origin, "statistics": rows}))
     else:
         _print_statistics(str(origin["name"]), rows)
+
+
+@app.command("write")
+def write_data(
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`).")],
+    out: Annotated[Path, typer.Option(help="A new .parquet, .csv or .jsonl file.")],
+    parts: Annotated[str, typer.Option(help="train, valid or test; several with commas.")] = "train",
+) -> None:
+    """Write parts of a prepared data set as a log, for other programs to learn from (see `concf combine`).
+
+    `concf data write data/mine --parts train,valid --out learn.parquet`
+    """
+    from concf.data.prepare import write_parts
+    from concf.data.split import Split
+
+    rows = write_parts(Split.load(folder), names(parts), out)
+    typer.echo(f"{rows:,} pairs of {parts}: {out}")
 
 
 def _split_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:

@@ -1,11 +1,12 @@
-"""`concf train` and `concf update`."""
+"""`concf train`, `concf update` and `concf combine`."""
 
 from __future__ import annotations
 
 import json
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -149,20 +150,80 @@ def update(
     Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
     be served, exported, and updated again. One that was killed goes on with `concf train --resume --out runs/tuesday`.
     """
-    from concf.training.checkpoint import RunFolder, load_run
+    from concf.training.checkpoint import load_run
     from concf.training.update import update as update_run
+
+    with _resumable(out):
+        run = update_run(
+            load_run(folder, data), new, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before,
+            older=older, min_item=min_item, device=device, verbose=True, **log,
+        )  # fmt: skip
+    _report(run, out, as_json)
+
+
+def combine(
+    folder: Annotated[Path, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`).")],
+    out: Annotated[Path, typer.Option(help="The folder of the run.")],
+    voter: Annotated[list[str], typer.Option(metavar="NAME=FILE", help="A voter: its name, and its lists by a model that was fitted on the training part (user, item, and score or rank; .csv, .parquet or .jsonl). May be repeated.")],
+    final_voter: Annotated[list[str] | None, typer.Option(metavar="NAME=FILE", help="The same voter, fitted on the training and the validation part, to recommend from. For every voter, or for none.", show_default=False)] = None,
+    with_own: Annotated[bool, typer.Option("--with-own", help="The voters of `concf train` join.")] = False,
+    final: Annotated[bool, typer.Option("--final", help="The final voters were fitted on everything, the test part too: for production. The run then has no test figures.")] = False,
+    budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="How long concf's own voters and the student may learn.", show_default="default")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.top_k=100; may be repeated.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of everything that is drawn.", show_default="0")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Combine models that you have: their lists vote, are re-ranked on validation, and are distilled into one head.
+
+    `concf data write data/mine --parts train --out train.csv`, fit your models on it, and write their lists. Then:
+
+    `concf combine data/mine --voter als=als.parquet --voter bm25=bm25.csv --out runs/both`
+
+    The run is as good as any: it can be evaluated, served, exported, explained. One that was killed goes on with `concf
+    train --resume --out runs/both`.
+    """
+    from concf.training.combining.combine import combine as combine_voters
+    from concf.training.config.presets import choose_settings
+
+    if folder.is_file():
+        raise ConfigError(
+            f"{folder}: is a file. Prepare it first (concf prepare {folder} --out DIR), so that your models can be "
+            "fitted on its training part (concf data write DIR --out train.csv)"
+        )
+    words = [f"recipe.budget={budget}"] if budget else []
+    settings = choose_settings("strong", words=[*words, *(change or [])])
+    with _resumable(out):
+        run = combine_voters(
+            folder, _files("--voter", voter), final_voters=_files("--final-voter", final_voter) if final_voter else None,
+            with_own=with_own, final=final, settings=settings, seed=seed, out=out, device=device, verbose=True,
+        )  # fmt: skip
+    _report(run, out, as_json)
+
+
+def _files(flag: str, words: list[str]) -> dict[str, Path]:
+    """NAME=FILE, each name once."""
+    files: dict[str, Path] = {}
+    for word in words:
+        name, _, file = word.partition("=")
+        if not name or not file or name in files:
+            raise ConfigError(f"{flag} {word}: expected NAME=FILE, each name once, such as als=als.parquet")
+        files[name] = Path(file)
+    return files
+
+
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Work that can be stopped, and goes on with --resume once its run is there."""
+    from concf.training.checkpoint import RunFolder
 
     try:
         with stoppable():
-            run = update_run(
-                load_run(folder, data), new, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before,
-                older=older, min_item=min_item, device=device, verbose=True, **log,
-            )  # fmt: skip
+            yield
     except KeyboardInterrupt as stop:
         more = f"Go on with: concf train --resume --out {out}" if RunFolder(out).begun else "Nothing was written"
         typer.echo(f"concf: stopped. {more}", err=True)
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
-    _report(run, out, as_json)
 
 
 def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:

@@ -51,13 +51,18 @@ class Reading(Settings):
         return self
 
     @property
+    def roles(self) -> dict[str, tuple[str, ...]]:
+        """What a column may be -> the usual names of such a column."""
+        return ROLES
+
+    @property
     def likes_from(self) -> float | None:
         """The lowest rating of an interaction; None: ratings are not looked at."""
         return self.dislike_below if self.min_rating is None else self.min_rating
 
     def named(self) -> dict[str, str]:
         """The columns that the user named, by role."""
-        return {role: name for role in ROLES if (name := getattr(self, role)) is not None}
+        return {role: name for role in self.roles if (name := getattr(self, role)) is not None}
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ def _choose_columns(names: list[str], reading: Reading, where: str) -> dict[str,
     chosen: dict[str, str] = {}
     named = reading.named()
     lowered = {name.lower(): name for name in reversed(names)}
-    for role, usual in ROLES.items():
+    for role, usual in reading.roles.items():
         if role in named:
             if named[role] == "none" and role not in ID_ROLES:
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -104,19 +105,49 @@ class RecipeSettings(Settings):
         description="what the final voters and student learn from beside the training part; everything: also the test "
         "part, for production",
     )
+    own: bool = Field(True, description="whether the recipe's own voters vote; false: only given ones (concf combine)")
+    given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
+    given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")
+
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> RecipeSettings:
+        heads = {named(entry)[0] for entries in RECIPE_HEADS.values() for entry in entries}
+        own = {*heads, named(STUDENT)[0], CONSENSUS, R_CONSENSUS, EVERYTHING, *self.own_fixed}
+        for name in self.foreign:
+            if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
+                raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")
+            if name in own or self.foreign.count(name) > 1:
+                raise ValueError(f"voter {name!r}: there is another of that name. Choose another name")
+        if not self.own and not self.foreign:
+            raise ValueError("own = false leaves nobody to vote")
+        return self
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """The voters from outside."""
+        return (*self.given_vectors, *self.given)
+
+    @property
+    def own_heads(self) -> tuple[str, ...]:
+        """The voting heads of the budget, with their objectives."""
+        paid = (entries for budget, entries in RECIPE_HEADS.items() if self._pays(budget))
+        return tuple(entry for entries in paid for entry in entries) if self.own else ()
+
+    @property
+    def own_fixed(self) -> tuple[str, ...]:
+        """The voters without vectors of the budget."""
+        everyone = ("rp3beta", "userknn", "ease") if self.budget == "thorough" else ("rp3beta",)
+        return everyone if self.own else ()
 
     @property
     def objectives(self) -> tuple[str, ...]:
-        """The heads of the budget."""
-        return (
-            *(entry for budget, entries in RECIPE_HEADS.items() for entry in entries if self._pays(budget)),
-            STUDENT,
-        )
+        """The heads: of the budget, those whose vectors are given, and the student."""
+        return (*self.own_heads, *(f"{name}=weighted-squares" for name in self.given_vectors), STUDENT)
 
     @property
     def fixed_voters(self) -> tuple[str, ...]:
         """The voters without vectors."""
-        return ("rp3beta", "userknn", "ease") if self.budget == "thorough" else ("rp3beta",)
+        return (*self.own_fixed, *self.given)
 
     def _pays(self, budget: str) -> bool:
         return list(RECIPE_HEADS).index(budget) <= list(RECIPE_HEADS).index(self.budget)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from concf.consensus.consensus import consensus
 from concf.consensus.reranker import Context, Reranker, Weights
-from concf.consensus.voters import FIXED, Voter, by_scores, first_items, kept_votes
+from concf.consensus.voters import FIXED, LISTED_FEATURES, Voter, by_scores, first_items, kept_votes
 from concf.model.als import Pairs, UserSolver
 from concf.model.scorers import Factors, Scorer
 from concf.training.config.settings import ConCFSettings
@@ -105,8 +105,11 @@ class FoldIn:
         """A head, with a user for each history. voting: as it is at the best of the consensus, not at its own."""
         key = name, voting and self.settings.recipe is None
         if key not in self._folded:
-            chosen = None if self.settings.recipe is None else self.chosen.get(name, STUDENT)
-            taught = (lambda some: self.agree(some).lists[:, :LISTED]) if chosen is STUDENT else None
+            recipe = self.settings.recipe
+            solved = recipe is not None and name not in recipe.given_vectors
+            chosen = self.chosen.get(name, STUDENT) if solved else None
+            teaches = chosen is STUDENT and self.can_agree
+            taught = (lambda some: self.agree(some).lists[:, :LISTED]) if teaches else None
             self._folded[key] = FoldedHead((self.voters if voting else self.heads)[name], self.log, chosen, taught)
         return self._folded[key](histories)
 
@@ -117,12 +120,19 @@ class FoldIn:
         heads = {name: self.head(name, histories, voting=True) for name in self.voters}
         voters = [Voter(name, first_items(each, histories, users, k)[0], each) for name, each in heads.items()]
         for name, (fold_in, of_items) in self.fixed.items():
+            if fold_in is None:
+                voters.append(_silent(name, len(users), k))
+                continue
             scorer = _OrAverage(fold_in(histories), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
         names = [*self.settings.heads, *self.settings.fixed_voters]
         given = dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
         weights = [given[voter.name] for voter in voters]
         votes = kept_votes(voters, weights, names, k)
+        if not self.can_agree:
+            student = self.head(self.settings.heads[-1], histories)
+            lists = first_items(student, histories, users, min(chosen.shown, n_items))[0]
+            return Agreed(lists, lists, votes)
         if self.weights is None:
             _, plain = consensus(
                 votes["items"], [], n_items, min(chosen.shown, n_items), voter_weights=list(given.values()), top_k=k,
@@ -145,15 +155,24 @@ class FoldIn:
         return None if everyone is None else Weights(self.votes["centre"], everyone, everyone[None])
 
     @cached_property
+    def can_agree(self) -> bool:
+        """Whether anyone can vote for a history; where all voters are lists from outside, their student ranks alone."""
+        return bool(self.voters) or any(fold_in is not None for fold_in, _ in self.fixed.values())
+
+    @cached_property
     def context(self) -> Context:
         """Statistics of the users of the log."""
         return Context.of(self.log, list(self.voters.values()), CPU)
 
     @cached_property
-    def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer], Tensor]]:
-        """Voter without vectors -> what scores histories, and [4, items] its statistics of the users of the log."""
-        names = [name for name in self.settings.fixed_voters if name in self.chosen]
-        fitted = [_fitted(FIXED[name](**self.chosen[name]), self.log) for name in names]
+    def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer] | None, Tensor]]:
+        """Voter without vectors -> what scores histories, and [4, items] its statistics of the users of the log.
+
+        One from outside has lists of known users, and None for histories.
+        """
+        given = () if self.settings.recipe is None else self.settings.recipe.given
+        names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
+        fitted = [None if name in given else _fitted(FIXED[name](**self.chosen[name]), self.log) for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
 
 
@@ -161,6 +180,11 @@ def _fitted(settings: Any, log: csr_array) -> Callable[[csr_array], Scorer]:
     """What scores histories [n, items] as a baseline that was fitted to a log."""
     model = settings.fit(log)
     return lambda histories: settings.fold_in(model, histories)
+
+
+def _silent(name: str, n: int, k: int) -> Voter:
+    """A voter that lists nothing for n users."""
+    return Voter(name, torch.full((n, k), -1, dtype=torch.int32), None, torch.zeros(n, k, LISTED_FEATURES))
 
 
 class _OrAverage(NamedTuple):

@@ -32,6 +32,7 @@ from concf.model.scorers import Factors
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE
 from concf.runtime.seeds import derive_seed
+from concf.runtime.settings import named
 from concf.training.recipe import search
 from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import solve_student, teach_student
@@ -98,10 +99,12 @@ class Recipe:
         self.figures: dict[str, float] = {}
         self.weights: Weights | None = None
         self._cache: dict[str, Any] = {}
-        self.fixed = [name for name in settings.fixed_voters if search.has_a_vote(name, self.shape, device)]
-        heads = [head for head in settings.heads if head != STUDENT]
+        self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, self.shape, device)]
+        heads = [named(entry)[0] for entry in settings.recipe.own_heads]
         self.softmaxes = [head for head in heads if head.startswith("softmax")]
-        self.stages: dict[str, Callable[[], dict[str, Any]]] = {"search": self._search, "als": self._als}
+        self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
+        if settings.recipe.own:
+            self.stages = {"search": self._search, "als": self._als}
         for head in self.softmaxes:
             self.stages[head] = partial(self._softmax, head)
         self.stages |= {"rerank": self._rerank, "student": self._student}
@@ -220,11 +223,15 @@ class Recipe:
         longest = int((self.data.valid.indptr[1:] - self.data.valid.indptr[:-1]).max())
         return int(min(max(self.settings.consensus.shown + 2 * longest, self.validation.depth, TOP), self.shape[1]))
 
+    def _measure(self, voters: list[Voter]) -> None:
+        """The validation figures of those who vote for the validated users."""
+        for voter in voters:
+            self.figures[voter.name] = self.validation.of_its_users(voter.lists)
+
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker on what the validated users hold out; its figures are cross-fitted."""
         voters = self._voters(self.data.train, self.validation.users)
-        for voter in voters:
-            self.figures[voter.name] = self.validation.of_its_users(voter.lists)
+        self._measure(voters)
         reranker = self._reranker(self.data.train, self.validation.users, voters)
         self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]))
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
@@ -249,10 +256,13 @@ class Recipe:
         vectors = solve_student(self._pairs(log), users, lists[:, :regressed], self.shape, start, sweeps)
         self.vectors[STUDENT] = teach_student(*vectors, users, lists[:, :taught], epochs, self._seed(4))
 
+    def _start(self) -> Tensor:
+        """[items, d] where the student begins."""
+        return self.vectors["als-a"][1]
+
     def _student(self) -> dict[str, Any]:
         """A student of the cross-fitted lists, so that its figure is honest too."""
-        start = self.vectors["als-a"][1]
-        self._distil(self.data.train, self.validation.users, self._cross_fitted(), start)
+        self._distil(self.data.train, self.validation.users, self._cross_fitted(), self._start())
         return self._validate(STUDENT)
 
     def _refit(self) -> dict[str, Any]:

@@ -91,8 +91,11 @@ def _settings(run: Run) -> str:
     """The way of training in a few sentences, and a row for each setting that differs from the preset."""
     chosen, (preset, changes) = run.settings, nearest_preset(run.settings)
     if chosen.recipe is not None:
-        voters = ", ".join(chosen.fixed_voters)
-        way = f"The stages of the recipe with budget `{chosen.recipe.budget}`; beside the heads vote: {voters}."
+        voters, foreign = ", ".join(chosen.fixed_voters), ", ".join(chosen.recipe.foreign)
+        way = (
+            f"The stages of the recipe with budget `{chosen.recipe.budget}`; beside the heads vote: {voters or 'none'}."
+        )
+        way += f" Given from outside, not trained here: {foreign}." if foreign else ""
         if chosen.recipe.refit in REFITTED:
             way += f" Refitted on {REFITTED[chosen.recipe.refit]}."
     elif chosen.several:

@@ -1,0 +1,119 @@
+"""The stages of a consensus of voters from outside: lists, scores and vectors of models that concf has not trained.
+
+    search, als, softmax    of concf's own voters, where they join
+    rerank    how much each voter is to be believed, cross-fitted, as in `recipe.py`
+    student   one head that ranks as the consensus does
+    refit     where the caller gives voters that were fitted on more of the log, they take the place of the first
+    final     the consensus for everyone, and its student
+
+A voter with vectors is a head like any other. Of one without, the first K items of every user are held with their
+scores: all that its votes and features need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.consensus.voters import Voter, by_lists
+from concf.model.als import ALS
+from concf.training.recipe import students
+from concf.training.recipe.leaks import note_leaks
+from concf.training.recipe.recipe import Recipe
+from concf.training.run import Run
+
+FIRST_SWEEPS = 5  # of ALS, where no voter of ours is there for the student to begin with
+Vectors = tuple[Tensor, Tensor]
+
+
+class Given(NamedTuple):
+    """A voter without vectors. lists: [users, K] int32, -1 where shorter; scores: [users, K]; of_items: see `Voter`."""
+
+    lists: Tensor
+    scores: Tensor
+    of_items: Tensor
+
+
+class Combine(Recipe):
+    """The stages, and the voters from outside.
+
+    given: voter -> what it lists, or its vectors; refitted: the same of models that were fitted on more, if there are
+    """
+
+    def __init__(self, run: Run, device: torch.device) -> None:
+        super().__init__(run, device)
+        self.given: dict[str, Given] = {}
+        self.refitted: dict[str, Given | Vectors] = {}
+
+    def take(self, given: Mapping[str, Given | Vectors], refitted: Mapping[str, Given | Vectors]) -> None:
+        """Begin with these voters."""
+        self._adopt(given)
+        self.refitted = dict(refitted)
+
+    def _adopt(self, voters: Mapping[str, Given | Vectors]) -> None:
+        for name, voter in voters.items():
+            if isinstance(voter, Given):
+                self.given[name] = voter
+            else:
+                self.vectors[name] = voter
+
+    def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
+        """Everyone who votes: heads, own voters without vectors, and those from outside, as `fixed_voters` has them."""
+        given = ((name, self.given[name]) for name in self.settings.fixed_voters if name in self.given)
+        return [
+            *super()._voters(log, users),
+            *(by_lists(name, each.lists[users], each.scores[users], each.of_items) for name, each in given),
+        ]
+
+    def _measure(self, voters: list[Voter]) -> None:
+        super()._measure(voters)
+        assert self.settings.recipe is not None
+        foreign = [voter for voter in voters if voter.name in self.settings.recipe.foreign]
+        note_leaks(self.data, self.validation.validated, {voter.name: voter.lists for voter in foreign})
+
+    def _rerank(self) -> dict[str, Any]:
+        record = super()._rerank()
+        assert self.settings.recipe is not None
+        figures = {name: self.figures[name] for name in self.settings.recipe.given_vectors}
+        return record | {"validation": figures | record["validation"]}
+
+    def _start(self) -> Tensor:
+        """[items, d] of ALS on the log, where no voter of ours has some."""
+        if "als-a" in self.vectors:
+            return super()._start()
+        als = ALS(self._pairs(self.data.train), self.shape, self.factors)
+        return als.fit(als.start(self._seed(1)), students.UNOBSERVED, students.PENALTY, FIRST_SWEEPS)[1]
+
+    def _refit(self) -> dict[str, Any]:
+        self._adopt(self.refitted)
+        self.refitted = {}
+        return super()._refit()
+
+    def _finish(self) -> None:
+        """Hand everything over; vectors are as long as the longest, and zeros change no score."""
+        for name, (user, item) in self.vectors.items():
+            more = self.factors - user.shape[1]
+            self.vectors[name] = F.pad(user, (0, more)), F.pad(item, (0, more))
+        super()._finish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next stages depend on."""
+        return super().state_dict() | {"given": _packed(self.given), "refitted": _packed(self.refitted)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        super().load_state_dict(state)
+        self.given, self.refitted = {}, {}
+        for name, parts in state["given"].items():
+            self.given[name] = Given(*parts)
+        for name, parts in state["refitted"].items():
+            self.refitted[name] = Given(*parts) if len(parts) == len(Given._fields) else (parts[0], parts[1])
+
+
+def _packed(voters: Mapping[str, Given | Vectors]) -> dict[str, list[Tensor]]:
+    return {name: list(each) for name, each in voters.items()}

@@ -1,0 +1,163 @@
+"""Voters from outside that cannot vote, or were fitted on what they are validated on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from scipy.sparse import csr_array
+from small_combine import K, combined, frame, vectors, voters
+from small_recipe import CLI, SMALL, data
+
+from concf.consensus.settings import CONSENSUS
+from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.evaluation.ranking import rank
+from concf.inference.recommender import Recommender
+from concf.model.baselines.ease import EASE
+from concf.model.scorers import ScoreFunction
+from concf.training.combining.combine import combine
+from concf.training.recipe.leaks import by_lots, hits, note_leaks
+from concf.training.train import train
+from concf.training.update import update
+
+pytestmark = [
+    pytest.mark.usefixtures("on_one_thread"),
+    pytest.mark.filterwarnings("ignore:Method expects CSR input"),
+]
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--voter", "als"], "--voter als: expected NAME=FILE"),
+        (["--voter", "als=a.csv", "--voter", "als=b.csv"], "--voter als=b.csv: expected NAME=FILE, each name once"),
+        (["--voter", "als=nowhere.csv"], "nowhere.csv"),
+        (["--voter", "als=walks.csv", "--final"], "--final: only you can fit your voters on everything"),
+        (["--voter", "als=walks.csv", "--final-voter", "als=walks.csv"], "final voter 'als': is the voter itself"),
+        (["--voter", "als=walks.csv", "--final-voter", "bm=walks.csv"], "expected the same names as the voters; 'als'"),
+        (["--voter", "student=walks.csv"], "voter 'student': there is another of that name"),
+        (["--voter", "a.b=walks.csv"], "voter 'a.b': choose a name of letters, digits"),
+        (["--voter", "rp3beta=walks.csv", "--with-own"], "voter 'rp3beta': there is another of that name"),
+    ],
+)
+def test_mistakes_on_the_command_line(
+    words: list[str], message: str, tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data().save(tmp_path / "data")
+    voters()["walks"].write_csv(tmp_path / "walks.csv")
+    code, _, err = concf("combine", "data", *words, "--out", "run")
+    assert (code, message in err, (tmp_path / "run").exists()) == (2, True, False), err
+    code, _, err = concf("combine", "walks.csv", *words, "--out", "run")
+    assert (code, "is a file. Prepare it first" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "out", "message"),
+    [
+        ("tain", "x.csv", "--parts tain: choose from train, valid"),
+        ("train", "x.xls", "choose a name that ends in .parquet"),
+        ("train", "log.csv", "exists already; it is left alone"),
+    ],
+)
+def test_parts_that_are_not_written(parts: str, out: str, message: str, tmp_path: Path, concf: CLI) -> None:
+    data().save(tmp_path / "data")
+    (tmp_path / "log.csv").write_text("mine")
+    code, _, err = concf("data", "write", tmp_path / "data", "--parts", parts, "--out", tmp_path / out)
+    assert (code, message in err) == (2, True), err
+    assert (tmp_path / "log.csv").read_text() == "mine"
+
+
+class NoModel:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("voter", "message"),
+    [
+        (NoModel(), "voter 'mine': NoModel cannot vote; expected a file or a frame"),
+        ((torch.ones(3, 2), torch.ones(4, 3)), "expected user vectors .* and item vectors"),
+        ((torch.ones(3, 2), torch.ones(4, 2)), "vectors of 3 users and 4 items, and the log has 48 and 40"),
+        ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "its vectors are not finite"),
+        ((torch.ones(48, 2), torch.ones(40, 2)), "every item has the same vector"),
+        (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
+        (lambda users: np.full((len(users), 40), np.nan), "its scores are infinite or not a number"),
+        (lambda users: np.ones((len(users), 40)), "every score is the same"),
+        (pl.DataFrame({"user_id": [0], "item_id": [1]}), "no column of scores or ranks"),
+    ],
+)
+def test_what_cannot_vote_is_refused(voter: Any, message: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        combine(data(), {"mine": voter}, settings=SMALL)
+
+
+def test_mistakes_in_python() -> None:
+    with pytest.raises(ConfigError, match="no voter was given"):
+        combine(data(), {})
+    with pytest.raises(ConfigError, match="voters from outside are for concf combine"):
+        train(data(), {"recipe": {"given": ["walks"]}})
+    with pytest.raises(ConfigError, match="own = false leaves nobody to vote"):
+        train(data(), {"recipe": {"own": False}})
+    with pytest.raises(ConfigError, match="one of the two has vectors and the other has none"):
+        combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
+    with pytest.raises(ConfigError, match="preset strong"):
+        combine(data(), {"svd": vectors()}, settings={"recipe": None, **SMALL})
+    with pytest.raises(ConfigError, match="know nothing of a newer log"):
+        update(combined(), pl.DataFrame({"user_id": [1], "item_id": [2]}))
+
+
+def test_minus_infinity_is_the_last_place() -> None:
+    scores = EASE(regularisation=50.0).fit(data().train)
+
+    def without_first(users: np.ndarray[Any, Any]) -> Any:
+        block = scores.scores(torch.from_numpy(users)).clone()
+        block[:, 0] = -torch.inf
+        return block
+
+    run = combine(data(), {"some": ScoreFunction(without_first), "svd": vectors()}, settings=SMALL)
+    votes = run.best[CONSENSUS].votes
+    assert not (votes["items"][-1] == 0).any()
+    assert votes["of_items"].isfinite().all()
+
+
+def test_a_voter_with_three_users_votes_for_them() -> None:
+    few = voters()["walks"].filter(pl.col("user_id") < 3)
+    with pytest.warns(ConcfWarning, match="only 3 of 48 users"):
+        run = combine(data(), {"few": few, "svd": vectors()}, settings=SMALL)
+    listed = run.best[CONSENSUS].votes["items"][-1]
+    assert ((listed >= 0).any(1).nonzero().flatten() < 3).all()
+    assert Recommender(run).recommend([0, 40], k=3).height == 6
+
+
+# Leaks
+
+
+def test_leaks_are_counted_as_by_hand() -> None:
+    train = csr_array(np.array([[1, 0, 0, 0, 0], [0, 1, 1, 0, 0]], np.float32))
+    valid = csr_array(np.array([[0, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.float32))
+    lists = np.array([[1, 3, -1], [3, 0, 4]], np.int32)
+    assert hits(lists, valid) == 2
+    assert by_lots(lists, train, valid) == pytest.approx(2 * 2 / 4 + 3 * 1 / 3)
+
+
+def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
+    """It leaves validation items out as used, or finds them far too well; an honest one does neither."""
+    split = data()
+    both = split.log(("train", "valid"))
+    users = np.arange(48)
+    honest = rank(EASE(regularisation=50.0).fit(split.train), users, K, seen=split.train)
+    hides = rank(EASE(regularisation=50.0).fit(both), users, K, seen=both)
+    knows = rank(EASE(regularisation=1.0).fit(both), users, K, seen=split.train)
+    for lists, message in ((hides, "fewer than lots would"), (knows, "% of the validation part and")):
+        with pytest.warns(ConcfWarning, match=message):
+            note_leaks(split, users, {"mine": torch.from_numpy(lists)})
+    note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error
+    with pytest.warns(ConcfWarning, match="voter 'mine'.*fitted on the validation part too"):
+        combine(split, {"mine": frame(EASE(regularisation=50.0).fit(both), both), "svd": vectors()}, settings=SMALL)

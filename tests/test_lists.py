@@ -1,0 +1,190 @@
+"""Lists that others made are read as their rows say, whatever the file; what cannot vote is refused."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import log2
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.sparse import csr_array
+
+from concf.data.prepare import prepare
+from concf.data.reading import lists as reading
+from concf.data.reading.lists import Lists, read_lists
+from concf.data.split import Split
+from concf.errors import ConcfWarning, DataError
+
+PAIRS = [(user, item) for user in "abcd" for item in range(10, 18) if (ord(user) + item) % 3]
+K = 3
+
+
+def data(text: bool = True) -> Split:
+    users = [user if text else ord(user) for user, _ in PAIRS]
+    frame = pl.DataFrame({"user_id": users, "item_id": [item for _, item in PAIRS]})
+    return prepare(frame, protocol="random", valid=0.2, test=0.2)
+
+
+def found(source: Any, k: int = K, split: Split | None = None) -> Lists:
+    split = split or data()
+    return read_lists(source, "mine", split.interactions, split.train, k)
+
+
+def literal(
+    rows: list[tuple[str, int, float]], split: Split, k: int, by_rank: bool
+) -> dict[str, list[tuple[int, float]]]:
+    """User -> [(item, score)], by loops over rows."""
+    log = split.interactions
+    users, items = log.user_ids.values.tolist(), log.item_ids.values.tolist()
+    best: dict[str, dict[int, float]] = defaultdict(dict)
+    lowest = min(value for user, item, value in rows if user in users and item in items)
+    for user, item, value in rows:
+        if user in users and item in items and split.train[users.index(user), items.index(item)] == 0:
+            value = -value if by_rank else value
+            best[user][item] = max(value, best[user].get(item, -1e9))
+    lists = {}
+    for user, scored in best.items():
+        ordered = sorted(scored, key=lambda item: (-scored[item], item))[:k]
+        lists[user] = [
+            (item, 1 / log2(2 + place) if by_rank else scored[item] - lowest) for place, item in enumerate(ordered)
+        ]
+    return lists
+
+
+def as_read(lists: Lists, split: Split) -> dict[str, list[tuple[int, float]]]:
+    users, items = split.interactions.user_ids.values, split.interactions.item_ids.values
+    rows = {
+        user: [(items[item], float(score)) for item, score in zip(*row, strict=True) if item >= 0]
+        for user, row in zip(users.tolist(), zip(*lists, strict=True), strict=True)
+    }
+    return {user: row for user, row in rows.items() if row}
+
+
+def drawn(seed: int, by_rank: bool) -> list[tuple[str, int, float]]:
+    """Rows of known and unknown users and items, with pairs and values that come twice."""
+    random = np.random.default_rng(seed)
+    values = random.integers(0, 9, 60) if by_rank else random.integers(-4, 5, 60) / 2
+    return [(str(random.choice(list("abcdx"))), int(random.integers(8, 20)), float(value)) for value in values.tolist()]
+
+
+@pytest.mark.filterwarnings("ignore:voter 'mine'")
+@pytest.mark.parametrize("by_rank", [False, True])
+@pytest.mark.parametrize("held", [1 << 23, 5])
+@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", "frame", "pandas"])
+def test_lists_are_what_their_rows_say(
+    form: str, held: int, by_rank: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the form, and however few rows are held at a time."""
+    monkeypatch.setattr(reading, "HELD_ROWS", held)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 7)
+    split = data()
+    for seed in range(3):
+        rows, column = drawn(seed, by_rank), "rank" if by_rank else "score"
+        frame = pl.DataFrame(rows, schema=["user", "item", column], orient="row")
+        path = tmp_path / f"lists-{seed}.{form}"
+        if form in ("csv", "parquet", "jsonl"):
+            getattr(frame, {"csv": "write_csv", "parquet": "write_parquet", "jsonl": "write_ndjson"}[form])(path)
+        source = {"frame": frame, "pandas": frame.to_pandas()}.get(form, path)
+        expected = literal(rows, split, K, by_rank)
+        lists = as_read(found(source, split=split), split)
+        assert {user: [item for item, _ in row] for user, row in lists.items()} == {
+            user: [item for item, _ in row] for user, row in expected.items()
+        }
+        for user, row in lists.items():
+            assert [score for _, score in row] == pytest.approx([score for _, score in expected[user]])
+
+
+def test_integer_ids_may_be_text_in_either(tmp_path: Path) -> None:
+    for text in (True, False):
+        split = data(text)
+        user = split.interactions.user_ids.values[0]
+        rows = f"user_id,item_id,score\n{user},10,1\n{user},12,3\n{user},11,2\n"
+        (tmp_path / "lists.csv").write_text(rows)
+        with pytest.warns(ConcfWarning, match="only 1 of 4 users"):
+            assert (found(tmp_path / "lists.csv", 8, split).items[0] >= 0).sum() == 3 - split.train[[0]][
+                :, [0, 1, 2]
+            ].nnz
+
+
+def test_a_rank_may_begin_at_1_or_0() -> None:
+    split = data()
+    items = split.interactions.item_ids.values.tolist()
+    lists = [
+        found(pl.DataFrame({"user": ["a"] * 8, "item": items, "rank": range(first, first + 8)}), 8) for first in (0, 1)
+    ]
+    assert lists[0].items.tolist() == lists[1].items.tolist()
+    assert lists[0].scores.tolist() == lists[1].scores.tolist()
+
+
+def rows(**columns: Any) -> pl.DataFrame:
+    n = max((len(each) for each in columns.values()), default=2)
+    return pl.DataFrame({"user": ["a"] * n, "item": list(range(10, 10 + n))} | columns, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [
+        (rows(), "no column of scores or ranks; found user, item. Name it score"),
+        (rows(score=[1.0, 1.0, 1.0]), "every score is 1, so that it ranks nothing. Give scores that differ, or ranks"),
+        (rows(score=[float("nan"), float("inf")]), "every score is infinite or not a number"),
+        (rows(score=[0.5, None]), r"row 1: its score \(column 'score'\) is missing or no number"),
+        (rows(rank=[1.0, 1.5]), "row 1: a rank is 0, 1, 2 ... Is 'rank' a score"),
+        (rows(rank=[1, -1]), "row 1: a rank is 0, 1, 2 ..."),
+        (rows(user=["x", "y"], score=[1, 2]), "nothing in common with the log: 2 of its users and 0 of its items"),
+        (rows(item=[1, 2], score=[1, 2]), "nothing in common with the log: 0 of its users and 2 of its items"),
+        (rows(score=[1, 2]).clear(), "has no rows"),
+    ],
+)  # fmt: skip
+def test_what_cannot_vote_is_refused(frame: pl.DataFrame, message: str) -> None:
+    with pytest.raises(DataError, match=message) as error:
+        found(frame)
+    assert str(error.value).startswith("voter 'mine': ")
+
+
+def test_lists_of_learned_pairs_alone_are_refused() -> None:
+    split = data()
+    users, items = split.train.nonzero()
+    ids = split.interactions.user_ids.values[users].tolist(), split.interactions.item_ids.values[items].tolist()
+    with (
+        pytest.raises(DataError, match="it lists only pairs that were learned from"),
+        pytest.warns(ConcfWarning, match=f"{len(users)} rows are left out: of pairs that were learned from"),
+    ):
+        found(pl.DataFrame({"user": ids[0], "item": ids[1], "rank": range(len(users))}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"user": ["a", "x", "y"], "item": [10, 11, 99], "score": [1, 2, 3]},
+         "2 of 3 rows are left out: 2 users and 1 items are not in the log"),
+        ({"item": [10, 11, 10], "score": [1, 2, 3]}, "1 rows are left out: repeated, of which the best is taken"),
+        ({"score": [1, float("nan"), 3]}, r"1 rows are left out: infinite or not a number \(NaN\)"),
+        ({"score": [1, 2, 3]}, "it lists items for only 1 of 4 users, and votes for them alone"),
+    ],
+)  # fmt: skip
+def test_what_is_left_out_is_said(columns: dict[str, Any], message: str) -> None:
+    split = data()
+    nothing = csr_array(split.train.shape, dtype=np.float32)
+    with pytest.warns(ConcfWarning, match=message):
+        read_lists(rows(**columns), "mine", split.interactions, nothing, K)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("lists.csv", "", "the file is empty"),
+        ("lists.parquet", "no Parquet", "voter 'mine': .*cannot be read"),
+        ("lists.jsonl", "no JSON\n", "voter 'mine': .*cannot be read"),
+        ("lists.csv", "a,10,3\na,11,2\n", "no column of scores or ranks"),
+        ("lists.csv", "user_id,item_id,score\na,10,much\n", r"lists.csv:2: its score .* is missing or no number"),
+    ],
+)
+def test_files_that_are_no_lists_are_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError, match=message):
+        found(tmp_path / name)
+    with pytest.raises(DataError, match=r"nowhere\.csv"):
+        found(tmp_path / "nowhere.csv")
