@@ -148,6 +148,24 @@ def test_final_voters_take_the_place_of_the_first_and_weights_stay() -> None:
     assert final.learned == ("train", "valid", "test")
 
 
+def test_plain_fusions_are_measured_beside() -> None:
+    """Reciprocal ranks by loops, on the users that the consensus is measured on too."""
+    run = combined()
+    fused = next(record["fusions"] for record in run.history if "fusions" in record)
+    assert list(fused) == ["reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy", CONSENSUS]
+    assert fused[CONSENSUS] == run.best[CONSENSUS].validation  # of so few users all are looked at
+    votes, shares = run.best[CONSENSUS].votes["items"].tolist(), []
+    for user in data().validated.tolist():
+        total: dict[int, float] = {}
+        for voter in (0, 2, 3):  # 1 is the student
+            for place, item in enumerate(votes[voter][user], 1):
+                total[item] = total.get(item, 0) + (1 / (60 + place) if item >= 0 else -9)
+        best = sorted(total, key=lambda item: -total[item])[:5]
+        wanted = data().valid[[user]].indices.tolist()
+        shares.append(len(set(best) & set(wanted)) / len(wanted))
+    assert fused["reciprocal ranks"] == pytest.approx(np.mean(shares), abs=0.02)  # some are equal
+
+
 def test_the_student_ranks_as_the_consensus_rather_than_as_the_log() -> None:
     """It shares more of its list with the consensus than a factor model of the log alone does."""
     run, users = combined(), np.arange(48)

@@ -199,6 +199,10 @@ def combine(
             with_own=with_own, final=final, settings=settings, seed=seed, out=out, device=device, verbose=True,
         )  # fmt: skip
     _report(run, out, as_json)
+    if not as_json:
+        fused = next(record["fusions"] for record in run.history if "fusions" in record)
+        figures = ", ".join(f"{name} {figure:.4f}" for name, figure in fused.items())
+        typer.echo(f"Plain fusions of the same voters, and the consensus, of some of the users: {figures}.")
 
 
 def _files(flag: str, words: list[str]) -> dict[str, Path]:

@@ -13,6 +13,7 @@ scores: all that its votes and features need.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +21,17 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.consensus.fusion import Fusions
+from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter, by_lists
+from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS
 from concf.training.recipe import students
 from concf.training.recipe.leaks import note_leaks
 from concf.training.recipe.recipe import Recipe
 from concf.training.run import Run
 
+FUSED_USERS, FUSED_ITEMS = 1024, 100  # that plain fusions are compared on, and of each voter's list
 FIRST_SWEEPS = 5  # of ALS, where no voter of ours is there for the student to begin with
 Vectors = tuple[Tensor, Tensor]
 
@@ -42,13 +47,18 @@ class Given(NamedTuple):
 class Combine(Recipe):
     """The stages, and the voters from outside.
 
-    given: voter -> what it lists, or its vectors; refitted: the same of models that were fitted on more, if there are
+    given: voter -> what it lists; refitted: the same, or vectors, of models that were fitted on more, if there are;
+    fused: plain fusion -> its validation figure; compared: the users that it is of, and their rows among the validated
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
         super().__init__(run, device)
         self.given: dict[str, Given] = {}
         self.refitted: dict[str, Given | Vectors] = {}
+        self.fused: dict[str, float] = {}
+        some = sample(self.validation.validated, FUSED_USERS, self.seed)
+        few = Validation(self.data, run.metric, device, validated=some)
+        self.compared = few, torch.searchsorted(self.validation.users, few.users)
 
     def take(self, given: Mapping[str, Given | Vectors], refitted: Mapping[str, Given | Vectors]) -> None:
         """Begin with these voters."""
@@ -75,12 +85,27 @@ class Combine(Recipe):
         assert self.settings.recipe is not None
         foreign = [voter for voter in voters if voter.name in self.settings.recipe.foreign]
         note_leaks(self.data, self.validation.validated, {voter.name: voter.lists for voter in foreign})
+        self.fused = self._fuse(voters)
+
+    def _fuse(self, voters: list[Voter]) -> dict[str, float]:
+        """Plain fusion -> its validation figure, of some users."""
+        few, rows = self.compared
+        some = [
+            replace(voter, lists=voter.lists[rows], listed=None if voter.listed is None else voter.listed[rows])
+            for voter in voters
+        ]
+        fusions = Fusions(some, few.users, min(self.top_k, FUSED_ITEMS), self.shape[1])
+        weights = fusions.fit([self.figures[voter.name] for voter in voters], few.of_its_users, few.depth)
+        lists = fusions.lists(weights, few.depth)
+        return {name: few.of_its_users(each) for name, each in lists.items()}
 
     def _rerank(self) -> dict[str, Any]:
         record = super()._rerank()
         assert self.settings.recipe is not None
         figures = {name: self.figures[name] for name in self.settings.recipe.given_vectors}
-        return record | {"validation": figures | record["validation"]}
+        few, rows = self.compared
+        fused = self.fused | {CONSENSUS: few.of_its_users(self._cross_fitted()[rows])}
+        return record | {"validation": figures | record["validation"], "fusions": fused}
 
     def _start(self) -> Tensor:
         """[items, d] of ALS on the log, where no voter of ours has some."""

@@ -1,0 +1,124 @@
+"""Plain fusions of ranked lists, to hold the re-ranker against.
+
+Each gives an item the sum of votes, and ranks by it; an item that a voter does not list gets nothing from it. Of equals
+the one with the better best rank comes first, then the one with the lower position.
+
+    reciprocal ranks    1 / (60 + r), r from 1 (Cormack et al., 2009)
+    Borda               K + 1 - r
+    CombSUM             the score, from 0 for the last to 1 for the first of the list (Fox and Shaw, 1994)
+    CombMNZ             the same, times the number of voters that list the item
+    weighted            reciprocal ranks, times the voter's validation figure
+    greedy              reciprocal ranks, times how often greedy selection has chosen the voter (Caruana et al., 2004)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from concf.consensus.consensus import STEPS, block_of_users, by_votes, ranks_over_time
+from concf.consensus.voters import Voter
+
+OFFSET = 60  # of reciprocal ranks
+ROUNDS = 20  # of greedy selection, at most
+
+
+def reciprocal_ranks(ranks: Tensor, top_k: int) -> Tensor:
+    """[voters, n, C]. ranks: [voters, n, C] from 0, K where a voter does not list a candidate"""
+    return (1 / (OFFSET + 1 + ranks.double())).masked_fill(ranks >= top_k, 0.0)
+
+
+def borda(ranks: Tensor, top_k: int) -> Tensor:
+    """[voters, n, C]."""
+    return top_k - ranks.double()
+
+
+def comb_sum(ranks: Tensor, scores: Tensor, lengths: Tensor) -> Tensor:
+    """[voters, n, C]. scores: [voters, n, K] of the lists, descending; lengths: [voters, n] of the lists"""
+    top_k = scores.shape[2]
+    first, last = scores[..., :1].double(), scores.gather(2, (lengths - 1).clamp(min=0)[..., None]).double()
+    own = scores.gather(2, ranks.long().clamp(max=top_k - 1)).double()
+    scaled = ((own - last) / (first - last)).where(first > last, 1.0)
+    return scaled.masked_fill(ranks >= top_k, 0.0)
+
+
+def greedy_selection(measure: Callable[[Tensor], float], voters: int, rounds: int = ROUNDS) -> Tensor:
+    """[voters] how often each was chosen: in every round the one that helps most, the first of equals, or none.
+
+    measure: the figure of an ensemble with these numbers of each
+    """
+    chosen, best = torch.zeros(voters, dtype=torch.float64), -1.0
+    for _ in range(rounds):
+        tried = [chosen + one for one in torch.eye(voters, dtype=torch.float64)]
+        figures = [measure(each) for each in tried]
+        if max(figures) <= best:
+            break
+        best = max(figures)
+        chosen = tried[figures.index(best)]
+    return chosen
+
+
+class Fusions:
+    """The fusions of the lists of some voters for users [n].
+
+    candidates: [n, C] int32 all that anyone lists, by best rank, then by position; -1 where there are fewer
+    ranks:      [voters, n, C] from 0, K where a voter does not list one
+    """
+
+    def __init__(self, voters: Sequence[Voter], users: Tensor, top_k: int, n_items: int) -> None:
+        items = torch.stack([voter.lists[:, :top_k] for voter in voters])
+        self.top_k, self.lengths = items.shape[2], (items >= 0).sum(2)
+        self.scores = torch.stack([scores_of(voter, users)[:, :top_k] for voter in voters])
+        most = min(len(voters) * self.top_k, n_items)
+        self.candidates = by_votes(items, torch.zeros_like(items), n_items, most)
+        blocks = torch.split(torch.arange(len(users), device=users.device), block_of_users(users.device, n_items))
+        self.ranks = torch.cat(
+            [ranks_over_time(self.candidates[mine].long(), list(items[:, mine].long()), n_items) for mine in blocks], 1
+        )
+
+    def fit(self, figures: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:
+        """Fusion -> the weights [voters] that it takes from validation.
+
+        figures: of the voters; measure: the figure of lists [n, depth]
+        """
+        votes = reciprocal_ranks(self.ranks, self.top_k)
+        chosen = greedy_selection(lambda weights: measure(self._first(_times(votes, weights), depth)), len(figures))
+        return {"weighted": torch.tensor(figures, dtype=torch.float64), "greedy": chosen}
+
+    def lists(self, weights: dict[str, Tensor], length: int) -> dict[str, Tensor]:
+        """Fusion -> its lists [n, length]."""
+        ranks, scaled = reciprocal_ranks(self.ranks, self.top_k), comb_sum(self.ranks, self.scores, self.lengths)
+        votes = {
+            "reciprocal ranks": ranks,
+            "Borda": borda(self.ranks, self.top_k),
+            "CombSUM": scaled,
+            "CombMNZ": scaled * (self.ranks < self.top_k).sum(0),
+        }
+        votes |= {name: _times(ranks, each) for name, each in weights.items()}
+        return {name: self._first(each, length) for name, each in votes.items()}
+
+    def _first(self, votes: Tensor, length: int) -> Tensor:
+        """[n, length] the candidates by their votes [voters, n, C], counted in whole steps so that equals are equal."""
+        most = self.candidates.shape[1]
+        room = 1 << most.bit_length()
+        total = (votes * (STEPS / room)).round().long().sum(0).masked_fill(self.candidates < 0, -1)
+        place = torch.arange(most - 1, -1, -1, device=total.device)
+        order = (total * room + place).topk(min(length, most), dim=1).indices
+        return self.candidates.gather(1, order)
+
+
+def scores_of(voter: Voter, users: Tensor) -> Tensor:
+    """[n, K] of what a voter lists for users [n]; 0 at an empty place."""
+    if voter.factors is None:
+        assert voter.listed is not None
+        return voter.listed[..., 2]
+    factors, items = voter.factors, voter.lists.long().clamp(min=0)
+    scores = torch.stack([factors.item[mine] @ factors.user[user] for mine, user in zip(items, users, strict=True)])
+    scores = scores if factors.bias is None else scores + factors.bias[items]
+    return scores.masked_fill(voter.lists < 0, 0.0)
+
+
+def _times(votes: Tensor, weights: Tensor) -> Tensor:
+    return votes * (weights / weights.sum()).to(votes)[:, None, None]
