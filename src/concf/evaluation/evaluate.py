@@ -21,6 +21,7 @@ from concf.runtime.arguments import check_cutoffs
 
 ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)
 METRICS = ("recall", "ndcg")
+Part = Literal["valid", "test"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +69,7 @@ def evaluate(
     model: Any,
     split: Split,
     *,
-    on: Literal["valid", "test"] = "test",
+    on: Part = "test",
     at: Iterable[int] | int = (20, 50),
     metrics: Iterable[str] = METRICS,
     device: str | torch.device = "cpu",
@@ -124,6 +125,31 @@ def score_lists(
                 overall[f"{name}@{n}"] = CATALOGUE_WIDE[name](cut, popularity)
     activity = np.diff(train.indptr)[users].astype(np.float64)
     return Evaluation(users, lists, per_user, overall, activity)
+
+
+def by_popularity(
+    evaluation: Evaluation, split: Split, *, on: Part = "test", at: int = 50, groups: int = 3
+) -> list[dict[str, float]]:
+    """Recall by popularity of the held-out items, the most popular first: what a recommender does to the tail.
+
+    Items sorted by training interactions, descending, ties by position, are cut into groups of about equally many
+    interactions. The recall of a group is the mean over the users who hold out items of it.
+    """
+    popularity = np.bincount(split.train.indices, minlength=split.train.shape[1])
+    order = np.argsort(-popularity, kind="stable")
+    before = np.cumsum(popularity[order]) - popularity[order]
+    group = np.empty(len(order), np.int64)
+    group[order] = np.minimum(before * groups // max(popularity.sum(), 1), groups - 1)
+    relevant = split.part(on)[evaluation.users]
+    hit, found = hits(evaluation.lists[:, :at], relevant), group[evaluation.lists[:, :at]]
+    user = np.repeat(np.arange(len(evaluation.users)), np.diff(relevant.indptr))
+    rows = []
+    for number in range(groups):
+        total = np.bincount(user[group[relevant.indices] == number], minlength=len(hit))
+        recall = (hit & (found == number)).sum(1)[total > 0] / total[total > 0]
+        mean = float(recall.mean()) if len(recall) else 0.0
+        rows.append({"items": int((group == number).sum()), "users": len(recall), f"recall@{at}": mean})
+    return rows
 
 
 def _refuse_strange_items(lists: NDArray[np.int32], n_items: int) -> None:

@@ -1,0 +1,189 @@
+"""Models of other libraries, their plain fusions, and what concf makes of the same: the lines of docs/combine.md.
+
+    python benchmarks/combine.py            # seeds 10 to 14
+    python benchmarks/render_combine.py
+
+Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those that
+docs/baselines.md chose on the split of seed 0; of BM25 and logistic factorisation, which are not there, the best of a
+small grid on the same split. --data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What is in the
+results is not run again. One thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from implicit.lmf import LogisticMatrixFactorization
+from implicit.nearest_neighbours import BM25Recommender
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
+from sources import lines
+from strong import split_of
+
+from concf.consensus.fusion import Fusions
+from concf.consensus.settings import CONSENSUS
+from concf.consensus.voters import by_factors, by_lists
+from concf.data.split import Split
+from concf.evaluation.evaluate import by_popularity, evaluate
+from concf.evaluation.validation import Validation, sample
+from concf.experiments.results_log import ResultsLog
+from concf.model.baselines.table import BASELINES
+from concf.model.scorers import Factors, ListFunction, ScoreFunction
+from concf.training.combining.combine import combine
+from concf.training.combining.implicit import vectors
+from concf.training.combining.voters import as_voter
+from concf.training.recipe.combine import Given
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+DATA = ("citeulike-released", "ciao-released")
+SEEDS, TUNED = range(10, 15), 0
+AT, METRICS = (20, 50), ("recall", "ndcg", "coverage", "gini")
+MOST_FACTORS = 256
+K, KEPT = 200, 300  # items of a voter that vote, and of a fusion that are kept
+OURS = {"ials": "als", "bpr": "bpr", "ease": "ease", "rp3beta": "rp3beta", "popularity": "popularity"}
+GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
+    "lmf": {"factors": (16, 32, 64), "regularization": (0.6, 2.0), "neg_prop": (10, 30)},
+}
+Model = Any
+
+
+def best_settings(name: str, model: str) -> dict[str, Any]:
+    """Those with the best validation among the lines of docs/baselines.md."""
+    known = [
+        line
+        for line in lines(f"baselines-{name}")
+        if line["key"]["model"] == model and line["key"]["on"] == "valid"
+        and line["key"]["settings"].get("factors", 0) <= MOST_FACTORS
+    ]  # fmt: skip
+    chosen: dict[str, Any] = max(known, key=lambda line: line["mean"]["recall@50"])["key"]["settings"]
+    return chosen
+
+
+def of_implicit(voter: str, settings: dict[str, Any], train: csr_array, seed: int) -> Model:
+    """A model of implicit, fitted."""
+    if voter == "bm25":
+        model = BM25Recommender(num_threads=1, **settings)
+    else:
+        model = LogisticMatrixFactorization(iterations=30, random_state=seed, num_threads=1, **settings)
+    model.fit(csr_matrix(train), show_progress=False)
+    return model
+
+
+def scorer(voter: str, model: Model, train: csr_array) -> Any:
+    """What evaluates a model: its vectors, or the sums of similarities that its lists are by."""
+    if voter != "bm25":
+        return vectors(model)
+    similar, rows = csr_array(model.similarity), csr_array(train)
+    return ScoreFunction(lambda users: (rows[users] @ similar).toarray())
+
+
+def chosen_settings(name: str, log: ResultsLog, folder: Path) -> dict[str, dict[str, Any]]:
+    """Voter -> its settings."""
+    found = {voter: best_settings(name, model) for model, voter in OURS.items()}
+    for voter, grid in GRIDS.items():
+        key = {"data": name, "seed": TUNED, "voter": voter}
+        cell = log.find(key)
+        if cell is None:
+            data, figures = split_of(name, TUNED, folder), []
+            points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+            for point in points:
+                model = of_implicit(voter, point, data.train, TUNED)
+                means = evaluate(scorer(voter, model, data.train), data, on="valid", at=50, metrics=["recall"]).means()
+                figures.append(means["recall@50"])
+            best = int(np.argmax(figures))
+            cell = log.add(key, {"settings": points[best], "validation": round(figures[best], 6)})
+            print(name, voter, cell["settings"], cell["validation"], flush=True)
+        found[voter] = cell["settings"]
+    return found
+
+
+def fitted(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> dict[str, Model]:
+    """Voter -> the model."""
+    models = {name: BASELINES[model].make(**settings[name]).fit(data.train, seed=seed) for model, name in OURS.items()}
+    return models | {name: of_implicit(name, settings[name], data.train, seed) for name in GRIDS}
+
+
+def figures(model: Any, data: Split) -> dict[str, Any]:
+    """The test figures, and recall by popularity."""
+    evaluation = evaluate(model, data, on="test", at=AT, metrics=METRICS)
+    strata = [round(row["recall@50"], 6) for row in by_popularity(evaluation, data)]
+    return {name: round(value, 6) for name, value in evaluation.means().items()} | {"strata": strata}
+
+
+def fusions(models: dict[str, Model], own: dict[str, float], metric: str, data: Split) -> dict[str, ListFunction]:
+    """Fusion -> its lists of everyone, by weights from the validation part. own: voter -> its validation figure"""
+    cpu, everyone = torch.device("cpu"), torch.arange(data.train.shape[0])
+    made = {name: as_voter(name, model, data, data.train, K, cpu) for name, model in models.items()}
+    some = torch.from_numpy(sample(data.validated, 2048, 0))
+    validation = Validation(data, metric, cpu, validated=some.numpy())
+
+    def of(users: torch.Tensor) -> Fusions:
+        voters = [
+            by_lists(name, each.lists[users], each.scores[users], each.of_items)
+            if isinstance(each, Given)
+            else by_factors(name, Factors(*each), data.train, users, K)
+            for name, each in made.items()
+        ]
+        return Fusions(voters, users, K, data.train.shape[1])
+
+    weights = of(some).fit([own[name] for name in made], validation.of_its_users, validation.depth)
+    blocks = [of(users).lists(weights, KEPT) for users in torch.split(everyone, 1024)]
+    return {name: listed(torch.cat([block[name] for block in blocks]).numpy()) for name in blocks[0]}
+
+
+def listed(lists: NDArray[np.int32]) -> ListFunction:
+    return ListFunction(lambda users, _length: lists[users])
+
+
+def measure(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
+    """A line: voters, fusions, consensus and student on one split."""
+    key = {"data": name, "seed": seed}
+    if log.find(key) is not None:
+        return
+    settings, data = chosen_settings(name, log, folder), split_of(name, seed, folder)
+    begin = time.process_time()
+    models = fitted(settings, data, seed)
+    fitting = time.process_time() - begin
+    begin = time.process_time()
+    run = combine(data, models, seed=seed)
+    seconds = time.process_time() - begin
+    own = run.history[0]["validation"]
+    rows = {
+        "voters": {voter: figures(scorer(voter, each, data.train) if voter in GRIDS else each, data)
+                   for voter, each in models.items()},
+        "fusions": {each: figures(model, data) for each, model in fusions(models, own, run.metric, data).items()},
+        "ours": {each: figures(run.recommender(each), data) for each in ("R-consensus", CONSENSUS, "student")},
+    }  # fmt: skip
+    line = {"split": data.hash, "settings": settings, "rows": rows, "validation": own,
+            "fitting": round(fitting, 1), "seconds": round(seconds, 1)}  # fmt: skip
+    log.add(key, line)
+    best = {kind: max(each["recall@50"] for each in found.values()) for kind, found in rows.items()}
+    print(name, seed, best, rows["ours"][CONSENSUS], rows["ours"]["student"], line["seconds"], flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=ROOT / "data", help="prepared splits, made if need be")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--only", nargs="*", default=list(DATA), help="names of data sets")
+    parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    log = ResultsLog(options.results / "combine.jsonl")
+    for seed, name in product(options.seeds, options.only):
+        measure(name, seed, log, options.data)
+
+
+if __name__ == "__main__":
+    main()
