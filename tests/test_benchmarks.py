@@ -225,7 +225,7 @@ def files_of(page: str) -> list[str]:
     "page",
     [
         "benchmarks.md", "training.md", "strong.md", "new-users.md", "baselines.md", "scale.md", "processes.md",
-        "update.md", "new-items.md", "recommending.md",
+        "update.md", "combine.md", "new-items.md", "recommending.md",
     ],
 )  # fmt: skip
 def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
@@ -253,6 +253,7 @@ def test_every_file_of_results_is_on_a_page() -> None:
         ("render_strong", "strong.md"),
         ("render_new_users", "new-users.md"),
         ("render_update", "update.md"),
+        ("render_combine", "combine.md"),
     ],
 )
 def test_a_rendered_page_is_that_of_its_lines(script: str, page: str) -> None:

@@ -20,7 +20,7 @@ from concf.inference.recommender import Recommender
 from concf.model.baselines.ease import EASE
 from concf.model.scorers import ScoreFunction
 from concf.training.combining.combine import combine
-from concf.training.recipe.leaks import by_lots, hits, note_leaks
+from concf.training.recipe.leaks import by_chance, hits, note_leaks
 from concf.training.train import train
 from concf.training.update import update
 
@@ -144,7 +144,7 @@ def test_leaks_are_counted_as_by_hand() -> None:
     valid = csr_array(np.array([[0, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.float32))
     lists = np.array([[1, 3, -1], [3, 0, 4]], np.int32)
     assert hits(lists, valid) == 2
-    assert by_lots(lists, train, valid) == pytest.approx(2 * 2 / 4 + 3 * 1 / 3)
+    assert by_chance(lists, train, valid) == pytest.approx(2 * 2 / 4 + 3 * 1 / 3)
 
 
 def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
@@ -155,7 +155,7 @@ def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
     honest = rank(EASE(regularisation=50.0).fit(split.train), users, K, seen=split.train)
     hides = rank(EASE(regularisation=50.0).fit(both), users, K, seen=both)
     knows = rank(EASE(regularisation=1.0).fit(both), users, K, seen=split.train)
-    for lists, message in ((hides, "fewer than lots would"), (knows, "% of the validation part and")):
+    for lists, message in ((hides, "fewer than by chance"), (knows, "% of the validation part and")):
         with pytest.warns(ConcfWarning, match=message):
             note_leaks(split, users, {"mine": torch.from_numpy(lists)})
     note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error

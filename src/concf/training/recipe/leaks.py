@@ -3,7 +3,7 @@
 Weights that are fitted to such a voter trust it too much, or not at all. Two signs, each with odds of less than one in
 ten thousand for a voter that has not seen the validation part:
 
-    it lists fewer held-out items than drawn lots would    it takes them for used ones, and leaves them out
+    it lists fewer held-out items than by chance    it takes them for used ones, and leaves them out
     it finds far more of the validation than of the test part    it has learned the former
 
 The second one looks at the test part; all that comes of it is a warning.
@@ -24,7 +24,7 @@ from concf.errors import note
 from concf.evaluation.metrics import flat_cells
 
 SIGMAS = 4.0  # how far from what is expected
-FEWEST = 10  # hits that lots would have, where none is a sign
+FEWEST = 10  # hits by chance, where none is a sign
 TIMES = 1.5  # as many of the validation as of the test part, where both are drawn alike
 
 
@@ -33,10 +33,10 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
     for name, listed in lists.items():
         items = listed.cpu().numpy()
         valid, test = (hits(items, part[users]) for part in (data.valid, data.test))
-        expected = by_lots(items, data.train[users], data.valid[users])
+        expected = by_chance(items, data.train[users], data.valid[users])
         if expected >= FEWEST and valid < expected - SIGMAS * sqrt(expected):
             note(
-                f"voter {name!r}: its lists hold {valid:,} held-out items, fewer than lots would ({expected:,.0f}). "
+                f"voter {name!r}: its lists hold {valid:,} held-out items, fewer than by chance ({expected:,.0f}). "
                 "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
             )
         elif _far_above(valid, data.valid[users].nnz, test, data.test[users].nnz):
@@ -54,8 +54,8 @@ def hits(items: NDArray[np.int32], held_out: csr_array) -> int:
     return int(np.isin(cells[items >= 0], flat_cells(held_out)).sum())
 
 
-def by_lots(items: NDArray[np.int32], train: csr_array, held_out: csr_array) -> float:
-    """How many it would be if every list [n, K] were drawn from what its user has not used."""
+def by_chance(items: NDArray[np.int32], train: csr_array, held_out: csr_array) -> float:
+    """How many it would be if every list [n, K] were drawn at random from what its user has not used."""
     length, used, wanted = (items >= 0).sum(1), np.diff(train.indptr), np.diff(held_out.indptr)
     return float((length * wanted / np.maximum(train.shape[1] - used, 1)).sum())
 

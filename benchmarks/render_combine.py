@@ -1,0 +1,151 @@
+"""docs/combine.md, from the lines that benchmarks/combine.py measured.
+
+python benchmarks/render_combine.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sources import commits_table, lines
+
+from concf.evaluation.significance import holm, paired_t
+from concf.runtime.text_tables import markdown
+
+ROOT = Path(__file__).parent.parent
+TITLES = {"citeulike-released": "CiteULike, protocol `released`", "ciao-released": "Ciao, protocol `released`"}
+FIGURES = ("recall@20", "recall@50", "ndcg@20", "ndcg@50")
+KINDS = {"voters": "voter", "fusions": "fusion", "ours": "concf"}
+RERANKER, STUDENT = "consensus", "student"
+Lines = list[dict[str, Any]]  # of one data set, by seed
+
+
+def measured() -> dict[str, Lines]:
+    """Data -> its lines."""
+    found: dict[str, Lines] = {}
+    for line in lines("combine"):
+        if "rows" in line:
+            found.setdefault(line["key"]["data"], []).append(line)
+    return {name: found[name] for name in TITLES if name in found}
+
+
+def values(known: Lines, kind: str, name: str, figure: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """[splits]."""
+    return np.array([line["rows"][kind][name][figure] for line in known])
+
+
+def best(known: Lines, kind: str, figure: str) -> str:
+    """The row of a kind with the best mean."""
+    return max(known[0]["rows"][kind], key=lambda name: float(values(known, kind, name, figure).mean()))
+
+
+def table(known: Lines) -> str:
+    """A row for each recommender; p of recall@50 against the re-ranker's."""
+    ours = values(known, "ours", RERANKER, "recall@50")
+    rows, p_values = [], []
+    for kind, word in KINDS.items():
+        for name in known[0]["rows"][kind]:
+            cells = [values(known, kind, name, figure) for figure in FIGURES]
+            rows.append([name, word, *(f"{each.mean():.4f} ± {each.std(ddof=len(each) > 1):.4f}" for each in cells)])
+            same = (kind, name) == ("ours", RERANKER) or len(known) < 2
+            p_values.append(None if same else paired_t(values(known, kind, name, "recall@50"), ours))
+    corrected = iter(holm([p for p in p_values if p is not None]))
+    for row, p in zip(rows, p_values, strict=True):
+        row.append("" if p is None else f"{next(corrected):.1g}")
+    header = ["", "is a", *(figure.replace("recall", "R").replace("ndcg", "N") for figure in FIGURES), "p (R@50)"]
+    return markdown(header, rows)
+
+
+def tail(all_lines: dict[str, Lines]) -> str:
+    """Coverage, Gini and recall by popularity of voters, the best fusion, consensus and student."""
+    rows = []
+    for data, known in all_lines.items():
+        fusion = best(known, "fusions", "recall@50")
+        shown = [("voters", name) for name in known[0]["rows"]["voters"]]
+        for kind, name in [*shown, ("fusions", fusion), ("ours", RERANKER), ("ours", STUDENT)]:
+            strata = np.array([line["rows"][kind][name]["strata"] for line in known]).mean(0)
+            wide = [values(known, kind, name, figure).mean() for figure in ("coverage@50", "gini@50")]
+            rows.append([data.partition("-")[0], name, *(f"{each:.3f}" for each in (*strata, *wide))])
+    return markdown(["log", "", "popular", "middle", "rare", "coverage", "Gini"], rows)
+
+
+def above(known: Lines, kind: str, figure: str, who: str = RERANKER) -> float:
+    """By how much a row of ours is above the best of a kind, by means over splits."""
+    mine = values(known, "ours", who, figure).mean()
+    return float(mine / values(known, kind, best(known, kind, figure), figure).mean() - 1)
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+def verdict(all_lines: dict[str, Lines]) -> str:
+    """The goals, and what came of them."""
+    goals = [("fusions", 0.03, "best fusion"), ("voters", 0.06, "best voter")]
+    sentences = []
+    for data, known in all_lines.items():
+        parts = []
+        for kind, goal, words in goals:
+            found = {figure: above(known, kind, figure) for figure in ("recall@50", "ndcg@50")}
+            met = "met" if min(found.values()) >= goal else "not met"
+            parts.append(
+                f"{percent(found['recall@50'])} in recall@50 and {percent(found['ndcg@50'])} in NDCG@50 above the "
+                f"{words}, {best(known, kind, 'recall@50')} (the goal of {percent(goal)} in both: {met})"
+            )
+        means = {
+            who: [float(values(known, "ours", who, figure).mean()) for figure in ("recall@50", "ndcg@50")]
+            for who in (STUDENT, RERANKER)
+        }
+        behind = [mine / theirs - 1 for mine, theirs in zip(*means.values(), strict=True)]
+        kept = "met" if min(behind) >= -0.02 else "not met"
+        sentences.append(
+            f"On {TITLES[data].partition(',')[0]} ({len(known)} splits) the re-ranked consensus is "
+            f"{' and '.join(parts)}. Its student is {percent(behind[0])} and {percent(behind[1])} from it (the goal "
+            f"of 2 %: {kept})."
+        )
+    return " ".join(sentences)
+
+
+def tail_verdict(all_lines: dict[str, Lines]) -> str:
+    """What becomes of rare items."""
+    sentences = []
+    for data, known in all_lines.items():
+        rare = {
+            name: float(np.mean([line["rows"][kind][name]["strata"][-1] for line in known]))
+            for kind, name in (("fusions", best(known, "fusions", "recall@50")), ("ours", RERANKER), ("ours", STUDENT))
+        }
+        fusion = next(iter(rare))
+        changes = percent(rare[RERANKER] / rare[fusion] - 1), percent(rare[STUDENT] / rare[RERANKER] - 1)
+        sentences.append(
+            f"On {TITLES[data].partition(',')[0]} the re-ranker's recall of rare items is {changes[0]} above that of "
+            f"the best fusion ({fusion}), and the student's {changes[1]} from the re-ranker's."
+        )
+    return " ".join(sentences)
+
+
+def page() -> str:
+    """docs/combine.md."""
+    known = measured()
+    filled = {
+        "tables": "\n".join(f"### {TITLES[name]}\n\n{table(each)}" for name, each in known.items()),
+        "verdict": verdict(known),
+        "tail": tail(known),
+        "tail_verdict": tail_verdict(known),
+        "commits": commits_table({"combine": lines("combine")}),
+    }
+    text = (ROOT / "benchmarks" / "combine_words.md").read_text("utf-8")
+    for name, content in filled.items():
+        text = text.replace(f"{{{{{name}}}}}", content.rstrip("\n"))
+    return text
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    (ROOT / "docs" / "combine.md").write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
