@@ -39,7 +39,8 @@ def values(known: Lines, kind: str, name: str, figure: str) -> np.ndarray[Any, n
 
 def best(known: Lines, kind: str, figure: str) -> str:
     """The row of a kind with the best mean."""
-    return max(known[0]["rows"][kind], key=lambda name: float(values(known, kind, name, figure).mean()))
+    names: list[str] = list(known[0]["rows"][kind])
+    return max(names, key=lambda name: float(values(known, kind, name, figure).mean()))
 
 
 def table(known: Lines) -> str:

@@ -18,6 +18,7 @@ from scipy.sparse import csr_array, csr_matrix
 from small_combine import K, combined, frame, vectors, voters
 from small_recipe import CLI, SMALL, assert_same, data, trained
 from small_run import Killed, assert_same_end, die_after
+from small_service import Client, loaded
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import by_lists, by_scores, moments_of_lists
@@ -197,6 +198,25 @@ def test_it_is_recommended_from_explained_exported_and_reported(tmp_path: Path) 
     export(combined(), None, "npz", tmp_path / "vectors.npz")
     assert about(combined(), "svd") == "given, with vectors"
     assert {each["name"]: each["objective"] for each in combined().summary()["recommenders"]}["svd"] == "given"
+
+
+def test_it_is_served_and_explored_by_the_voters_own_names(tmp_path: Path) -> None:
+    """With vectors, and where all voters are lists."""
+    lists = {"walks": voters()["walks"], "ease-lists": frame(EASE(regularisation=50.0).fit(data().train), data().train)}
+    for name, chosen in (("both", voters()), ("lists", lists)):
+        combine(data(), chosen, settings=SMALL, seed=3, out=tmp_path / name)
+        with Client(loaded(tmp_path / name)) as client:
+            model = client.service.model.recommender
+            for item in model.item_ids.values.tolist()[::9]:
+                assert client.get(f"/explain/3/{item}").json() == model.explain(3, item) | {"title": None}
+            view = client.get("/explore/3").json()
+            assert {each["by"] for each in view["lists"]} == {*chosen, STUDENT}
+            history = {"history": model.item_ids.values[:3].tolist(), "k": 3}
+            answer = client.post("/explore", history).json()
+            assert len(answer["consensus"]["items"]) == 3
+            assert client.get("/recommend/3?k=5&viewed=true").status_code == 200
+        few = model.item_ids.values[:9].tolist()
+        assert set(model.recommend(3, k=4, items=few, by=CONSENSUS, frame="arrays")[0].tolist()) <= set(few)
 
 
 def test_new_users_are_ranked_for_by_whoever_can() -> None:

@@ -7,7 +7,8 @@ The consensus of the voters is re-ranked by
 
 with r the rank that voter v gives the item (an item outside its first K earns nothing), t a quarter of T, T and four
 times T; x_h the features of voter h for the pair, y_h its score and its features of the item alone (`features.py`; of a
-voter without vectors what `voters.py` knows of the items that it lists, and whether it lists this one); p_i and q_u the
+voter without vectors what `voters.py` knows of the items that it lists, and whether it lists this one), and of a voter
+that was ranked by at several times its consistency C (Eq. 11): Eq. 12 with weights that are fitted; p_i and q_u the
 logarithms of the item's number of users and of the user's number of items (or sums of their weights), standardised. The
 weights maximise the log-likelihood of a softmax of s over each user's list, of what that user holds out for validation.
 A ridge penalty draws them to the plain consensus, where w_vT is the voter's weight and all else 0: with few users there
@@ -178,7 +179,12 @@ class Reranker:
         without = [
             (ranks[place], each.listed[rows]) for place, each in enumerate(self.voters) if each.listed is not None
         ]
-        n_features = VOTER_FEATURES * len(self.voters) + CURVE_FEATURES + HEAD_FEATURES * len(self.heads)
+        steady = [
+            (ranks[place], each.consistency[rows])
+            for place, each in enumerate(self.voters)
+            if each.consistency is not None
+        ]
+        n_features = VOTER_FEATURES * len(self.voters) + CURVE_FEATURES + HEAD_FEATURES * len(self.heads) + len(steady)
         features = self.popularity.new_empty(*lists.shape, n_features + LIST_FEATURES * len(without))
 
         def fill(block: Tensor) -> None:
@@ -186,8 +192,9 @@ class Reranker:
             of_heads = [each(mine, items) for each in self.heads]
             of_lists = [listed_features(listed[block], ranked[block], self.top_k) for ranked, listed in without]
             popularity, activity = self.popularity[items], self.activity[mine]
+            of_time = [at_ranks(each[block, :, None], ranked[block], self.top_k) for ranked, each in steady]
             features[block] = feature_rows(
-                ranks[:, block], popularity, activity, of_heads, of_lists, self.top_k, self.temperature
+                ranks[:, block], popularity, activity, of_heads, of_lists, self.top_k, self.temperature, of_time
             )
 
         for _ in in_blocks(fill, list(self.log.blocks(users)), lists.device):
@@ -323,24 +330,32 @@ def listed_features(listed: Tensor, ranks: Tensor, top_k: int) -> Tensor:
     listed: [b, K, 3]; ranks: [b, L], K where an item is not listed
     """
     there = (ranks < top_k)[..., None]
+    return torch.cat([at_ranks(listed, ranks, top_k), there.to(listed)], -1)
+
+
+def at_ranks(listed: Tensor, ranks: Tensor, top_k: int) -> Tensor:
+    """[b, L, c] what is known [b, K, c] of a list at ranks [b, L]; 0 where an item is not listed."""
     place = ranks.long().clamp(max=listed.shape[1] - 1)[..., None].expand(-1, -1, listed.shape[2])
-    return torch.cat([listed.gather(1, place) * there, there.to(listed)], -1)
+    return listed.gather(1, place) * (ranks < top_k)[..., None]
 
 
 def feature_rows(
     ranks: Tensor, popularity: Tensor, activity: Tensor, of_heads: Sequence[Tensor], of_lists: Sequence[Tensor],
-    top_k: int, temperature: float,
+    top_k: int, temperature: float, of_time: Sequence[Tensor] = (),
 ) -> Tensor:  # fmt: skip
-    """[b, L, F] the features: voter by voter, popularity's curve, head by head, then voters without vectors.
+    """[b, L, F] the features: of voters, popularity's curve, of heads, of consistency, then of voters without vectors.
 
     ranks: [voters, b, L], K where a voter does not list an item; popularity: [b, L] p; activity: [b] q;
-    of_heads: of each head [b, L, N_FEATURES]; of_lists: of each voter without vectors [b, L, 4]
+    of_heads: of each head [b, L, N_FEATURES]; of_lists: of each voter without vectors [b, L, 4]; of_time: of each voter
+    with several rankings [b, L, 1]
     """
     ranked = ranks < top_k
     importance = [rank_importance(ranks.to(popularity), temperature * factor) * ranked for factor in TEMPERATURES]
     votes = torch.stack(importance, -1).permute(1, 2, 0, 3).flatten(2)  # [b, L, 3 voters]
     p, q = popularity[..., None], activity[:, None, None].expand_as(popularity[..., None])
     curve = torch.cat([p, p**2, p**3, p * q, p**2 * q], -1)
-    parts = [*((each, PAIR_FEATURES) for each in of_heads), *((each, LISTED_FEATURES - 1) for each in of_lists)]
-    with_context = [torch.cat([each, each[..., :pair] * p, each[..., :pair] * q], -1) for each, pair in parts]
-    return torch.cat([votes, curve, *with_context], -1)
+    heads, lists = (
+        [torch.cat([each, each[..., :pair] * p, each[..., :pair] * q], -1) for each in some]
+        for some, pair in ((of_heads, PAIR_FEATURES), (of_lists, LISTED_FEATURES - 1))
+    )
+    return torch.cat([votes, curve, *heads, *of_time, *lists], -1)

@@ -40,6 +40,7 @@ class Voter:
              (see features.py), divided by the standard deviation of all its scores
     of_items: [4, items] of one without vectors: the mean of an item's scores over all users, their standard deviation,
              the mean over its users less that over all, each divided by the deviation of all scores, and this itself
+    consistency: [n, K] of one that was ranked by at several times: C (Eq. 11) of what it lists now
     """
 
     name: str
@@ -47,6 +48,7 @@ class Voter:
     factors: Factors | None = None
     listed: Tensor | None = None
     of_items: Tensor | None = None
+    consistency: Tensor | None = None
 
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
@@ -132,11 +134,19 @@ def _of_items(sums: Tensor, n_users: int) -> Tensor:
 
 
 def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:
-    """What is kept of some votes: items [names, n, K] int32, -1 of one who does not vote, and voter_weights [names]."""
+    """What is kept of some votes: items [names, n, K] int32, -1 of one who does not vote, and voter_weights [names].
+
+    Where some are consistent over time, consistency [names, n, K] too, 0 of the others.
+    """
     listed = {each.name: each.lists[:, :k] for each in voters}
     weight, nobody = dict(zip(listed, weights, strict=True)), torch.full_like(voters[0].lists[:, :k], -1)
     given = torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64)
-    return {"items": torch.stack([listed.get(name, nobody) for name in names]), "voter_weights": given}
+    votes = {"items": torch.stack([listed.get(name, nobody) for name in names]), "voter_weights": given}
+    steady = {each.name: each.consistency[:, :k] for each in voters if each.consistency is not None}
+    if steady:
+        never = torch.zeros_like(next(iter(steady.values())))
+        votes["consistency"] = torch.stack([steady.get(name, never) for name in names])
+    return votes
 
 
 def voter_weights(validation: Sequence[float], temperature: float) -> list[float]:

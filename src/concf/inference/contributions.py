@@ -9,7 +9,7 @@ user's candidates: 0 is an average candidate, and the contributions add up to th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from concf.consensus.reranker import (
     LIST_FEATURES,
     TOP,
     VOTER_FEATURES,
+    at_ranks,
     feature_rows,
     popularity_and_activity,
 )
@@ -55,7 +56,8 @@ class Contributions:
         self.heads = [HeadFeatures(factors, histories, typical=False) for factors in voters.values()]
         self.popularity, self.activity = (each.float() for each in popularity_and_activity(log))
         self.n_fixed = len(votes.names) - len(voters)
-        columns = _columns(votes.names, list(voters))
+        self.steady = [row for row, each in enumerate(votes.consistency) if each.any()]
+        columns = _columns(votes.names, list(voters), self.steady)
         self.groups = list(dict.fromkeys(columns))
         self._group = torch.tensor([self.groups.index(each) for each in columns])
 
@@ -78,21 +80,26 @@ class Contributions:
         same = stored[:, :, None] == items.numpy()
         ranks = torch.from_numpy(np.where(same.any(1), same.argmax(1), stored.shape[1]))[:, None]
         row, item = torch.tensor([user]), items.long()[None]
+        consistency = torch.from_numpy(self.votes.consistency[self.steady, user])[:, None, :, None]
+        of_time = [
+            at_ranks(each, ranks[voter], stored.shape[1]) for voter, each in zip(self.steady, consistency, strict=True)
+        ]
         rows = feature_rows(
             ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads], [],
-            stored.shape[1], self.temperature,
+            stored.shape[1], self.temperature, of_time,
         )  # fmt: skip
         return rows[0].double()
 
 
-def _columns(names: list[str], heads: list[str]) -> list[Group]:
-    """The group of each feature, in the order of `feature_rows`."""
+def _columns(names: list[str], heads: list[str], steady: Sequence[int] = ()) -> list[Group]:
+    """The group of each feature, in the order of `feature_rows`. steady: the voters with several rankings"""
     fixed = [name for name in names if name not in heads]
     columns = [Group(name, "rank") for name in names for _ in range(VOTER_FEATURES)]
     columns += [Group(None, "popularity")] * CURVE_FEATURES
     for head in heads:
         pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
         columns += [*pair, Group(head, "score"), *[Group(None, "popularity")] * ITEM_FEATURES, *pair * 2]
+    columns += [Group(names[voter], "rank") for voter in steady]
     return columns + [Group(" and ".join(fixed), "score")] * LIST_FEATURES * len(fixed)
 
 

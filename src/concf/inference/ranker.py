@@ -113,8 +113,9 @@ class Ranker:
 
     @cached_property
     def voters(self) -> dict[str, Factors]:
-        """The voting heads at the best epoch of the consensus."""
-        return {name: self._filled(factors) for name, factors in self.run.voters.items()}
+        """The voting heads at the best epoch of the consensus; where all voters are lists, their student for them."""
+        heads = self.run.voters or {self.run.best_head(): self.run.keep(self.run.best_head()).factors().popitem()[1]}
+        return {name: self._filled(factors.to("cpu")) for name, factors in heads.items()}
 
     @cached_property
     def voter_weights(self) -> list[float]:
@@ -123,8 +124,8 @@ class Ranker:
         if votes is None:
             return [1.0] * len(self.voters)
         weights = dict(zip(votes.names, votes.voter_weights.tolist(), strict=True))
-        mean = sum(weights[name] for name in self.voters) / len(self.voters)
-        return [weights[name] / mean for name in self.voters]
+        own = [weights.get(name, 1.0) for name in self.voters]
+        return [each * len(own) / sum(own) for each in own]
 
     def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None if the run kept none."""

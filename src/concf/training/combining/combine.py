@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,21 +10,20 @@ from typing import Any
 import torch
 from scipy.sparse import csr_array
 
+from concf.consensus.consensus import consistencies
 from concf.data.split import Split
 from concf.errors import ConfigError, option
 from concf.evaluation.validation_metric import fitting_metric, parsed, refuse_blind
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_folder, sha256
 from concf.training.checkpoint import RUN, RunFolder
-from concf.training.combining.voters import as_voter
+from concf.training.combining.voters import as_voter, ranking
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
-from concf.training.recipe.combine import Combine, Given, Vectors
+from concf.training.recipe.combine import NOBODY, Combine, Given, Voters
 from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import Watch, watched
 from concf.training.train import all_stages, device_of, train
-
-Voters = Mapping[str, Given | Vectors]
 
 
 def combine(
@@ -46,7 +46,8 @@ def combine(
     voters:   name -> who votes, fitted on the training part alone: a file or a frame of lists (user, item, and score or
               rank; ids as in the log), (user vectors, item vectors[, item bias]), a model with factors() or
               scores(users), a model of implicit, a trained pipeline of LensKit, (model, dataset) of RecTools. Vectors,
-              scores and implicit's models number users and items as `data.train` does
+              scores and implicit's models number users and items as `data.train` does. als@1, als@2 are the same
+              voter at two times: the last one votes, and how its ranks have changed is its consistency (Eq. 11)
     final_voters: the same voters, fitted on the training and the validation part, for the consensus and the student
               that are recommended from; None: those are made of `voters`, and nothing is refitted
     with_own: concf's own voters join
@@ -64,10 +65,9 @@ def combine(
     if plain.recipe is None:
         raise ConfigError("settings: voters are combined by the recipe of the preset strong. Begin with that preset")
     split, here = split.weighted(plain.weights), device_of(device)
-    k = _length(split, plain)
-    given = _made(voters, split, ("train",), k, here)
+    given = _made(voters, split, ("train",), plain, here)
     learned = ("train", "valid", "test") if final else ("train", "valid")
-    refitted = {} if final_voters is None else _made(final_voters, split, learned, k, here)
+    refitted = NOBODY if final_voters is None else _made(final_voters, split, learned, plain, here)
     _refuse_other_kinds(given, refitted)
     chosen = _settings(plain, given, refitted, with_own, refit)
     run = Run(split, chosen, 0 if seed is None else check_seed(seed), make_model(split, chosen).to(here))
@@ -122,15 +122,43 @@ def _length(data: Split, settings: ConCFSettings) -> int:
     return min(max(settings.consensus.top_k or n_items, depth), n_items)
 
 
-def _made(voters: Mapping[str, Any], data: Split, learned: Sequence[str], k: int, device: torch.device) -> Voters:
+def _made(
+    voters: Mapping[str, Any], data: Split, learned: Sequence[str], settings: ConCFSettings, device: torch.device
+) -> Voters:
+    """The voters, with what users have not used of the parts that were learned from."""
     log: csr_array = data.log(learned)
-    seen = log if data.disliked is None else csr_array(log + data.disliked)
-    return {name: as_voter(name, source, data, seen, k, device) for name, source in voters.items()}
+    seen, k = log if data.disliked is None else csr_array(log + data.disliked), _length(data, settings)
+    chosen = settings.consensus
+    temperature = chosen.consistency_temperature or chosen.temperature
+    found, consistency = {}, {}
+    for name, sources in _over_time(voters).items():
+        made = [as_voter(name, source, data, seen, k, device) for source in sources]
+        found[name] = made[-1]
+        if len(made) > 1:
+            rankings = [ranking(each, seen, k)[None] for each in made]
+            steady = consistencies(rankings[-1], rankings, seen.shape[1], temperature)[0]
+            consistency[name] = steady.masked_fill_(rankings[-1][0] < 0, 0.0)
+    return Voters(found, consistency)
+
+
+def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Voter -> what it was at several times, the last one last: als@1 and als@2 are both als."""
+    times: dict[str, dict[int, Any]] = {}
+    for word, source in voters.items():
+        match = re.fullmatch(r"(.*)@(\d+)", word)
+        name, time = (match[1], int(match[2])) if match else (word, -1)
+        times.setdefault(name, {})[time] = source
+    for name, known in times.items():
+        if -1 in known and len(known) > 1:
+            raise ConfigError(
+                f"voter {name!r}: is there once without a time and once as {name}@{max(known)}. Number all"
+            )
+    return {name: [known[time] for time in sorted(known)] for name, known in times.items()}
 
 
 def _refuse_other_kinds(given: Voters, refitted: Voters) -> None:
-    for name in refitted:
-        if isinstance(given[name], Given) != isinstance(refitted[name], Given):
+    for name, voter in refitted.by_name.items():
+        if isinstance(given.by_name[name], Given) != isinstance(voter, Given):
             raise ConfigError(
                 f"final voter {name!r}: one of the two has vectors and the other has none. Give both alike"
             )
@@ -138,11 +166,11 @@ def _refuse_other_kinds(given: Voters, refitted: Voters) -> None:
 
 def _settings(plain: ConCFSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> ConCFSettings:
     """The settings, with the names of the voters, and vectors as long as the longest."""
-    lists = [name for name, voter in given.items() if isinstance(voter, Given)]
-    vectors = [voter for voter in (*given.values(), *refitted.values()) if not isinstance(voter, Given)]
-    longest = max((user.shape[1] for user, _ in vectors), default=0)
-    with_vectors = [name for name in given if name not in lists]
-    recipe = {"own": own, "given": lists, "given_vectors": with_vectors, "refit": refit}
+    everyone = (*given.by_name.values(), *refitted.by_name.values())
+    longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, Given)), default=0)
+    lists = [name for name, voter in given.by_name.items() if isinstance(voter, Given)]
+    recipe = {"own": own, "given": lists, "given_vectors": [name for name in given.by_name if name not in lists],
+              "snapshots": list(given.consistency), "refit": refit}  # fmt: skip
     dimensions = max(plain.model.dimensions, -(-longest // 4) * 4)
     return choose_settings(plain, {"recipe": recipe, "model": {"dimensions": dimensions}})
 

@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.voters import by_scores, moments_of_lists
+from concf.consensus.voters import by_factors, by_scores, moments_of_lists
 from concf.data.reading.lists import Lists, read_lists
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
@@ -56,6 +56,14 @@ def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, devic
         raise DataError(f"voter {name!r}: every score is the same, so that it ranks nothing")
     of_items[3] = 1.0  # the scores are divided by their deviation already
     return Given(voter.lists, scores, of_items)
+
+
+def ranking(voter: Given | Vectors, seen: csr_array, k: int) -> Tensor:
+    """[users, k] what a voter lists."""
+    if isinstance(voter, Given):
+        return voter.lists
+    users = torch.arange(seen.shape[0], device=voter[0].device)
+    return by_factors("", Factors(*voter), seen, users, k).lists
 
 
 def _library(source: Any) -> str:

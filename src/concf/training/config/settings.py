@@ -108,6 +108,7 @@ class RecipeSettings(Settings):
     own: bool = Field(True, description="whether the recipe's own voters vote; false: only given ones (concf combine)")
     given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
     given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")
+    snapshots: tuple[str, ...] = Field((), description="those of yours that are given at several times (concf combine)")
 
     @model_validator(mode="after")
     def _names_are_usable(self) -> RecipeSettings:
@@ -118,6 +119,8 @@ class RecipeSettings(Settings):
                 raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")
             if name in own or self.foreign.count(name) > 1:
                 raise ValueError(f"voter {name!r}: there is another of that name. Choose another name")
+        if set(self.snapshots) - set(self.foreign):
+            raise ValueError(f"snapshots {list(self.snapshots)}: expected names of given voters")
         if not self.own and not self.foreign:
             raise ValueError("own = false leaves nobody to vote")
         return self

@@ -11,6 +11,7 @@ known item is the average user.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -110,7 +111,7 @@ class FoldIn:
             chosen = self.chosen.get(name, STUDENT) if solved else None
             teaches = chosen is STUDENT and self.can_agree
             taught = (lambda some: self.agree(some).lists[:, :LISTED]) if teaches else None
-            self._folded[key] = FoldedHead((self.voters if voting else self.heads)[name], self.log, chosen, taught)
+            self._folded[key] = FoldedHead((self.voters if key[1] else self.heads)[name], self.log, chosen, taught)
         return self._folded[key](histories)
 
     def agree(self, histories: csr_array) -> Agreed:
@@ -125,6 +126,9 @@ class FoldIn:
                 continue
             scorer = _OrAverage(fold_in(histories), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
+        if self.settings.recipe is not None and self.settings.recipe.snapshots:  # of which a history has none
+            never, steady = torch.zeros(len(users), k), self.settings.recipe.snapshots
+            voters = [replace(each, consistency=never) if each.name in steady else each for each in voters]
         names = [*self.settings.heads, *self.settings.fixed_voters]
         given = dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
         weights = [given[voter.name] for voter in voters]

@@ -44,29 +44,41 @@ class Given(NamedTuple):
     of_items: Tensor
 
 
+class Voters(NamedTuple):
+    """Voters from outside by name, and the consistency [users, K] of those that were given at several times."""
+
+    by_name: Mapping[str, Given | Vectors]
+    consistency: Mapping[str, Tensor]
+
+
+NOBODY = Voters({}, {})
+
+
 class Combine(Recipe):
     """The stages, and the voters from outside.
 
-    given: voter -> what it lists; refitted: the same, or vectors, of models that were fitted on more, if there are;
+    given: voter -> what it lists; consistency: voter -> [users, K]; refitted: voters that were fitted on more, if any;
     fused: plain fusion -> its validation figure; compared: the users that it is of, and their rows among the validated
     """
 
     def __init__(self, run: Run, device: torch.device) -> None:
         super().__init__(run, device)
         self.given: dict[str, Given] = {}
-        self.refitted: dict[str, Given | Vectors] = {}
+        self.consistency: dict[str, Tensor] = {}
+        self.refitted = NOBODY
         self.fused: dict[str, float] = {}
         some = sample(self.validation.validated, FUSED_USERS, self.seed)
         few = Validation(self.data, run.metric, device, validated=some)
         self.compared = few, torch.searchsorted(self.validation.users, few.users)
 
-    def take(self, given: Mapping[str, Given | Vectors], refitted: Mapping[str, Given | Vectors]) -> None:
+    def take(self, given: Voters, refitted: Voters) -> None:
         """Begin with these voters."""
         self._adopt(given)
-        self.refitted = dict(refitted)
+        self.refitted = refitted
 
-    def _adopt(self, voters: Mapping[str, Given | Vectors]) -> None:
-        for name, voter in voters.items():
+    def _adopt(self, voters: Voters) -> None:
+        self.consistency |= voters.consistency
+        for name, voter in voters.by_name.items():
             if isinstance(voter, Given):
                 self.given[name] = voter
             else:
@@ -75,9 +87,13 @@ class Combine(Recipe):
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
         """Everyone who votes: heads, own voters without vectors, and those from outside, as `fixed_voters` has them."""
         given = ((name, self.given[name]) for name in self.settings.fixed_voters if name in self.given)
-        return [
+        voters = [
             *super()._voters(log, users),
             *(by_lists(name, each.lists[users], each.scores[users], each.of_items) for name, each in given),
+        ]
+        return [
+            replace(voter, consistency=self.consistency[voter.name][users]) if voter.name in self.consistency else voter
+            for voter in voters
         ]
 
     def _measure(self, voters: list[Voter]) -> None:
@@ -116,7 +132,7 @@ class Combine(Recipe):
 
     def _refit(self) -> dict[str, Any]:
         self._adopt(self.refitted)
-        self.refitted = {}
+        self.refitted = NOBODY
         return super()._refit()
 
     def _finish(self) -> None:
@@ -128,17 +144,22 @@ class Combine(Recipe):
 
     def state_dict(self) -> dict[str, Any]:
         """What the next stages depend on."""
-        return super().state_dict() | {"given": _packed(self.given), "refitted": _packed(self.refitted)}
+        now = _packed(Voters(self.given, self.consistency))
+        return super().state_dict() | {"given": now, "refitted": _packed(self.refitted)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         super().load_state_dict(state)
-        self.given, self.refitted = {}, {}
-        for name, parts in state["given"].items():
-            self.given[name] = Given(*parts)
-        for name, parts in state["refitted"].items():
-            self.refitted[name] = Given(*parts) if len(parts) == len(Given._fields) else (parts[0], parts[1])
+        self._adopt(_unpacked(state["given"]))
+        self.refitted = _unpacked(state["refitted"])
 
 
-def _packed(voters: Mapping[str, Given | Vectors]) -> dict[str, list[Tensor]]:
-    return {name: list(each) for name, each in voters.items()}
+def _packed(voters: Voters) -> dict[str, Any]:
+    return {"voters": {name: list(each) for name, each in voters.by_name.items()}, "steady": dict(voters.consistency)}
+
+
+def _unpacked(state: Mapping[str, Any]) -> Voters:
+    found: dict[str, Given | Vectors] = {}
+    for name, parts in state["voters"].items():
+        found[name] = Given(*parts) if len(parts) == len(Given._fields) else (parts[0], parts[1])
+    return Voters(found, state["steady"])
