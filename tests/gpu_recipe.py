@@ -172,7 +172,8 @@ def test_the_gradient_of_the_softmax_is_the_cpu_s(
     for device, kind in ((GPU, dtype), (CPU, torch.float64)):
         user, item = placed([drawn(7, USERS, SIZE), drawn(8, ITEMS, SIZE)], device, kind)
         users, items = pairs.user.to(device), pairs.item.to(device)
-        results.append(softmax.gradients(user, item, everyone(device), users, items, 0.1))
+        weight = (1 + torch.arange(len(items), device=device) % 3).to(kind)
+        results.append(softmax.gradients(user, item, everyone(device), users, items, weight, 0.1))
     for found, expected in zip(*results, strict=True):
         near(found, expected, EXACT[dtype])
 

@@ -71,10 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
-FEW = (
-    "mlp", "mf", "lightgcn", "squares and cosines teach a student", "everything is taught in batches of four",
-    "a table for each head", "sampled cosines, by user",
-)  # fmt: skip
+FEW = ("mlp", "squares and cosines teach a student", "everything is taught in batches of four", "a table for each head")
 WHOLE = {
     "lightgcn": "the encoder LightGCN",
     "squares and cosines teach a student": "'als-a' looks at all items",

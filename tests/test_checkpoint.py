@@ -139,7 +139,7 @@ def end_of(child):
 
 children = {
     f"{preset}/{moment.__name__}": start(f"{preset}/{moment.__name__}", *words, "--preset", preset, moment=moment)
-    for preset in ("reference", "released") for moment in moments
+    for preset in ("reference", "released") for moment in (moments if preset == "reference" else moments[1::2])
 }
 for name, child in children.items():
     print(name, end_of(child))
@@ -173,9 +173,9 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     concf: CLI, killed: Path, whole: dict[str, Path], preset: str
 ) -> None:
     folders = {folder.name: folder for folder in (killed / preset).iterdir()}
-    assert len(folders) == 5
+    assert len(folders) == (5 if preset == "reference" else 2)
     without = [name for name, folder in folders.items() if not (folder / CHECKPOINT).exists()]
-    assert without == ["in_the_first_epoch"]
+    assert without == ["in_the_first_epoch"] * (preset == "reference")
     assert checkpoint(folders["while_a_checkpoint_is_written"])[0]["state"]["epoch"] == 5
     for folder in folders.values():
         assert concf("train", "--resume", "--out", folder)[0] == 0

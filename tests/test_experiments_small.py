@@ -244,19 +244,20 @@ def test_ways_to_vote_are_tuned_on_validation_and_those_of_the_run_are_its_own(
 def literal_vote(
     votes: dict[str, torch.Tensor], kind: str, t: float, t_c: float, n_items: int, length: int
 ) -> torch.Tensor:
-    """Dictionaries of votes: what each head gives each item, one user after the other."""
-    lists = torch.full((votes["items"].shape[1], length), -1, dtype=torch.int32)
+    """What each head gives each item, one user after the other."""
+    items, consistency = votes["items"].numpy(), votes["consistency"].numpy().astype(np.float64)
+    lists = torch.full((items.shape[1], length), -1, dtype=torch.int32)
     for user in range(len(lists)):
-        total, first = dict.fromkeys(range(n_items), 0.0), dict.fromkeys(range(n_items), n_items)
-        for head in range(len(votes["items"])):
-            for at, item in enumerate(votes["items"][head, user].tolist()):
-                if item >= 0:
-                    deviation = -100 * np.log(float(votes["consistency"][head, user, at]))
-                    more = {"R": 0.0, "R + C": np.exp(-deviation / t_c), "R + 1": 1.0}[kind]
-                    total[item] += np.exp(-at / t) + more
-                    first[item] = min(first[item], at)
-        order = sorted((i for i in total if total[i]), key=lambda i: (-round(total[i], 6), first[i], i))
-        lists[user, : len(order[:length])] = torch.tensor(order[:length], dtype=torch.int32)
+        total, first = np.zeros(n_items), np.full(n_items, n_items)
+        for head in range(len(items)):
+            there = np.flatnonzero(items[head, user] >= 0)
+            item, deviation = items[head, user, there], -100 * np.log(consistency[head, user, there])
+            more = {"R": 0.0, "R + C": np.exp(-deviation / t_c), "R + 1": 1.0}[kind]
+            total[item] += np.exp(-there / t) + more  # a head names an item once
+            first[item] = np.minimum(first[item], there)
+        named = np.flatnonzero(total)
+        order = named[np.lexsort((named, first[named], -total[named].round(6)))][:length]
+        lists[user, : len(order)] = torch.from_numpy(order)
     return lists
 
 

@@ -225,6 +225,9 @@ def test_figures_on_what_was_learned_from_are_refused(concf: CLI, tmp_path: Path
             if part in parts:
                 with pytest.raises(ConfigError, match=r"was refitted on its (validation|test) part .* say nothing"):
                     trained(refit=refit).evaluate(on=part)  # type: ignore[arg-type]
+            elif part == "valid":
+                with pytest.raises(ConfigError, match="was fitted to the validation part"):
+                    trained(refit=refit).evaluate(on=part)
             else:
                 assert trained(refit=refit).evaluate(on=part, at=5)  # type: ignore[arg-type]
     model = ConCF(seed=3, **SMALL).fit(data(), final=True, out=tmp_path / "run")

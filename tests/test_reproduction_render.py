@@ -142,21 +142,19 @@ def test_csv_reads_back_and_latex_is_whole():
             assert all(len(row) == len(each.header) for row in each.rows)
 
 
-def written(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def test_rendering_twice_gives_the_same_bytes(tmp_path: Path):
-    for name in ("a", "b"):
-        paths = render(LINES, tmp_path / name / "docs", tmp_path / name / "results")
-        assert {path for path in (tmp_path / name).rglob("*") if path.is_file()} == set(paths)
-    first = written(tmp_path / "a")
-    assert first == written(tmp_path / "b")
-    text = first["docs/reproduction.md"].decode()
+def test_the_page_is_whole_and_a_figure_drawn_again_has_the_same_bytes(tmp_path: Path):
+    docs = tmp_path / "docs"
+    paths = render(LINES, docs, tmp_path / "results")
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(paths)
+    for drawing in draw("main", Lines(LINES).common("main")):
+        for kind in ("png", "svg"):
+            drawing.save(tmp_path / "again", kind)
+            assert (tmp_path / "again").read_bytes() == (docs / "reproduction" / f"{drawing.name}.{kind}").read_bytes()
+    text = (docs / "reproduction.md").read_text(encoding="utf-8")
     shown = re.findall(r"\]\((reproduction/[^)]+)\)", text)
     assert len(shown) == 2 * 9
     files = re.findall(r"\]\((\.\./results/[^)]+)\)", text)
-    assert all((tmp_path / "a" / "docs" / path).is_file() for path in (*shown, *files))
+    assert all((docs / path).is_file() for path in (*shown, *files))
     assert sorted(re.findall(r'<a id="(\w+)">', text)) == sorted(TABLES)
     assert text.count("<details") == text.count("</details>") == len(TABLES) + 2
     assert "{{" not in text

@@ -215,7 +215,14 @@ class Run:
 
     def refuse_learned(self, on: str) -> None:
         """Refuse to measure on what was learned from; of new users nothing was."""
-        if on in self.learned and not self.data.has_new_users:
+        if self.data.has_new_users:
+            return
+        if on == "valid" and self.settings.recipe and on not in self.learned:
+            raise ConfigError(
+                "the re-ranker of this run was fitted to the validation part, so that a figure on it would flatter. "
+                "Cross-fitted figures are in its summary and report; choose --on test"
+            )
+        if on in self.learned:
             part = {"valid": "validation", "test": "test"}[on]
             advice = "--on test" if "test" not in self.learned else "recipe.refit=validation when you train"
             raise ConfigError(
