@@ -1,6 +1,7 @@
 """Models of other libraries, their plain fusions, and what concf makes of the same: the lines of docs/combine.md.
 
-    python benchmarks/combine.py            # seeds 10 to 14
+    python benchmarks/combine.py                          # seeds 10 to 14
+    python benchmarks/combine.py --snapshots --seeds 10   # the same voters, three of them at three times each
     python benchmarks/render_combine.py
 
 Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those that
@@ -51,6 +52,7 @@ AT, METRICS = (20, 50), ("recall", "ndcg", "coverage", "gini")
 MOST_FACTORS = 256
 K, KEPT = 200, 300  # items of a voter that vote, and of a fusion that are kept
 OURS = {"ials": "als", "bpr": "bpr", "ease": "ease", "rp3beta": "rp3beta", "popularity": "popularity"}
+STEPWISE = {"ials": "als", "bpr": "bpr"}  # trained step by step
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
     "lmf": {"factors": (16, 32, 64), "regularization": (0.6, 2.0), "neg_prop": (10, 30)},
@@ -112,6 +114,30 @@ def fitted(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> dict[
     """Voter -> the model."""
     models = {name: BASELINES[model].make(**settings[name]).fit(data.train, seed=seed) for model, name in OURS.items()}
     return models | {name: of_implicit(name, settings[name], data.train, seed) for name in GRIDS}
+
+
+def over_time(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> dict[str, Model]:
+    """The same voters, those that are trained step by step after a third, two thirds and all of their steps."""
+    models = fitted(settings, data, seed)
+    for model, name in STEPWISE.items():
+        del models[name]
+        steps = BASELINES[model].make(**settings[name]).iterations
+        for third in (1, 2, 3):
+            some = settings[name] | {"iterations": max(1, steps * third // 3)}
+            models[f"{name}@{third}"] = BASELINES[model].make(**some).fit(data.train, seed=seed)
+    return models
+
+
+def measure_snapshots(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
+    """A line: consensus and student where some voters are given at three times."""
+    key = {"data": name, "seed": seed, "way": "snapshots"}
+    if log.find(key) is not None:
+        return
+    data = split_of(name, seed, folder)
+    run = combine(data, over_time(chosen_settings(name, log, folder), data, seed), seed=seed)
+    rows = {each: figures(run.recommender(each), data) for each in ("R-consensus", CONSENSUS, "student")}
+    log.add(key, {"split": data.hash, "ours": rows, "validation": run.history[0]["validation"]})
+    print(name, seed, "snapshots", rows[CONSENSUS], flush=True)
 
 
 def figures(model: Any, data: Split) -> dict[str, Any]:
@@ -178,11 +204,12 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=list(DATA), help="names of data sets")
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
+    parser.add_argument("--snapshots", action="store_true", help="voters at several times")
     options = parser.parse_args()
     torch.set_num_threads(1)
     log = ResultsLog(options.results / "combine.jsonl")
     for seed, name in product(options.seeds, options.only):
-        measure(name, seed, log, options.data)
+        (measure_snapshots if options.snapshots else measure)(name, seed, log, options.data)
 
 
 if __name__ == "__main__":

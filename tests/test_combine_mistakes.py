@@ -11,9 +11,10 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 from small_combine import K, combined, frame, vectors, voters
-from small_recipe import CLI, SMALL, data
+from small_recipe import CLI, LOG, SMALL, data
 
 from concf.consensus.settings import CONSENSUS
+from concf.data.prepare import prepare
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
@@ -109,6 +110,9 @@ def test_mistakes_in_python() -> None:
         combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
     with pytest.raises(ConfigError, match="preset strong"):
         combine(data(), {"svd": vectors()}, settings={"recipe": None, **SMALL})
+    apart = prepare(LOG.draw(1), protocol="new-users")
+    with pytest.raises(ConfigError, match=r"holds out users .* for whom voters from outside have no lists"):
+        combine(apart, {"svd": vectors()}, settings=SMALL)
     with pytest.raises(ConfigError, match="know nothing of a newer log"):
         update(combined(), pl.DataFrame({"user_id": [1], "item_id": [2]}))
 

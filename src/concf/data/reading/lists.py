@@ -101,13 +101,13 @@ def _positions(ids: Ids, side: str) -> pl.LazyFrame:
 
 
 def _known(frame: pl.LazyFrame, ids: dict[str, pl.LazyFrame], kind: str) -> pl.LazyFrame:
-    """row, user, item, at_user, at_item, value: null where an id is not of the log, or a value no number."""
+    """row, user_written, item_written, at_user, at_item, value: null where an id is not of the log, or no number."""
     named = {side: pl.col(side).cast(ids[side].collect_schema()[side], strict=False) for side in SIDES}
-    text = {f"{side}_text": pl.col(side).cast(pl.String) for side in SIDES}
-    rows = frame.select("row", **named, **text, value=pl.col(kind).cast(pl.Float64, strict=False))
+    written = {f"{side}_written": pl.col(side) for side in SIDES}
+    rows = frame.select("row", **named, **written, value=pl.col(kind).cast(pl.Float64, strict=False))
     for side in SIDES:
         rows = rows.join(ids[side], on=side, how="left")
-    return rows.select("row", "user_text", "item_text", "at_user", "at_item", "value")
+    return rows.select("row", *written, "at_user", "at_item", "value")
 
 
 class _Best:
@@ -131,7 +131,7 @@ class _Best:
         """Take rows in any order."""
         self.rows += len(batch)
         for side, unknown in self.unknown.items():
-            unknown.append(batch.filter(pl.col(f"at_{side}").is_null())[f"{side}_text"].unique())
+            unknown.append(batch.filter(pl.col(f"at_{side}").is_null())[f"{side}_written"].unique())
             if len(unknown) > 64:
                 unknown[:] = [pl.concat(unknown).unique()]
         bad = pl.col("value").is_null()
@@ -165,7 +165,7 @@ class _Best:
         self.repeated += int((~first).sum())
         cell, value = cell[first], value[first]
         user = cell // self.n_items
-        order = np.lexsort((cell, value, user))
+        order = np.lexsort((value, user))  # which keeps equals by position
         cell, value, user = cell[order], value[order], user[order]
         kept = _place(user) < self.k
         self.held = [(cell[kept], value[kept])]
@@ -189,7 +189,8 @@ class _Best:
 
 def _place(user: NDArray[np.int64]) -> NDArray[np.int64]:
     """[n] how many rows of the same user come before, of rows that are sorted by user."""
-    return np.arange(len(user)) - np.searchsorted(user, user)
+    first = np.flatnonzero(np.r_[True, user[1:] != user[:-1]][: len(user)])
+    return np.arange(len(user)) - np.repeat(first, np.diff(first, append=len(user)))
 
 
 def _first(before: int | None, rows: pl.DataFrame) -> int | None:

@@ -95,7 +95,7 @@ def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device)
         )
     user, item = factors.user.float(), factors.item.float()
     if factors.bias is not None:
-        user = torch.cat([user, torch.ones(len(user), 1)], 1)
+        user = torch.cat([user, user.new_ones(len(user), 1)], 1)
         item = torch.cat([item, factors.bias.float()[:, None]], 1)
     if not (user.isfinite().all() and item.isfinite().all()):
         raise DataError(f"voter {name!r}: its vectors are not finite. Fit the model again, with a lower learning rate")
