@@ -94,7 +94,8 @@ def verdict(all_lines: dict[str, Lines]) -> str:
             met = "met" if min(found.values()) >= goal else "not met"
             parts.append(
                 f"{percent(found['recall@50'])} in recall@50 and {percent(found['ndcg@50'])} in NDCG@50 above the "
-                f"{words}, {best(known, kind, 'recall@50')} (the goal of {percent(goal)} in both: {met})"
+                f"{words} ({' and '.join(dict.fromkeys(best(known, kind, figure) for figure in found))}; the goal of "
+                f"{percent(goal)} in both: {met})"
             )
         means = {
             who: [float(values(known, "ours", who, figure).mean()) for figure in ("recall@50", "ndcg@50")]
