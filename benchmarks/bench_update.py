@@ -34,6 +34,7 @@ from concf.data.protocols import TEST, TRAIN, Given
 from concf.data.reading.read import read
 from concf.data.split import Recipe, Split
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.ranking import NOTHING
 from concf.experiments.results_log import ResultsLog
 from concf.model.scorers import ListFunction
 from concf.training.config.presets import choose_settings
@@ -86,7 +87,8 @@ def left(base: Run, now: Interactions, by: str) -> ListFunction:
     popular = np.argsort(-popularity, kind="stable")[: listed.shape[1]]
     before = places(was.user_ids, now.user_ids)
     lists = np.where(before[:, None] >= 0, listed[before.clip(0)], popular)
-    return ListFunction(lambda some, _length: torch.from_numpy(places(now.item_ids, was.item_ids)[lists[some]]))
+    today = np.append(places(now.item_ids, was.item_ids), NOTHING)  # at -1, behind the end of a short list
+    return ListFunction(lambda some, _length: torch.from_numpy(today[lists[some]]))
 
 
 def _listed(recommender: Any, users: NDArray[np.int64]) -> NDArray[np.int64]:

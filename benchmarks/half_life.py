@@ -24,6 +24,7 @@ from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.factorisation import ALS
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.popularity import Popularity
+from concf.training.config.presets import choose_settings
 from concf.training.train import train
 
 RESULTS = Path(__file__).parent / "results" / "half_life.jsonl"
@@ -64,7 +65,7 @@ def baselines(data: Split, half_life: str | None, seed: int) -> dict[str, Any]:
 def strong(data: Split, half_life: str | None, seed: int) -> dict[str, Any]:
     """Validation before the refit, and test after it."""
     changes = {"weights": {"half_life": half_life}, "model": {"dimensions": FACTORS}}
-    run = train(data, changes, seed=seed, device="cpu")
+    run = train(data, choose_settings("strong", changes), seed=seed, device="cpu")
     rows = {}
     for name in OWN:
         tested = figures(run.recommender(name), run.data, "test")

@@ -18,7 +18,7 @@ from concf.cli.app import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.
-settings.register_profile("concf", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("concf", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("concf"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 

@@ -48,11 +48,13 @@ SHELL = ("", "sh", "bash")
 SMALL = (
     "training.epochs=2", "training.batch=1024", "model.dimensions=8", "consensus.every=1", "consensus.window=2",
 )  # fmt: skip
+WORLD = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3)
 SUBSTITUTIONS = {
     r"--trials \d+": "--trials 2",
     r"trials=\d+": "trials=2",
     r"--seeds \d+": "--seeds 1",
     r"range\(3\)": "range(2)",  # splits
+    r"reproduce main": "reproduce stats",  # main: 16 runs
     r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
 }
 EXCEPTIONS = {
@@ -234,11 +236,13 @@ def letters() -> pl.DataFrame:
 def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make `folder` the current folder, with the files that documents mention, and all numbers small."""
     patch.chdir(folder)
-    log = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3).draw(1)
+    log = WORLD.draw(1)
     log.write_csv("log.csv")
     log[:5000].write_csv("monday.csv")
     log[5000:].write_csv("tuesday.csv")
     log.with_columns(rating=pl.col("item_id") % 5 + 1).write_csv("ratings.csv")
+    later = pl.col("timestamp") - pl.col("timestamp").min() + log["timestamp"].max()
+    WORLD.draw(2)[:500].with_columns(later, rating=pl.lit(5)).write_csv("new.csv")
     items = log.select(item_id=pl.col("item_id").unique())
     number = pl.col("item_id")
     items.with_columns(title=pl.format("Item {}", number), category=number % 7, price=number % 40).write_csv(

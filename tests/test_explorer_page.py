@@ -27,7 +27,7 @@ ROWS = st.tuples(WORDS.filter(bool), st.none() | WORDS, st.integers(0, 3))  # id
 
 
 @given(st.lists(ROWS, min_size=1, max_size=12, unique_by=lambda row: row[0]), WORDS, st.integers(1, 15))
-@settings(max_examples=200)
+@settings(max_examples=100)
 def test_a_search_finds_what_a_loop_finds(rows: list[tuple[str, str | None, int]], query: str, limit: int) -> None:
     rows = sorted(rows, key=lambda row: row[0])
     weight = np.array([row[2] for row in rows])

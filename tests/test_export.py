@@ -122,7 +122,7 @@ def test_ids_come_back_unchanged(run: Run, named: Run, tmp_path: Path, to: str) 
 def test_an_id_that_numpy_would_cut_is_not_cut_in_silence(run: Run, tmp_path: Path, monkeypatch: Patch) -> None:
     ids = Ids(np.array(["a", "a\0"], dtype=object))
     flat = np.ones((2, 3), np.float32)
-    monkeypatch.setattr(Vectors, "of", lambda run, head: Vectors(flat, flat, ids, ids, {"head": head}))
+    monkeypatch.setattr(Vectors, "of", lambda ranker, head: Vectors(flat, flat, ids, ids, {"head": head}))
     with pytest.raises(DataError, match=r"ends in a NUL character, which NumPy's strings drop\. Export with --to parq"):
         export(run, None, "npz", tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -328,9 +328,10 @@ def test_the_page_of_practice_works(
 ) -> None:
     shutil.copytree(folder, tmp_path / "runs" / "first")
     monkeypatch.chdir(tmp_path)
+    Path("items.csv").write_text("item,kind\n" + "".join(f"{item},{item % 3}\n" for item in range(40)))
     blocks = re.findall(r"```(\w*)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     lines = [line.partition("#")[0].split() for kind, block in blocks if not kind for line in block.splitlines()]
-    assert [(words[0], concf(*words[1:])[0]) for words in lines] == [("concf", 0)] * 6
+    assert [(words[0], concf(*words[1:])[0]) for words in lines] == [("concf", 0)] * 7
     snippets = [block for kind, block in blocks if kind == "python"]
     assert len(snippets) == len(FORMATS)
     for snippet in snippets:

@@ -70,7 +70,7 @@ def literal(name, lists, held_out):
 
 
 @pytest.mark.parametrize("name", list(ACCURACY))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(drawn=users_with_lists())
 @example(drawn=(np.array([[0, 1, 2]], np.int32), [set(range(9))]))
 @example(drawn=(np.array([[5, -1, -1], [-1, -1, -1]], np.int32), [{5, 6}, {0}]))
@@ -93,7 +93,7 @@ def test_every_accuracy_metric_has_a_literal_formula():
     assert set(LITERAL) == set(ACCURACY)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(users_with_lists())
 def test_a_hit_is_a_listed_item_that_was_held_out(drawn):
     lists, held_out = drawn
@@ -126,7 +126,7 @@ def test_a_list_without_a_hit_and_an_empty_list_give_zero(name):
 
 
 @pytest.mark.parametrize("name", list(ACCURACY))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(drawn=users_with_lists())
 def test_accuracy_lies_between_zero_and_one_and_a_users_figure_does_not_depend_on_the_others(name, drawn):
     lists, held_out = drawn

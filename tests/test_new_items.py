@@ -22,10 +22,12 @@ from concf.inference.estimator import ConCF
 from concf.inference.new_items.evaluating import evaluate_new
 from concf.inference.new_items.features import FEW, WIDTH, features_of
 from concf.inference.new_items.joining import SHRINKAGE
+from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
 from concf.model.feature_map import PENALTIES, FeatureMap
 from concf.service.loading import Loader
+from concf.training.checkpoint import load_run
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")]
 ARRAYS = np.random.default_rng(2)
@@ -260,6 +262,12 @@ def test_command_line(concf: CLI, tmp_path: Path) -> None:
     assert concf("recommend", run, *items, "--new-items", *parts)[0] == 0
     assert concf("recommend", run, *items, "--new-items", "--out", str(tmp_path / "one.parquet"))[0] == 0
     assert pl.read_parquet(tmp_path / "lists").equals(pl.read_parquet(tmp_path / "one.parquet"))
+    code, out, _ = concf("export", run, *items, "--to", "npz", "--out", str(tmp_path / "vectors.npz"), "--json")
+    assert (code, json.loads(out)["new_items"] > 0) == (0, True)
+    ranker = Ranker(load_run(run), items=Catalogue(tmp_path / "items.parquet"))
+    with np.load(tmp_path / "vectors.npz") as file:
+        assert file["item_ids"].tolist() == ranker.item_ids.values.tolist()
+        assert np.array_equal(file["item_vectors"], ranker.vectors("student")[1])
     code, _, error = concf("recommend", run, "--new-items")
     assert (code, "--catalogue" in error) == (2, True)
     code, _, error = concf("serve", run, "--new-items")

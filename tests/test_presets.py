@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from small_recipe import assert_same, small, trained
+from small_recipe import data as small_log
 from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConcfWarning, ConfigError
 from concf.inference.estimator import ConCF
 from concf.model.encoders import Encoder
 from concf.model.heads import DotHead
@@ -296,3 +299,21 @@ def test_what_cannot_be_found_is_refused_by_its_name(changes: dict[str, Any], me
     with pytest.raises(ConfigError) as refused:
         train(tiny(), changes, preset="reference")
     assert message in str(refused.value)
+
+
+def test_what_only_algorithm_1_reads_is_noted_over_a_recipe() -> None:
+    unread = {
+        "losses": {"unobserved": 0.3}, "model": {"dropout": 0.4, "initial_std": 0.5, "layers": 3},
+        "consensus": {"weight": 0.5, "every": 3, "window": 4, "consistency_temperature": 3.0},
+        "training": {"epochs": 2, "learning_rate": 0.1, "batch": 7, "weight_decay": 0.1, "patience": 1},
+    }  # fmt: skip
+    with pytest.warns(ConcfWarning, match=r"consensus.every, .*training.weight_decay: without effect, since only"):
+        changed = choose_settings(small(), unread)
+    assert_same(trained(), train(small_log(), changed, seed=3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose_settings(
+            "strong", {"weights": {"half_life": 3.0}, "recipe": {"budget": "fast"}, "model": {"dimensions": 8}}
+        )
+        choose_settings("strong", words=["consensus.shown=30", "training.metric=recall@5", "consensus.top_k=40"])
+        choose_settings("reference", unread)

@@ -68,7 +68,7 @@ def seen():
     return csr_array(dense.astype(np.float32))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(rows_and_length(MANY_TIES))
 def test_top_k_is_a_sort_by_score_then_place(drawn):
     scores, k = drawn
@@ -77,7 +77,7 @@ def test_top_k_is_a_sort_by_score_then_place(drawn):
     assert values.tolist() == np.take_along_axis(scores, places.numpy(), 1).tolist()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(rows_and_length(MANY_TIES_AND_HOLES))
 def test_top_k_is_that_sort_wherever_a_score_is_above_minus_infinity(drawn):
     scores, k = drawn
@@ -100,7 +100,7 @@ def test_the_long_rows_above_use_groups_that_leave_a_remainder():
     assert 1003 % isqrt(1003 // 8)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=50)
 @given(rankings(), st.sampled_from([1, 200, None]))
 def test_rank_is_a_sort_of_the_unseen_items_for_every_memory_budget(drawn, memory):
     scores, seen, k = drawn
@@ -216,7 +216,7 @@ def test_given_lists_keep_their_order_and_lose_seen_items_and_empty_places():
     assert rank(given_lists, np.array([1, 0]), 2).tolist() == [[3, 1], [5, 2]]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.permutations(range(40)), st.sets(st.integers(0, 39)), st.integers(1, 40))
 def test_given_lists_are_filtered_like_a_python_list(items, known, k):
     seen = csr_array(np.isin(np.arange(40), list(known))[None].astype(np.float32))

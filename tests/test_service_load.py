@@ -215,7 +215,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path: Path)
         def ask(caller: int) -> None:
             transport = httpx.HTTPTransport(limits=httpx.Limits(max_connections=1))
             with httpx.Client(base_url=server.url, timeout=SOON, transport=transport) as client:
-                while not done.is_set():
+                while not done.wait(0.01):
                     try:
                         answer = client.get("/recommend/3")
                     except httpx.TransportError:  # what a dead worker was answering is asked for again

@@ -162,7 +162,7 @@ def test_runs_change_under_load_and_no_request_is_lost(server: Process, home: Pa
     def ask() -> None:
         with httpx.Client(base_url=url, timeout=SOON) as client:
             turn = 0
-            while not done.is_set():
+            while not done.wait(0.002):
                 place = turn % 10
                 answer = client.get(f"/recommend/{place // 2}?k=12&by={('consensus', 'bpr')[place % 2]}")
                 items = [each["item"] for each in answer.json()["items"]] if answer.status_code == 200 else answer.text

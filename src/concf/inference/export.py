@@ -28,6 +28,7 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.ranking import NOTHING, rank
 from concf.inference.ranker import Ranker
+from concf.inference.titles import Catalogue
 from concf.model.scorers import Factors
 from concf.runtime.files import new_file, new_folder
 from concf.runtime.provenance import VERSION
@@ -62,15 +63,17 @@ class Vectors:
     about: dict[str, Any]
 
     @classmethod
-    def of(cls, run: Run, head: str) -> Vectors:
+    def of(cls, ranker: Ranker, head: str) -> Vectors:
         """A head at the epoch of its best validation."""
-        (user, item), data, best = Ranker(run).vectors(head), run.data.interactions, run.best[head]
+        run, (user, item) = ranker.run, ranker.vectors(head)
+        best = run.best[head]
         about = {
             "format": FORMAT,
             "concf": VERSION,
             "head": head,
             "users": len(user),
             "items": len(item),
+            "new_items": len(item) - run.data.interactions.n_items,
             "dimensions": item.shape[1],
             "score": SCORE,
             "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
@@ -80,7 +83,7 @@ class Vectors:
             "split_hash": run.data.hash,
             "settings": run.settings.model_dump(mode="json"),
         }
-        return cls(user, item, data.user_ids, data.item_ids, about)
+        return cls(user, item, run.data.interactions.user_ids, ranker.item_ids, about)
 
     def levelled(self) -> Vectors:
         """The same inner products with items of equal length: [item, sqrt(L^2 - |item|^2)] against [user, 0].
@@ -122,13 +125,17 @@ class Format:
             raise MissingExtraError(str(self.library), self.extra, purpose) from None
 
 
-def export(run: Run, head: str | None, to: str, out: str | Path, *, approximate: bool = False) -> dict[str, Any]:
+def export(
+    run: Run, head: str | None, to: str, out: str | Path, *, approximate: bool = False,
+    catalogue: Catalogue | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Write a head's vectors; returns the metadata with `to`, `out` and the sizes of `files`.
 
     head:        its name; None: the best head
     to:          npz (a file), parquet, usearch, faiss or onnx (a folder each)
     out:         a file or folder that does not exist yet; it appears complete or not at all
     approximate: search by HNSW, whose recall against exact search is measured
+    catalogue:   whose new items have vectors too, by their attributes; rare ones have them in part
     """
     target = Path(out)
     if to not in FORMATS:
@@ -140,7 +147,7 @@ def export(run: Run, head: str | None, to: str, out: str | Path, *, approximate:
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
     library = chosen.imported(f"--to {to}")
-    vectors = Vectors.of(run, _head(run, head))
+    vectors = Vectors.of(Ranker(run, items=catalogue), _head(run, head))
     with new_folder(target, marker=ABOUT) if chosen.folder else new_file(target) as fresh:
         written = chosen.write(vectors, fresh, approximate, library)
         if chosen.folder:

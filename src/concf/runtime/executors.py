@@ -16,6 +16,7 @@ from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from importlib import import_module
 from itertools import pairwise
+from multiprocessing.context import BaseContext
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
@@ -144,8 +145,8 @@ def one_after_the_other(function: Callable[[Job], Result], jobs: Sequence[Job]) 
 
 def _in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Done[Job, Result]:
     threads = max(1, (os.cpu_count() or 1) // workers)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start_process, initargs=(function, threads)) as pool:
+    begin = (function, threads, dict(os.environ))
+    with ProcessPoolExecutor(workers, _context(), initializer=_start_process, initargs=begin) as pool:
         futures = {pool.submit(_call, job): job for job in jobs}
         try:
             for done in as_completed(futures):
@@ -158,7 +159,18 @@ def _in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], worker
 _function: dict[str, Callable[[Any], Any]] = {}  # in a worker: the function, by the call of `execute` that sent it
 
 
-def _start_process(function: Callable[[Any], Any], threads: int) -> None:
+def _context() -> BaseContext:
+    """Where there is a fork server, all workers of this process share one import of PyTorch, which takes seconds."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
+
+
+def _start_process(function: Callable[[Any], Any], threads: int, environment: dict[str, str]) -> None:
+    os.environ.clear()  # the fork server has that of its first day
+    os.environ.update(environment)
     import torch
 
     torch.set_num_threads(min(threads, torch.get_num_threads()))

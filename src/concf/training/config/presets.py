@@ -12,10 +12,11 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from concf.consensus.settings import ConsensusSettings  # fmt: skip
-from concf.errors import ConfigError
+from concf.errors import ConfigError, note
 from concf.model.objectives import LossSettings
 from concf.runtime.settings import flat, named, read_toml
 from concf.training.config.settings import (
+    READ_BY_RECIPE,
     BalanceSettings,
     ConCFSettings,
     ModelSettings,
@@ -69,6 +70,7 @@ STRONG = ConCFSettings(
 )
 
 PRESETS = {"paper": PAPER, "released": RELEASED, "reference": REFERENCE, "strong": STRONG}
+_READ = tuple(f"{name}." for name in READ_BY_RECIPE)
 DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
 
 
@@ -101,8 +103,8 @@ def choose_settings(
     if base is None:
         base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
     chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
-    recipe = chosen["recipe"]
-    for each in (layer, changes or {}, *map(_setting, words)):
+    recipe, layers = chosen["recipe"], [layer, changes or {}, *map(_setting, words)]
+    for each in layers:
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
     if single is not None and chosen["recipe"] not in (recipe, None):
         raise ConfigError("recipe (--budget, --final): is of several heads, and one alone was asked for")
@@ -117,9 +119,16 @@ def choose_settings(
         if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
             with suppress(ValidationError):  # which the settings as a whole report, by the whole name
                 chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
-        return ConCFSettings.model_validate(chosen)
+        settings = ConCFSettings.model_validate(chosen)
     except ValidationError as error:
         raise ConfigError("; ".join(_in_words(dict(problem)) for problem in error.errors())) from None
+    unread = {name for each in layers for name in flat(each) if not f"{name}.".startswith(_READ)}
+    if settings.recipe is not None and unread:
+        note(
+            f"{', '.join(sorted(unread))}: without effect, since only Algorithm 1 reads it, and strong has a recipe of "
+            "its own. Choose the preset reference to train by Algorithm 1"
+        )
+    return settings
 
 
 def nearest_preset(chosen: ConCFSettings) -> tuple[str, dict[str, tuple[Any, Any]]]:

@@ -162,6 +162,10 @@ RECIPE_HEADS = {
     "thorough": ("softmax-b=cosine-softmax",),
 }
 STUDENT = "student=weighted-squares"
+READ_BY_RECIPE = (
+    "objectives", "model.dimensions", "model.encoder", "consensus.kept", "consensus.shown", "consensus.temperature",
+    "consensus.top_k", "training.metric", "training.validated_users", "weights", "recipe",
+)  # fmt: skip
 
 
 class ConCFSettings(Settings):
