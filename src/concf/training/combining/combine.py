@@ -128,15 +128,13 @@ def _made(
     """The voters, with what users have not used of the parts that were learned from."""
     log: csr_array = data.log(learned)
     seen, k = log if data.disliked is None else csr_array(log + data.disliked), _length(data, settings)
-    chosen = settings.consensus
-    temperature = chosen.consistency_temperature or chosen.temperature
     found, consistency = {}, {}
     for name, sources in _over_time(voters).items():
         made = [as_voter(name, source, data, seen, k, device) for source in sources]
         found[name] = made[-1]
         if len(made) > 1:
             rankings = [ranking(each, seen, k)[None] for each in made]
-            steady = consistencies(rankings[-1], rankings, seen.shape[1], temperature)[0]
+            steady = consistencies(rankings[-1], rankings, seen.shape[1], settings.consensus.temperature)[0]
             consistency[name] = steady.masked_fill_(rankings[-1][0] < 0, 0.0)
     return Voters(found, consistency)
 
