@@ -194,7 +194,7 @@ def test_it_is_recommended_from_explained_exported_and_reported(tmp_path: Path) 
         assert voting >= {"svd", "walks", "ease"}
         assert {each["voter"] for each in explanation["contributions"] or []} >= {"svd", "walks", "ease"}
         shown = page(gather(run, {"device": "cpu"}, examples=1))
-        assert all(name in shown for name in ("walks", "svd"))
+        assert all(name in shown for name in ("walks", "svd", "plain fusions beside the consensus"))
     export(combined(), None, "npz", tmp_path / "vectors.npz")
     assert about(combined(), "svd") == "given, with vectors"
     assert {each["name"]: each["objective"] for each in combined().summary()["recommenders"]}["svd"] == "given"

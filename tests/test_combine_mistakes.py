@@ -15,6 +15,8 @@ from small_recipe import CLI, LOG, SMALL, data
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
+from concf.data.protocols import LeaveLast
+from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
@@ -163,5 +165,7 @@ def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
         with pytest.warns(ConcfWarning, match=message):
             note_leaks(split, users, {"mine": torch.from_numpy(lists)})
     note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error
+    by_time = Split(split.interactions, split.parts, split.recipe.model_copy(update={"protocol": LeaveLast()}))
+    note_leaks(by_time, users, {"mine": torch.from_numpy(knows)})  # what is older may be easier to find
     with pytest.warns(ConcfWarning, match="voter 'mine'.*fitted on the validation part too"):
         combine(split, {"mine": frame(EASE(regularisation=50.0).fit(both), both), "svd": vectors()}, settings=SMALL)

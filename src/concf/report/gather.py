@@ -108,8 +108,12 @@ def _figures(name: str, parts: Mapping[str, Evaluations]) -> dict[str, Any]:
 def _stage(record: Mapping[str, Any]) -> list[str]:
     """One stage of a recipe, as a row of a table."""
     chosen = [f"{voter}: {settings_line(each)}" for voter, each in record.get("chosen", {}).items()]
-    figures = [f"{name} {value:.4f}" for name, value in record.get("validation", {}).items()]
-    return [record["stage"], f"{record['seconds']:.1f}", "; ".join(chosen), ", ".join(figures)]
+    figures, fused = (
+        ", ".join(f"{name} {value:.4f}" for name, value in record.get(kind, {}).items())
+        for kind in ("validation", "fusions")
+    )
+    figures += f"; plain fusions beside the consensus, of some users: {fused}" if fused else ""
+    return [record["stage"], f"{record['seconds']:.1f}", "; ".join(chosen), figures]
 
 
 def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:

@@ -6,7 +6,8 @@ ten thousand for a voter that has not seen the validation part:
     it lists fewer held-out items than by chance    it takes them for used ones, and leaves them out
     it finds far more of the validation than of the test part    it has learned the former
 
-The second one looks at the test part; all that comes of it is a warning.
+The second one is looked for where both parts are drawn alike, and not by time. It looks at the test part; all that
+comes of it is a warning.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from concf.evaluation.metrics import flat_cells
 
 SIGMAS = 4.0  # how far from what is expected
 FEWEST = 10  # hits by chance, where none is a sign
-TIMES = 1.5  # as many of the validation as of the test part, where both are drawn alike
+TIMES = 1.5  # as many of the validation as of the test part
+DRAWN_ALIKE = ("random", "released", "paper")  # protocols with both parts
 
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
@@ -39,7 +41,9 @@ def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor
                 f"voter {name!r}: its lists hold {valid:,} held-out items, fewer than by chance ({expected:,.0f}). "
                 "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
             )
-        elif _far_above(valid, data.valid[users].nnz, test, data.test[users].nnz):
+        elif data.recipe.protocol.name in DRAWN_ALIKE and _far_above(
+            valid, data.valid[users].nnz, test, data.test[users].nnz
+        ):
             shares = [100 * found / part[users].nnz for found, part in ((valid, data.valid), (test, data.test))]
             note(
                 f"voter {name!r}: it finds {shares[0]:.1f} % of the validation part and {shares[1]:.1f} % of the test "
