@@ -32,19 +32,18 @@ DRAWN_ALIKE = ("random", "released", "paper")  # protocols with both parts
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
     """Warn of voters by their lists [n, K] of users [n]."""
+    parts, alike = (data.valid[users], data.test[users]), data.recipe.protocol.name in DRAWN_ALIKE
     for name, listed in lists.items():
         items = listed.cpu().numpy()
-        valid, test = (hits(items, part[users]) for part in (data.valid, data.test))
-        expected = by_chance(items, data.train[users], data.valid[users])
+        valid, test = (hits(items, part) for part in parts)
+        expected = by_chance(items, data.train[users], parts[0])
         if expected >= FEWEST and valid < expected - SIGMAS * sqrt(expected):
             note(
                 f"voter {name!r}: its lists hold {valid:,} held-out items, fewer than by chance ({expected:,.0f}). "
                 "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
             )
-        elif data.recipe.protocol.name in DRAWN_ALIKE and _far_above(
-            valid, data.valid[users].nnz, test, data.test[users].nnz
-        ):
-            shares = [100 * found / part[users].nnz for found, part in ((valid, data.valid), (test, data.test))]
+        elif alike and _far_above(valid, parts[0].nnz, test, parts[1].nnz):
+            shares = [100 * found / part.nnz for found, part in zip((valid, test), parts, strict=True)]
             note(
                 f"voter {name!r}: it finds {shares[0]:.1f} % of the validation part and {shares[1]:.1f} % of the test "
                 "part. Was it fitted on the validation part too? Fit it on the training part alone"
