@@ -272,6 +272,10 @@ def test_the_commands(tmp_path: Path, concf: CLI) -> None:
     code, out, err = concf("combine", tmp_path / "data", *words, "--out", run, *sets, "--json")
     assert code == 0, err
     assert [each["name"] for each in json.loads(out)["recommenders"]] == [STUDENT, R_CONSENSUS, CONSENSUS]
+    assert list(json.loads(out)["voters"]) == ["walks", "ease"]
+    code, out, _ = concf("combine", tmp_path / "data", *words, "--out", tmp_path / "again", *sets)
+    assert "Voters without vectors: walks 0." in out
+    assert "Plain fusions beside the consensus, of some users: reciprocal ranks 0." in out
     assert len(RunFolder(run).description()["combine"]["voters"]["walks"]["sha256"]) == 64
     assert concf("evaluate", run, "--at", "5")[0] == 0
     code, _, err = concf("update", run, tmp_path / "learn.csv", "--out", tmp_path / "next")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SETTINGS = "Settings"
 RUNNING = "How to run"
+BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions beside the consensus, of some users"}
 
 
 @reads_a_log(protocol="random", valid="0.1", test="0.1", at_least="1", min_item="5")
@@ -198,11 +199,9 @@ def combine(
             folder, _files("--voter", voter), final_voters=_files("--final-voter", final_voter) if final_voter else None,
             with_own=with_own, final=final, settings=settings, seed=seed, out=out, device=device, verbose=True,
         )  # fmt: skip
-    _report(run, out, as_json)
-    if not as_json:
-        fused = next(record["fusions"] for record in run.history if "fusions" in record)
-        figures = ", ".join(f"{name} {figure:.4f}" for name, figure in fused.items())
-        typer.echo(f"Plain fusions of the same voters, and the consensus, of some of the users: {figures}.")
+    measured = next(record for record in run.history if "fusions" in record)
+    lists = {name: measured["validation"][name] for name in run.settings.fixed_voters}
+    _report(run, out, as_json, {"voters": lists, "fusions": measured["fusions"]})
 
 
 def _files(flag: str, words: list[str]) -> dict[str, Path]:
@@ -243,9 +242,10 @@ def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:
     return watchers
 
 
-def _report(run: Run, out: Path, as_json: bool) -> None:
+def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, float]] | None = None) -> None:
+    """Print a run. beside: a key of `BESIDE` -> further validation figures"""
     seconds = sum(float(record["seconds"] + record.get("ranking_seconds", 0.0)) for record in run.history)
-    report = run.summary() | {"folder": str(out), "seconds": seconds}
+    report = run.summary() | {"folder": str(out), "seconds": seconds} | (beside or {})
     if as_json:
         typer.echo(json.dumps(report))
         return
@@ -257,6 +257,9 @@ def _report(run: Run, out: Path, as_json: bool) -> None:
     if "valid" in run.learned:
         on = "everything" if "test" in run.learned else "training and validation part"
         typer.echo(f"Then refitted on {on}; the figures above were measured before.")
+    for name, figures in (beside or {}).items():
+        shown = ", ".join(f"{each} {value:.4f}" for each, value in figures.items())
+        typer.echo(f"{BESIDE[name]}: {shown or 'none'}.")
     tested = "" if "test" in run.learned else f" Test it with: concf evaluate {out}"
     typer.echo(f"Run: {out}.{tested}")
 
