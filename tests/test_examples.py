@@ -49,6 +49,14 @@ def test_numpy_gives_the_list_of_the_library(run: Run) -> None:
     assert len(ours.strip("[]").split()) == 5
 
 
+def test_models_of_several_libraries_agree(run: Run) -> None:
+    *figures, votes = run("combine_models.py")
+    found = {line.partition(":")[0]: float(line.split()[-1]) for line in figures}
+    assert list(found)[-3:] == ["student", "R-consensus", "consensus"]
+    assert found["consensus"] > max(found["als"], found["popularity"])
+    assert all(f"'{name}': " in votes for name in ("als-a", "als", "popularity", "rp3beta", "ease"))
+
+
 def test_examples_are_short_and_all_of_them_are_tested() -> None:
     tested = Path(__file__).read_text(encoding="utf-8")
     for path in FOLDER.iterdir():
