@@ -100,6 +100,18 @@ def test_a_step_that_goes_too_far_is_halved(in_double, monkeypatch) -> None:
     assert cost.gradient(fitted.everyone).abs().max() < 1e-6 * cost.gradient(cost.prior).abs().max()
 
 
+def test_weights_stay_near_those_of_before(in_double, monkeypatch) -> None:
+    """The literal cost again, with another prior and ten times the penalty; the fewer users there are, the nearer."""
+    fast, cost = reranker_of(), literal_cost()
+    before = fast.fit(wanted(fast)).everyone + 0.3
+    fitted = reranker_of().fit(wanted(fast), before).everyone
+    monkeypatch.setattr(cost, "prior", before)
+    monkeypatch.setattr(cost, "penalty", cost.penalty / reranker.PENALTY * reranker.PENALTY_BEFORE)
+    assert cost.gradient(fitted).abs().max() < 1e-6 * cost.gradient(before).abs().max()
+    nobody = reranker_of().fit(torch.zeros_like(wanted(fast)), before).everyone
+    assert torch.allclose(nobody, before, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("cross_fitted", [False, True])
 def test_lists_are_in_the_order_of_the_literal_scores(in_double, monkeypatch, cross_fitted: bool) -> None:
     monkeypatch.setattr(reranker, "SCORED_USERS", 7)

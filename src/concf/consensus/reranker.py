@@ -43,6 +43,7 @@ VOTER_FEATURES, CURVE_FEATURES = len(TEMPERATURES), 5  # of a voter, and of popu
 HEAD_FEATURES = N_FEATURES + 2 * PAIR_FEATURES  # ... of a voter with vectors ...
 LIST_FEATURES = LISTED_FEATURES + 2 * (LISTED_FEATURES - 1) + 1  # ... and of one without
 PENALTY = 10.0  # of a weight's square, times the variance of its feature; a user's cost has weight 1
+PENALTY_BEFORE = 100.0  # the same, where earlier weights are stayed near
 LEAST_VARIANCE = 1e-6  # of a feature that never changes, and so gets no weight
 TOP = 150  # items of a list that are re-ranked; the rest stays as it is
 MOST_LEARNERS = 8192  # users that weights are fitted on, at most
@@ -133,8 +134,13 @@ class Reranker:
         )  # fmt: skip
         self.made: tuple[Tensor, Tensor] | None = None  # [n] places in what `fit` has made: features, centred
 
-    def fit(self, held_out: Tensor) -> Weights:
-        """The weights. held_out: [n, TOP or fewer] where the lists have what a user holds out for validation."""
+    def fit(self, held_out: Tensor, before: Tensor | None = None) -> Weights:
+        """The weights.
+
+        held_out: [n, TOP or fewer] where the lists have what a user holds out for validation
+        before:   [F] weights that were fitted to more users, which the penalty draws to, and more strongly; None: it
+                  draws to the plain consensus
+        """
         rows = torch.arange(len(self.users), device=self.users.device)[:MOST_LEARNERS]
         fold = (rows % FOLDS).where(held_out[rows].any(1), FOLDS)
         fold, order = fold.sort(stable=True)  # what is fitted on lies together, fold by fold
@@ -142,16 +148,21 @@ class Reranker:
         features, empty = self.features(order)
         centre, variance = _moments(features, empty, list(chain(*blocks)))
         self.made = order.argsort(), features.sub_(centre)
-        prior = torch.zeros(features.shape[2], dtype=torch.float64, device=rows.device)
-        votes = torch.tensor(self.voter_weights, dtype=torch.float64, device=rows.device)
-        prior[PLAIN : VOTER_FEATURES * len(votes) : VOTER_FEATURES] = votes / votes.mean()
+        prior = self._plain(features.shape[2]) if before is None else before.to(rows.device, torch.float64)
         wanted = held_out[order].to(features)
         wanted /= wanted.sum(1, keepdim=True).clamp(min=1)
-        penalty = PENALTY * variance.clamp(min=LEAST_VARIANCE)
+        penalty = (PENALTY if before is None else PENALTY_BEFORE) * variance.clamp(min=LEAST_VARIANCE)
         training = TrainingSet(features, empty, wanted, blocks, prior, penalty)
         everyone, curvature = _fit(training, None, prior)
         folds = [_fit(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
         return Weights(centre, everyone, torch.stack(folds))
+
+    def _plain(self, n_features: int) -> Tensor:
+        """[F] the weights of the plain consensus."""
+        plain = torch.zeros(n_features, dtype=torch.float64, device=self.users.device)
+        votes = torch.tensor(self.voter_weights, dtype=torch.float64, device=self.users.device)
+        plain[PLAIN : VOTER_FEATURES * len(votes) : VOTER_FEATURES] = votes / votes.mean()
+        return plain
 
     def rerank(self, weights: Weights, *, cross_fitted: bool = False) -> tuple[Tensor, Tensor]:
         """([n, length], [n, length]) the lists re-ranked, and the scores, descending.

@@ -45,7 +45,7 @@ def update(
     out:     a folder for the new run; it can be resumed by `train` once it is there
     hold:    how far known users and items are held where they were: 0 (default) not at all, 1: they do not move
     rerank:  the re-ranker's weights: refit (default) them to the new pairs, ranked by the run as it was, or carry them
-             over, which is faster; where few known users have new pairs they are carried over anyway
+             over, which is faster; the fewer known users have new pairs, the less they move
     final:   learn from the test part too, from now on
     drop_before: a date, or a time in the log's own unit: what is older is forgotten. Users and items of whom nothing is
              left leave the run, and items that a user chose before then may be recommended again

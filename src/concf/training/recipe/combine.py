@@ -100,7 +100,8 @@ class Combine(Recipe):
         super()._measure(voters)
         assert self.settings.recipe is not None
         foreign = [voter for voter in voters if voter.name in self.settings.recipe.foreign]
-        note_leaks(self.data, self.validation.validated, {voter.name: voter.lists for voter in foreign})
+        few, rows = self.compared
+        note_leaks(self.data, few.validated, {voter.name: voter.lists[rows] for voter in foreign})
         self.fused = self._fuse(voters)
 
     def _fuse(self, voters: list[Voter]) -> dict[str, float]:

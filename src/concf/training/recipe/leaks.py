@@ -1,18 +1,18 @@
 """Signs that a voter was fitted on what it is validated on.
 
-Weights that are fitted to such a voter trust it too much, or not at all. Two signs, each with odds of less than one in
-ten thousand for a voter that has not seen the validation part:
+Weights that are fitted to such a voter trust it too much, or not at all. Two signs that a voter which has not seen the
+validation part all but never gives:
 
     it lists fewer held-out items than by chance    it takes them for used ones, and leaves them out
-    it finds far more of the validation than of the test part    it has learned the former
+    it has twice as many of them in its first places as RP3beta, fitted on the training part    it has learned them
 
-The second one is looked for where both parts are drawn alike, and not by time. It looks at the test part; all that
-comes of it is a warning.
+The test part plays no role.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from math import sqrt
 
 import numpy as np
@@ -23,30 +23,37 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.metrics import flat_cells
+from concf.evaluation.ranking import rank
+from concf.model.baselines.neighbours import RP3beta
 
 SIGMAS = 4.0  # how far from what is expected
 FEWEST = 10  # hits by chance, where none is a sign
-TIMES = 1.5  # as many of the validation as of the test part
-DRAWN_ALIKE = ("random", "released", "paper")  # protocols with both parts
+TIMES = 2.0  # as many hits as RP3beta has
 
 
 def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
     """Warn of voters by their lists [n, K] of users [n]."""
-    parts, alike = (data.valid[users], data.test[users]), data.recipe.protocol.name in DRAWN_ALIKE
+    held_out = data.valid[users]
+
+    @cache
+    def by_walks(k: int) -> int:
+        return first_hits(rank(RP3beta().fit(data.train), users, k, seen=data.train), held_out)
+
     for name, listed in lists.items():
         items = listed.cpu().numpy()
-        valid, test = (hits(items, part) for part in parts)
-        expected = by_chance(items, data.train[users], parts[0])
-        if expected >= FEWEST and valid < expected - SIGMAS * sqrt(expected):
+        found, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
+        if expected >= FEWEST and found < expected - SIGMAS * sqrt(expected):
             note(
-                f"voter {name!r}: its lists hold {valid:,} held-out items, fewer than by chance ({expected:,.0f}). "
+                f"voter {name!r}: its lists hold {found:,} held-out items, fewer than by chance ({expected:,.0f}). "
                 "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
             )
-        elif alike and _far_above(valid, parts[0].nnz, test, parts[1].nnz):
-            shares = [100 * found / part.nnz for found, part in zip((valid, test), parts, strict=True)]
+            continue
+        first, others = first_hits(items, held_out), by_walks(items.shape[1])
+        if first > TIMES * others + SIGMAS * sqrt(first):
             note(
-                f"voter {name!r}: it finds {shares[0]:.1f} % of the validation part and {shares[1]:.1f} % of the test "
-                "part. Was it fitted on the validation part too? Fit it on the training part alone"
+                f"voter {name!r}: its first places have {first:,} items of the validation part, those of RP3beta, "
+                f"which has not seen it, {others:,}. Was it fitted on the validation part too? Fit it on the training "
+                "part alone"
             )
 
 
@@ -57,16 +64,13 @@ def hits(items: NDArray[np.int32], held_out: csr_array) -> int:
     return int(np.isin(cells[items >= 0], flat_cells(held_out)).sum())
 
 
+def first_hits(items: NDArray[np.int32], held_out: csr_array) -> int:
+    """The same in as many first places as a user holds out items."""
+    beyond = np.arange(items.shape[1]) >= np.diff(held_out.indptr)[:, None]
+    return hits(np.where(beyond, -1, items), held_out)
+
+
 def by_chance(items: NDArray[np.int32], train: csr_array, held_out: csr_array) -> float:
     """How many it would be if every list [n, K] were drawn at random from what its user has not used."""
     length, used, wanted = (items >= 0).sum(1), np.diff(train.indptr), np.diff(held_out.indptr)
     return float((length * wanted / np.maximum(train.shape[1] - used, 1)).sum())
-
-
-def _far_above(found: int, of: int, others: int, of_others: int) -> bool:
-    """Whether a share is above another one by far more than chance explains."""
-    if not (of and of_others):
-        return False
-    one, other, both = found / of, others / of_others, (found + others) / (of + of_others)
-    deviation = sqrt(both * (1 - both) * (1 / of + 1 / of_others))
-    return one > TIMES * other and one - other > SIGMAS * deviation

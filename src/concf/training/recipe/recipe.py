@@ -98,6 +98,7 @@ class Recipe:
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
         self.figures: dict[str, float] = {}
         self.weights: Weights | None = None
+        self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
         self._cache: dict[str, Any] = {}
         self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, self.shape, device)]
         heads = [named(entry)[0] for entry in settings.recipe.own_heads]
@@ -233,7 +234,7 @@ class Recipe:
         voters = self._voters(self.data.train, self.validation.users)
         self._measure(voters)
         reranker = self._reranker(self.data.train, self.validation.users, voters)
-        self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]))
+        self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]), self.near)
         lists, _ = reranker.rerank(self.weights, cross_fitted=True)
         self.figures[R_CONSENSUS] = self.validation.of_its_users(reranker.lists)
         self.figures[CONSENSUS] = self.validation.of_its_users(lists)

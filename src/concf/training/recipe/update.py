@@ -1,6 +1,7 @@
 """The stages of an update: what a finished run has learned is carried over to a log that has grown.
 
-    rerank    the re-ranker, fitted to how the voters as they were rank the new pairs (or its weights are carried over)
+    rerank    the re-ranker, fitted to how the voters as they were rank the new pairs; where few users have some, near
+              its weights of before (or these are carried over)
     refit     the voters on the whole log, each from where it was
     final     the consensus for everyone, and its student, from where it was
 
@@ -37,8 +38,8 @@ from concf.training.run import Run
 if TYPE_CHECKING:
     from concf.data.join import Joined  # which loads Polars
 
-SWEEPS, EPOCHS, DISTILLED = 1, 1, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
-FEWEST, FITTED = 1000, 1024  # known users with new pairs: with fewer, weights are carried over; so many fit them
+SWEEPS, EPOCHS, DISTILLED = 2, 2, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
+FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to fit them anew, at most
 Vectors = tuple[Tensor, Tensor]
 
 
@@ -105,12 +106,14 @@ class Update(Recipe):
         if len(past.validated) < FEWEST:
             note(
                 f"the re-ranker's weights are carried over: only {len(past.validated)} known users chose known items "
-                f"since, and it takes {FEWEST} to fit them anew"
+                f"since, and it takes {FEWEST} to move them"
             )
             return {}
         whole, validation = self.data, self.validation
         everyone = sample(past.validated, FITTED, self.seed)
         self.data, self.validation = past, Validation(past, self.run.metric, self.device, validated=everyone)
+        assert self.weights is not None
+        self.near = None if len(everyone) >= ENOUGH else self.weights.everyone
         super()._rerank()
         self._validate(STUDENT)
         del self._cache["lists"]
