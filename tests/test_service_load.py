@@ -155,6 +155,7 @@ def test_reloads_of_callers_who_left_end_and_sigterm_resets_no_busy_connection(s
                         raise ConnectionError("closed before the answer")
                     reply += part
             except OSError as error:
+                connection.close()
                 if accepted or not isinstance(error, ConnectionResetError):
                     broken.append(error)
                 else:  # the kernel had taken it, the server not yet, when that stopped listening
