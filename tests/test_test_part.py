@@ -19,7 +19,8 @@ from concf.evaluation.evaluate import evaluate
 from concf.experiments.measure import Figures, Measurements
 from concf.experiments.results_log import ResultsLog
 from concf.inference.recommender import Recommender
-from concf.model.baselines.neighbours import ItemKNN
+from concf.model.baselines.neighbours import ItemKNN, RP3beta
+from concf.training.combining.combine import combine
 from concf.training.config.presets import PRESETS, choose_settings
 from concf.training.run import Run
 from concf.training.train import train
@@ -111,6 +112,17 @@ def test_training_does_not_depend_on_the_test_part(variant: str) -> None:
         fresh = dataclasses.replace(other)
         assert_same(run, train(fresh, run.settings, seed=3))
         assert not {"test", "evaluated"} & vars(fresh).keys()  # properties that would be kept had they been asked for
+
+
+def test_combining_does_not_depend_on_the_test_part() -> None:
+    """Voters from outside, what is looked for in their lists, plain fusions."""
+    runs = []
+    for each in (data(), others()["long"]):
+        fresh = dataclasses.replace(each)
+        voters = {"walks": RP3beta().fit(fresh.train), "near": ItemKNN(neighbours=7).fit(fresh.train)}
+        runs.append(combine(fresh, voters, settings={"model": {"dimensions": 8}}, seed=3))
+        assert not {"test", "evaluated"} & vars(fresh).keys()
+    assert_same(*runs)
 
 
 def test_the_history_of_another_validation_part_is_another() -> None:
