@@ -94,15 +94,15 @@ def loaded(folder: Path, limits: Limits | None = None, loader: Loader | None = N
 
 
 class Client:
-    """Asks an application in this process, without a socket."""
+    """Asks an application in this process, without a socket, within `with`."""
 
     def __init__(self, service: Service, token: str | None = None, **access: Any) -> None:
         self.service, self.app = service, create_app(service, Access(token, ADMIN, **access))
-        self._runner = asyncio.Runner()
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def __enter__(self) -> Self:
+        self._runner = asyncio.Runner()
         return self
 
     def __exit__(self, *_: object) -> None:

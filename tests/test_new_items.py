@@ -280,13 +280,14 @@ def test_service_recommends_new_items(tmp_path: Path) -> None:
     Recommender.__init__(model, trained())
     model.save(run)
     catalogue().write_csv(tmp_path / "items.csv")
-    client = Client(loaded(run, loader=Loader(catalogue=Catalogue(tmp_path / "items.csv"), new_items=True)))
-    listed = client.get("/recommend/1?k=10").json()["items"]
-    assert [item for item in listed if item["item"] >= ITEMS and KINDS[1] in item["title"]]
-    assert client.get(f"/similar/{ITEMS + 1}?k=3").status_code == 200
-    assert client.get(f"/explain/1/{ITEMS + 1}").json()["rank"] is not None
-    found = client.get(f"/items?q={ITEMS + 1}").json()
-    assert found[0] == {"id": ITEMS + 1, "title": f"No. {ITEMS + 1}, jazz", "uses": 0}
-    assert client.get("/explore/1?k=10").status_code == 200
-    assert client.post("/explore", {"history": [1, ITEMS + 1], "k": 5}).status_code == 200
-    assert client.get("/run").json()["items"] == ITEMS + NEW
+    loader = Loader(catalogue=Catalogue(tmp_path / "items.csv"), new_items=True)
+    with Client(loaded(run, loader=loader)) as client:
+        listed = client.get("/recommend/1?k=10").json()["items"]
+        assert [item for item in listed if item["item"] >= ITEMS and KINDS[1] in item["title"]]
+        assert client.get(f"/similar/{ITEMS + 1}?k=3").status_code == 200
+        assert client.get(f"/explain/1/{ITEMS + 1}").json()["rank"] is not None
+        found = client.get(f"/items?q={ITEMS + 1}").json()
+        assert found[0] == {"id": ITEMS + 1, "title": f"No. {ITEMS + 1}, jazz", "uses": 0}
+        assert client.get("/explore/1?k=10").status_code == 200
+        assert client.post("/explore", {"history": [1, ITEMS + 1], "k": 5}).status_code == 200
+        assert client.get("/run").json()["items"] == ITEMS + NEW
