@@ -1,7 +1,9 @@
 """Models of other libraries, their plain fusions, and what concf makes of the same: the lines of docs/combine.md.
 
     python benchmarks/combine.py                          # seeds 10 to 14
-    python benchmarks/combine.py --snapshots --seeds 10   # the same voters, three of them at three times each
+    python benchmarks/combine.py --way snapshots --seeds 10   # the same voters, two of them at three times each
+    python benchmarks/combine.py --way groups --seeds 10 11   # students taught within groups of popularity
+    python benchmarks/combine.py --way easy --seeds 10 11     # students taught along the voters' way
     python benchmarks/render_combine.py
 
 Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those that
@@ -25,24 +27,22 @@ import numpy as np
 import torch
 from implicit.lmf import LogisticMatrixFactorization
 from implicit.nearest_neighbours import BM25Recommender
-from numpy.typing import NDArray
 from scipy.sparse import csr_array, csr_matrix
 from sources import lines
 from strong import split_of
 
-from concf.consensus.fusion import Fusions
 from concf.consensus.settings import CONSENSUS
-from concf.consensus.voters import by_factors, by_lists
 from concf.data.split import Split
 from concf.evaluation.evaluate import by_popularity, evaluate
-from concf.evaluation.validation import Validation, sample
+from concf.experiments.fusing import Voters, listed
 from concf.experiments.results_log import ResultsLog
+from concf.model.als import ALS, Pairs
 from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors, ListFunction, ScoreFunction
+from concf.model.scorers import ListFunction, ScoreFunction
 from concf.training.combining.combine import combine
 from concf.training.combining.implicit import vectors
-from concf.training.combining.voters import as_voter
-from concf.training.recipe.combine import Given
+from concf.training.recipe import students
+from concf.training.recipe.recipe import PLANS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -50,8 +50,8 @@ DATA = ("citeulike-released", "ciao-released")
 SEEDS, TUNED = range(10, 15), 0
 AT, METRICS = (20, 50), ("recall", "ndcg", "coverage", "gini")
 MOST_FACTORS = 256
-K, KEPT = 200, 300  # items of a voter that vote, and of a fusion that are kept
 OURS = {"ials": "als", "bpr": "bpr", "ease": "ease", "rp3beta": "rp3beta", "popularity": "popularity"}
+GROUPS = (2, 3, 5)  # of popularity
 STEPWISE = {"ials": "als", "bpr": "bpr"}  # trained step by step
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
@@ -140,6 +140,58 @@ def measure_snapshots(name: str, seed: int, log: ResultsLog, folder: Path) -> No
     print(name, seed, "snapshots", rows[CONSENSUS], flush=True)
 
 
+def measure_groups(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
+    """A line: students that learn the consensus within 2, 3 and 5 groups of items by popularity."""
+    key = {"data": name, "seed": seed, "way": "groups"}
+    if log.find(key) is not None:
+        return
+    data = split_of(name, seed, folder)
+    models, rows, validation = fitted(chosen_settings(name, log, folder), data, seed), {}, {}
+    for groups in GROUPS:
+        run = combine(data, models, seed=seed, settings={"recipe": {"popularity_groups": groups}})
+        rows[str(groups)], validation[str(groups)] = (
+            figures(run.recommender("student"), data),
+            run.best["student"].validation,
+        )
+    log.add(key, {"split": data.hash, "ours": rows, "validation": validation})
+    print(name, seed, "groups", {each: (row["recall@50"], row["strata"]) for each, row in rows.items()}, flush=True)
+
+
+def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
+    """A line: students of the last consensus at once, and along those of the voters at three times, earliest first.
+
+    All are solved by least squares, and then learn by the consensus loss for as many epochs.
+    """
+    key = {"data": name, "seed": seed, "way": "easy to hard"}
+    if log.find(key) is not None:
+        return
+    data = split_of(name, seed, folder)
+    models = over_time(chosen_settings(name, log, folder), data, seed)
+    lists = []
+    for third in ("1", "2", "3"):
+        now = {word.partition("@")[0]: model for word, model in models.items() if word.partition("@")[2] in ("", third)}
+        best = combine(data, now, seed=seed).best[CONSENSUS].lists
+        assert best is not None
+        lists.append(best)
+    sweeps, _ = PLANS["default"].student
+    regressed, taught = PLANS["default"].places
+    observed, users = Pairs.observed(data.train, lists[0].device), torch.arange(data.train.shape[0])
+    als = ALS(observed, data.train.shape, MOST_FACTORS)
+    start = als.fit(als.start(seed), students.UNOBSERVED, students.PENALTY, sweeps)[1]
+    rows = {}
+    for way, solved, lessons in (
+        ("at once", lists[2], [lists[2]] * 3),
+        ("taught easy to hard", lists[2], lists),
+        ("solved and taught easy to hard", lists[0], lists),
+    ):
+        user, item = students.solve_student(observed, users, solved[:, :regressed], data.train.shape, start, sweeps)
+        for epoch, lesson in enumerate(lessons):
+            user, item = students.teach_student(user, item, users, [lesson[:, :taught]], 1, seed + epoch)
+        rows[way] = figures((user, item), data)
+    log.add(key, {"split": data.hash, "ours": rows})
+    print(name, seed, {way: (row["recall@50"], row["ndcg@50"]) for way, row in rows.items()}, flush=True)
+
+
 def figures(model: Any, data: Split) -> dict[str, Any]:
     """The test figures, and recall by popularity."""
     evaluation = evaluate(model, data, on="test", at=AT, metrics=METRICS)
@@ -147,29 +199,10 @@ def figures(model: Any, data: Split) -> dict[str, Any]:
     return {name: round(value, 6) for name, value in evaluation.means().items()} | {"strata": strata}
 
 
-def fusions(models: dict[str, Model], own: dict[str, float], metric: str, data: Split) -> dict[str, ListFunction]:
-    """Fusion -> its lists of everyone, by weights from the validation part. own: voter -> its validation figure"""
-    cpu, everyone = torch.device("cpu"), torch.arange(data.train.shape[0])
-    made = {name: as_voter(name, model, data, data.train, K, cpu) for name, model in models.items()}
-    some = torch.from_numpy(sample(data.validated, 2048, 0))
-    validation = Validation(data, metric, cpu, validated=some.numpy())
-
-    def of(users: torch.Tensor) -> Fusions:
-        voters = [
-            by_lists(name, each.lists[users], each.scores[users], each.of_items)
-            if isinstance(each, Given)
-            else by_factors(name, Factors(*each), data.train, users, K)
-            for name, each in made.items()
-        ]
-        return Fusions(voters, users, K, data.train.shape[1])
-
-    weights = of(some).fit([own[name] for name in made], validation.of_its_users, validation.depth)
-    blocks = [of(users).lists(weights, KEPT) for users in torch.split(everyone, 1024)]
-    return {name: listed(torch.cat([block[name] for block in blocks]).numpy()) for name in blocks[0]}
-
-
-def listed(lists: NDArray[np.int32]) -> ListFunction:
-    return ListFunction(lambda users, _length: lists[users])
+def fusions(models: dict[str, Model], metric: str, data: Split) -> dict[str, ListFunction]:
+    """Fusion -> its lists of everyone, by weights from the validation part."""
+    voters = Voters(models, data, data.train)
+    return {name: listed(each) for name, each in voters.fused(voters.weights(metric)).items()}
 
 
 def measure(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
@@ -188,7 +221,7 @@ def measure(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     rows = {
         "voters": {voter: figures(scorer(voter, each, data.train) if voter in GRIDS else each, data)
                    for voter, each in models.items()},
-        "fusions": {each: figures(model, data) for each, model in fusions(models, own, run.metric, data).items()},
+        "fusions": {each: figures(model, data) for each, model in fusions(models, run.metric, data).items()},
         "ours": {each: figures(run.recommender(each), data) for each in ("R-consensus", CONSENSUS, "student")},
     }  # fmt: skip
     line = {"split": data.hash, "settings": settings, "rows": rows, "validation": own,
@@ -198,18 +231,21 @@ def measure(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     print(name, seed, best, rows["ours"][CONSENSUS], rows["ours"]["student"], line["seconds"], flush=True)
 
 
+WAYS = {"plain": measure, "snapshots": measure_snapshots, "groups": measure_groups, "easy": measure_easy}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / "data", help="prepared splits, made if need be")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=list(DATA), help="names of data sets")
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--snapshots", action="store_true", help="voters at several times")
+    parser.add_argument("--way", choices=list(WAYS), default="plain", help="of combining")
     options = parser.parse_args()
     torch.set_num_threads(1)
     log = ResultsLog(options.results / "combine.jsonl")
     for seed, name in product(options.seeds, options.only):
-        (measure_snapshots if options.snapshots else measure)(name, seed, log, options.data)
+        WAYS[options.way](name, seed, log, options.data)
 
 
 if __name__ == "__main__":

@@ -195,7 +195,7 @@ def test_a_student_is_the_cpu_s(dtype: torch.dtype, epochs: int) -> None:
         observed, users, mine = Pairs.observed(log(), device, kind), everyone(device), lists.to(device)
         (start,) = placed([drawn(9, ITEMS, SIZE) / 10], device, kind)
         solved = solve_student(observed, users, mine, (USERS, ITEMS), start, 2)
-        user, item = teach_student(*solved, users, mine, epochs, 3)
+        user, item = teach_student(*solved, users, [mine], epochs, 3)
         scores.append(user @ item.T)
     near(*scores, LEARNED[dtype])
 

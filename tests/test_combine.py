@@ -167,6 +167,19 @@ def test_plain_fusions_are_measured_beside() -> None:
     assert fused["reciprocal ranks"] == pytest.approx(np.mean(shares), abs=0.02)  # some are equal
 
 
+def test_a_student_may_learn_within_groups_of_popularity() -> None:
+    """The consensus is the same, and the student another; one group is the default."""
+    plain = combined()
+    runs = [
+        combine(data(), voters(), settings=SMALL | {"recipe": {"popularity_groups": groups}}, seed=3)
+        for groups in (1, 3)
+    ]
+    assert all(run.best[CONSENSUS].lists.equal(plain.best[CONSENSUS].lists) for run in runs)
+    items = [run.model.item[run.model.names.index(STUDENT)] for run in (plain, *runs)]
+    assert torch.equal(items[0], items[1])
+    assert not torch.allclose(items[0], items[2])
+
+
 def test_the_student_ranks_as_the_consensus_rather_than_as_the_log() -> None:
     """It shares more of its list with the consensus than a factor model of the log alone does."""
     run, users = combined(), np.arange(48)

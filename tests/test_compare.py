@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 from scipy.sparse import csr_array
 
+from concf.consensus.fusion import FUSIONS
 from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
 from concf.data.simulate import Simulation
@@ -24,6 +25,7 @@ from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.neighbours import ItemKNN
 from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import Candidate
+from concf.model.scorers import ScoreFunction
 from concf.runtime.executors import one_after_the_other
 from concf.runtime.settings import Settings
 from concf.runtime.text_tables import markdown
@@ -293,3 +295,44 @@ def test_nonsense_is_refused(data: Split) -> None:
     assert (by_time.parts == TRAIN).any()
     with pytest.raises(ConfigError, match="one split only"):
         compare(by_time, MODELS, seeds=2)
+
+
+@pytest.mark.parametrize("refit", [True, False])
+def test_fusions_of_the_chosen_baselines_take_part(data: Split, refit: bool, tmp_path: Path) -> None:
+    found = compare(data, MODELS, seeds=1, refit=refit, fusions=True, log=tmp_path / "log")
+    entrants = {entrant.name: entrant for entrant in found.entrants}
+    assert set(entrants) == {*MODELS, *(f"fusion:{name}" for name in FUSIONS)}
+    fused = entrants["fusion:reciprocal ranks"]
+    assert fused.settings == {"fuses": {name: entrants[name].settings for name in MODELS}}
+    assert fused.refitted == refit
+    before = reciprocal(entrants["knn"].settings["neighbours"], data.train)
+    assert fused.validation == pytest.approx(evaluate(before, data, on="valid", at=50).means()["recall@50"])
+    after = reciprocal(entrants["knn"].settings["neighbours"], data.log(("train", "valid")) if refit else data.train)
+    assert fused.tests[0] == pytest.approx(evaluate(after, data).means())
+    again = compare(data, MODELS, seeds=1, refit=refit, fusions=True, log=tmp_path / "log")
+    assert again.as_dict() == found.as_dict()
+
+
+def reciprocal(neighbours: int, log: csr_array) -> Any:
+    """Reciprocal rank fusion of both models, item by item."""
+    lists = [
+        rank(model.fit(log), np.arange(log.shape[0]), log.shape[1], seen=log)
+        for model in (Popularity(), ItemKNN(neighbours=neighbours))
+    ]
+
+    def scores(users: Any) -> Any:
+        found = np.zeros((len(users), log.shape[1]))
+        for row, user in enumerate(users):
+            for item in set(lists[0][user]) - {-1}:
+                places = [list(each[user]).index(item) + 1 for each in lists]  # both list everything that is not used
+                found[row, item] = sum(1 / (60 + place) for place in places) - 1e-9 * min(places)
+        return found
+
+    return ScoreFunction(scores)
+
+
+def test_fusions_need_baselines_and_known_users(data: Split) -> None:
+    with pytest.raises(ConfigError, match="fusions=True: lists are fused of at least two baselines; found knn"):
+        compare(data, {"knn": MODELS["knn"]}, seeds=1, fusions=True)
+    with pytest.raises(ConfigError, match="not of those whom protocol 'new-users' holds out"):
+        compare(prepare(LOG, protocol="new-users"), MODELS, seeds=1, fusions=True)

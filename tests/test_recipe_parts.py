@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, log
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,14 +232,14 @@ def test_teaching_lowers_the_consensus_loss_and_moves_nobody_else() -> None:
     user, item = (0.1 * each for each in vectors(3, 14, 11))
     losses = [consensus_loss(user, item)]
     for epochs in (1, 5, 25):
-        taught = students.teach_student(user, item, LISTED_USERS, LISTS, epochs, 0)
+        taught = students.teach_student(user, item, LISTED_USERS, [LISTS], epochs, 0)
         losses.append(consensus_loss(*taught))
         untaught = [row for row in range(14) if row not in (4, 0)]  # the third has an empty list
         assert torch.equal(taught[0][untaught], user[untaught])
         assert torch.isfinite(taught[1]).all()
     assert losses == sorted(losses, reverse=True)
     assert losses[-1] < losses[0]
-    unchanged = students.teach_student(user, item, LISTED_USERS, LISTS, 0, 0)
+    unchanged = students.teach_student(user, item, LISTED_USERS, [LISTS], 0, 0)
     assert torch.equal(unchanged[0], user)
 
 
@@ -253,6 +254,30 @@ def test_slopes_of_teaching_are_those_of_the_consensus_loss() -> None:
     found = students.gradients(user.detach(), item.detach(), LISTED_USERS, LISTS.long())
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.allclose(ours, theirs, atol=1e-12)
+
+
+def test_groups_of_a_list_keep_its_order() -> None:
+    group = torch.tensor([0, 2, 0, 1, 0, 1, 0, 0, 0, 0, 0])  # [items]
+    found = students.by_groups(LISTS, group, 3)
+    assert [each.tolist() for each in found] == [
+        [[8, 0, -1, -1], [2, -1, -1, -1], [-1] * 4],
+        [[3, 5, -1, -1], [-1] * 4, [-1] * 4],
+        [[-1] * 4, [1, -1, -1, -1], [-1] * 4],
+    ]
+
+
+def test_a_step_of_several_lessons_is_along_the_sum_of_their_slopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within groups nothing is learned across them: the order of a popular and a rare item is left as it was."""
+    user, item = vectors(5, 14, 11)
+    lessons = students.by_groups(LISTS, torch.arange(11) % 2, 2)
+    taken: list[Any] = []
+    monkeypatch.setattr(Adam, "step", lambda _, rate, slopes: taken.append(slopes))
+    students.teach_student(user, item, LISTED_USERS, lessons, 1, 0)
+    parts = [students.gradients(user, item, LISTED_USERS, each.long()) for each in lessons]
+    for table in (0, 1):
+        assert torch.allclose(taken[0][table], parts[0][table] + parts[1][table], atol=1e-12)
+    alone = students.gradients(user, item, torch.tensor([0]), lessons[0][1:2].long())  # item 2 is alone in its group
+    assert not alone[1].any()
 
 
 def test_steps_of_adam_are_those_of_pytorch() -> None:

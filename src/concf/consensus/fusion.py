@@ -21,6 +21,7 @@ from torch import Tensor
 from concf.consensus.consensus import STEPS, block_of_users, by_votes, ranks_over_time
 from concf.consensus.voters import Voter
 
+FUSIONS = ("reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy")
 OFFSET = 60  # of reciprocal ranks
 ROUNDS = 20  # of greedy selection, at most
 

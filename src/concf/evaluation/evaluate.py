@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
+from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits, popularity_groups
 from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.significance import bootstrap_interval
 from concf.model.scorers import among
@@ -132,14 +132,10 @@ def by_popularity(
 ) -> list[dict[str, float]]:
     """Recall by popularity of the held-out items, the most popular first: what a recommender does to the tail.
 
-    Items sorted by training interactions, descending, ties by position, are cut into groups of about equally many
-    interactions. The recall of a group is the mean over the users who hold out items of it.
+    Groups of items are those of `popularity_groups`. The recall of a group is the mean over the users who hold out
+    items of it.
     """
-    popularity = np.bincount(split.train.indices, minlength=split.train.shape[1])
-    order = np.argsort(-popularity, kind="stable")
-    before = np.cumsum(popularity[order]) - popularity[order]
-    group = np.empty(len(order), np.int64)
-    group[order] = np.minimum(before * groups // max(popularity.sum(), 1), groups - 1)
+    group = popularity_groups(split.train, groups)
     relevant = split.part(on)[evaluation.users]
     hit, found = hits(evaluation.lists[:, :at], relevant), group[evaluation.lists[:, :at]]
     user = np.repeat(np.arange(len(evaluation.users)), np.diff(relevant.indptr))

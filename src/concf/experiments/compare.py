@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, option
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
-from concf.experiments.contenders import contenders
+from concf.experiments.contenders import Model, Trained, contenders
+from concf.experiments.fusing import fusions as fusions_of
 from concf.experiments.grid_search import Point, at_edges, search
 from concf.experiments.measure import Figures, Measurements, Wanted
 from concf.experiments.results_log import ResultsLog
@@ -122,6 +123,7 @@ def compare(
     metrics: Sequence[str] = ("recall", "ndcg"),
     tune_on: str | None = None,
     refit: bool = True,
+    fusions: bool = False,
     log: str | Path | None = None,
     engine: str | None = None,
     workers: int | None = None,
@@ -135,6 +137,7 @@ def compare(
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
             protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
+    fusions: the baselines, with the settings that were chosen for each, take part by their plain fusions too
     log:    JSON lines of the measurements; what it holds already is not measured again
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core
@@ -153,12 +156,20 @@ def compare(
         )
     for model in candidates.values():
         model.refuse_if_absent()
+    voters = [name for name, model in candidates.items() if model.make is not Trained]
+    if fusions and (len(voters) < 2 or data.has_new_users):
+        why = (
+            "users who train, not of those whom protocol 'new-users' holds out"
+            if data.has_new_users
+            else (f"at least two baselines; found {', '.join(voters) or 'none'}")
+        )
+        raise ConfigError(f"{option('fusions', True)}: lists are fused of {why}")
     splits = _splits(data, seeds)
     data.note_if_few()
     refit = refit and not data.has_new_users
     figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
     measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
-    entrants = _entrants(candidates, measurements, tune_on)
+    entrants = _entrants(candidates, measurements, tune_on, voters if fusions else [])
     return Comparison(
         sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(measurements.splits),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
@@ -178,20 +189,30 @@ def _splits(data: Split, seeds: int) -> list[Split]:
     return splits
 
 
-def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str) -> list[Entrant]:
-    """Search all grids on validation, then measure the chosen settings on test."""
+def _entrants(
+    candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str, fused: Sequence[str]
+) -> list[Entrant]:
+    """Search all grids on validation, then measure the chosen settings on test. fused: the baselines to be fused"""
     seeds = list(measurements.splits)
     single = [name for name, model in candidates.items() if all(len(tried) == 1 for tried in model.grid.values())]
-    fixed = [(name, next(candidates[name].settings()), seed, "test") for name in single for seed in seeds]
+    fixed: list[Wanted] = [(name, next(candidates[name].settings()), seed, "test") for name in single for seed in seeds]
     chosen = _choose(candidates, measurements, tune_on, fixed)
-    settings = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
-    measurements.measure([(name, each, seed, "test") for name, each in settings.items() for seed in seeds])
+    settings: dict[str, Model] = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
+    edges = {name: at_edges(candidates[name].grid, point) for name, (point, _) in chosen.items()}
+    validation = {name: figure for name, (_, figure) in chosen.items()}
+    voters = {name: candidates[name].at(chosen[name][0]) for name in fused}
+    some = fusions_of(voters, tune_on, max(measurements.figures.at)) if voters else {}
+    settings |= some
+    validated: list[Wanted] = [(name, each, seeds[0], "valid") for name, each in some.items()]
+    tested: list[Wanted] = [(name, each, seed, "test") for name, each in settings.items() for seed in seeds]
+    measurements.measure([*validated, *tested])
+    validation |= {cell[0]: measurements.get(*cell)["mean"][tune_on] for cell in validated}
 
     entrants = []
-    for name, (point, validation) in chosen.items():
+    for name in settings:
         cells = [measurements.get(name, settings[name], seed, "test") for seed in seeds]
         entrants.append(Entrant(
-            name, settings[name].model_dump(), validation, at_edges(candidates[name].grid, point),
+            name, settings[name].model_dump(), validation[name], edges.get(name, []),
             measurements.figures.refits(settings[name], "test"),
             [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},

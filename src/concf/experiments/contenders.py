@@ -7,21 +7,59 @@ from typing import Any, Literal
 from concf.consensus.settings import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.model.baselines.table import BASELINES, Candidate, candidate
+from concf.model.baselines.table import BASELINES, Baseline, Candidate, candidate
 from concf.runtime.settings import Settings
 from concf.training.config.presets import preset
 
 PREFIX = "concf:"
 
 
-class Trained(Settings):
+class Several:
+    """Several models that come of one training, which looks at the validation part, and refits by itself."""
+
+    @property
+    def training(self) -> str:
+        """Its name, which is the same of all models that come of it."""
+        raise NotImplementedError
+
+    @property
+    def refits(self) -> bool:
+        """Whether the training refits."""
+        raise NotImplementedError
+
+    def model_dump(self) -> dict[str, Any]:
+        """The settings as a dictionary."""
+        raise NotImplementedError
+
+    def train(self, split: Split, refit: bool) -> Any:
+        """What holds the models. refit: on training and validation pairs."""
+        raise NotImplementedError
+
+    def recommender(self, trained: Any, split: Split) -> Any:
+        """This model of it, for the users of the split who are evaluated."""
+        raise NotImplementedError
+
+    def validation(self, trained: Any, metric: str) -> float | None:
+        """The figure from before the refit; None of another metric than the training looked at."""
+        raise NotImplementedError
+
+
+Model = Baseline | Several
+
+
+class Trained(Settings, Several):
     """A run of a preset that recommends by its consensus, or by the head with the best validation figure."""
 
     preset: str
     ship: Literal["consensus", "head"]
 
     @property
-    def has_recipe(self) -> bool:
+    def training(self) -> str:
+        """The preset."""
+        return self.preset
+
+    @property
+    def refits(self) -> bool:
         """Whether the run is refitted by itself, and measures its validation before."""
         return preset(self.preset).recipe is not None
 
@@ -33,7 +71,7 @@ class Trained(Settings):
         from concf.training.train import train
 
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
-        if self.has_recipe:
+        if self.refits:
             changes["recipe"] = {"refit": "validation" if refit or split.has_new_users else "none"}
         return train(split, changes, preset=self.preset, seed=split.recipe.seed)
 

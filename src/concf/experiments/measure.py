@@ -14,14 +14,14 @@ from concf.data.split import Split
 from concf.data.weights import UNWEIGHTED
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
-from concf.experiments.contenders import Trained
+from concf.experiments.contenders import Model, Several, Trained
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Baseline
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
 
 Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}}
-Wanted = tuple[str, Baseline, int, str]  # name of the model, settings, seed of the split, valid or test
+Wanted = tuple[str, Model, int, str]  # name of the model, settings, seed of the split, valid or test
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Figures:
     keep_users: bool
     refit: bool
 
-    def refits(self, settings: Baseline, on: str) -> bool:
+    def refits(self, settings: Model, on: str) -> bool:
         """Whether these settings are fitted on training and validation pairs, rather than on training pairs alone."""
-        return self.refit and (settings.has_recipe if isinstance(settings, Trained) else on == "test")
+        return self.refit and (settings.refits if isinstance(settings, Several) else on == "test")
 
     def measure(self, fitted: Any, split: Split, on: str) -> Cell:
         """Evaluate a fitted model."""
@@ -64,7 +64,7 @@ def fold_in(settings: Baseline, split: Split, seed: int) -> Any:
 
 @dataclass(frozen=True)
 class Fit:
-    """Fits a model once, and measures all that is wanted of it; a run of ConCF holds several models."""
+    """Fits a model once, and measures all that is wanted of it; some trainings hold several models."""
 
     figures: Figures
     splits: dict[int, Split]  # by seed
@@ -73,7 +73,7 @@ class Fit:
         """A cell for each."""
         _, settings, seed, on = job[0]
         split, begin = self.splits[seed], time.perf_counter()
-        if isinstance(settings, Trained):
+        if isinstance(settings, Several):
             fitted = settings.train(split, self.figures.refit)
         elif split.has_new_users:
             fitted = fold_in(settings, split, seed)
@@ -83,8 +83,8 @@ class Fit:
         seconds = {"fit_seconds": time.perf_counter() - begin}
         cells = []
         for _, each, _, on in job:
-            model = each.recommender(fitted, split) if isinstance(each, Trained) else fitted
-            if on == "valid" and isinstance(each, Trained) and each.has_recipe and not split.has_new_users:
+            model = each.recommender(fitted, split) if isinstance(each, Several) else fitted
+            if on == "valid" and isinstance(each, Several) and each.refits and not split.has_new_users:
                 cell: Cell = {"mean": {self.figures.tune_on: each.validation(fitted, self.figures.tune_on)}}
             else:
                 cell = self.figures.measure(model, split, on)
@@ -107,7 +107,7 @@ class Measurements:
         for each in wanted:
             name, settings, seed, on = each
             if self.find(*each) is None:
-                run = settings.preset if isinstance(settings, Trained) else f"{name} {settings.model_dump()}"
+                run = settings.training if isinstance(settings, Several) else f"{name} {settings.model_dump()}"
                 fits.setdefault((seed, run, self.figures.refits(settings, on)), []).append(each)
         jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
         gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
@@ -120,20 +120,20 @@ class Measurements:
                     self.log.add(key, cell | {"mean": known | cell["mean"]})
                 advance(1)
 
-    def find(self, name: str, settings: Baseline, seed: int, on: str) -> Cell | None:
+    def find(self, name: str, settings: Model, seed: int, on: str) -> Cell | None:
         """The cell, if the log has it with all the figures."""
         cell = self.log.find(self._key(name, settings, seed, on))
         if cell is None or (on == "valid" and self.figures.tune_on not in cell["mean"]):
             return None
         return None if on == "test" and self.figures.keep_users and "per_user" not in cell else cell
 
-    def get(self, name: str, settings: Baseline, seed: int, on: str) -> Cell:
+    def get(self, name: str, settings: Model, seed: int, on: str) -> Cell:
         """The cell, which was measured."""
         cell = self.find(name, settings, seed, on)
         assert cell is not None
         return cell
 
-    def _key(self, name: str, settings: Baseline, seed: int, on: str) -> dict[str, Any]:
+    def _key(self, name: str, settings: Model, seed: int, on: str) -> dict[str, Any]:
         split = self.splits[seed]
         key = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": on}
         if split.weights != UNWEIGHTED:

@@ -22,11 +22,13 @@ def short(metric: str) -> str:
 
 
 def settings_line(settings: Mapping[str, Any], edges: Sequence[str] = ()) -> str:
-    """Settings on one line; those at the edge of their grid are marked with *."""
-    parts = [
-        f"{name} {value:g}{'*' if name in edges else ''}" if isinstance(value, int | float) else f"{name} {value}"
-        for name, value in settings.items()
-    ]
+    """Settings on one line; those at the edge of their grid are marked with *. Of settings within them, the names."""
+    parts = []
+    for name, value in settings.items():
+        text = (
+            f"{value:g}" if isinstance(value, int | float) else ", ".join(value) if isinstance(value, dict) else value
+        )
+        parts.append(f"{name} {text}{'*' if name in edges else ''}")
     return ", ".join(parts) or "none"
 
 

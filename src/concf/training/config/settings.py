@@ -105,6 +105,10 @@ class RecipeSettings(Settings):
         description="what the final voters and student learn from beside the training part; everything: also the test "
         "part, for production",
     )
+    popularity_groups: int = Field(
+        1, ge=1, le=10, description="the student learns the order of the consensus within so many groups of items by "
+        "popularity (docs/combine.md); 1: of all items together"
+    )  # fmt: skip
     own: bool = Field(True, description="whether the recipe's own voters vote; false: only given ones (concf combine)")
     given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
     given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")

@@ -26,6 +26,7 @@ from torch import Tensor
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
+from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
 from concf.model.scorers import Factors
@@ -35,7 +36,7 @@ from concf.runtime.seeds import derive_seed
 from concf.runtime.settings import named
 from concf.training.recipe import search
 from concf.training.recipe.softmax import fit_softmax
-from concf.training.recipe.students import solve_student, teach_student
+from concf.training.recipe.students import by_groups, solve_student, teach_student
 from concf.training.run import Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
@@ -254,8 +255,13 @@ class Recipe:
 
     def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor) -> None:
         (sweeps, epochs), (regressed, taught) = self.plan.student, self.plan.places
+        assert self.settings.recipe is not None
+        groups, lessons = self.settings.recipe.popularity_groups, [lists[:, :taught]]
+        if groups > 1:
+            group = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
+            lessons = by_groups(lists[:, :taught], group, groups)
         vectors = solve_student(self._pairs(log), users, lists[:, :regressed], self.shape, start, sweeps)
-        self.vectors[STUDENT] = teach_student(*vectors, users, lists[:, :taught], epochs, self._seed(4))
+        self.vectors[STUDENT] = teach_student(*vectors, users, lessons, epochs, self._seed(4))
 
     def _start(self) -> Tensor:
         """[items, d] where the student begins."""

@@ -2,11 +2,14 @@
 
 First by least squares: the consensus list of every user is added to the observed pairs, with targets that fall with the
 rank, and the whole is solved as any other log (`model/als.py`). Then by the consensus loss itself (Eq. 13, 14), a few
-epochs of gradients from there, which put the first places in order.
+epochs of gradients from there, which put the first places in order. It may order the items of each group of
+popularity by themselves (Chen et al., "Unbiased knowledge distillation for recommendation", 2023), so that nothing that
+the consensus thinks of popular items is learned at the cost of the rare.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import log
 
 import torch
@@ -46,17 +49,29 @@ def solve_student(
     return als.fit_users(item, UNOBSERVED, PENALTY)
 
 
+def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:
+    """Of lists [n, L], [n, L] for each group: its items in their order, -1 after them. group: [items] of each."""
+    found, places = [], torch.arange(lists.shape[1], device=lists.device)
+    of_places = group[lists.long().clamp(min=0)].masked_fill(lists < 0, groups)
+    for number in range(groups):
+        mine = of_places == number
+        order = mine.long().sort(dim=1, descending=True, stable=True).indices
+        found.append(lists.gather(1, order).masked_fill(places >= mine.sum(1, keepdim=True), -1))
+    return found
+
+
 def teach_student(
-    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, epochs: int, seed: int
+    user: Tensor, item: Tensor, users: Tensor, lessons: Sequence[Tensor], epochs: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The vectors after some epochs of the consensus loss, by Adam. lists: [n, L] of the users [n]."""
+    """The vectors after some epochs of the consensus loss, by Adam. lessons: lists [n, L] of the users [n] each."""
     user, item = user.clone(), item.clone()
     optimiser = Adam([user, item])
     random = torch.Generator().manual_seed(seed)
     batches = max(1, min(BATCHES, len(users) // USERS))
     for _ in range(epochs):
         for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
-            optimiser.step(LEARNING_RATE, gradients(user, item, users[mine], lists[mine].long()))
+            slopes = [gradients(user, item, users[mine], lists[mine].long()) for lists in lessons]
+            optimiser.step(LEARNING_RATE, [sum(some[1:], some[0]) for some in zip(*slopes, strict=True)])
     return user, item
 
 
