@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,6 +57,23 @@ def test_models_of_several_libraries_agree(run: Run) -> None:
     assert list(found)[-3:] == ["student", "R-consensus", "consensus"]
     assert found["consensus"] > max(found["als"], found["popularity"])
     assert all(f"'{name}': " in votes for name in ("als-a", "als", "popularity", "rp3beta", "ease"))
+
+
+def test_cells_of_a_notebook_run_in_order_and_are_kept_with_what_they_print(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    cells = json.loads((FOLDER / "combine.ipynb").read_text(encoding="utf-8"))["cells"]
+    names: dict[str, Any] = {}
+    for cell in (cell for cell in cells if cell["cell_type"] == "code"):
+        exec(compile("".join(cell["source"]), "combine.ipynb", "exec"), names)
+        capsys.readouterr()
+        plain = [line for kept in cell["outputs"] for line in kept.get("text", [])]
+        assert not any("Error" in line or str(Path.home()) in line for line in plain)
+    assert names["tested"]["consensus"].means()["recall@20"] > max(
+        names["tested"][name].means()["recall@20"] for name in ("als", "bpr", "als-a")
+    )
+    assert sum("image/png" in kept.get("data", {}) for cell in cells for kept in cell.get("outputs", [])) == 2
 
 
 def test_examples_are_short_and_all_of_them_are_tested() -> None:

@@ -156,7 +156,7 @@ def _joined(first: Short, more: Short) -> Short:
 
 
 def rules_of(
-    ranker: Ranker, ids: Ids, head: str, *, catalogue: Any = None, where: str | None = None,
+    ranker: Ranker, ids: Ids, head: str, /, *, catalogue: Any = None, where: str | None = None,
     at_most: Mapping[str, int] | None = None, diversity: float = 0.0, popularity_penalty: float = 0.0,
 ) -> Rules | None:  # fmt: skip
     """The rules of a call; None if there are none. head: whose vectors say how similar items are"""
