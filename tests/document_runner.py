@@ -54,6 +54,7 @@ SUBSTITUTIONS = {
     r"trials=\d+": "trials=2",
     r"--seeds \d+": "--seeds 1",
     r"range\(3\)": "range(2)",  # splits
+    r'prepare\("demo"': 'prepare("log.csv"',
     r"reproduce main": "reproduce stats",  # main: 16 runs
     r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
 }

@@ -28,7 +28,6 @@ from concf.training.train import train
 SEED = 5
 CASES: dict[str, dict[str, Any]] = {
     "mlp": {},
-    "mf": {"model": {"encoder": "mf"}},
     "lightgcn": {"model": {"encoder": "lightgcn"}},
     "paper": {"preset": "paper"},
     "released": {"preset": "released", "training": {"epochs": 5}},
@@ -58,13 +57,11 @@ CASES: dict[str, dict[str, Any]] = {
         "balance": {"on": False},
         "training": {"order": "users"},
     },
-    "a sampled softmax": {"losses": {"softmax_samples": 4, "softmax_power": 0.7}},
-    "sampled cosines, by user": {
+    "a sampled softmax, by user": {
         "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users"),
-        "losses": {"softmax_samples": 5},
+        "losses": {"softmax_samples": 5, "softmax_power": 0.7},
         "training": {"order": "users", "batch": 7},
     },
-    "one head": {"objectives": ("multinomial",), "training": {"watch": "multinomial"}},
     "one head, two users validated": {
         "objectives": ("multinomial",),
         "training": {"watch": "multinomial", "validated_users": 2},

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from once import once_for_all
 from small_run import (
     QUIET,
     SETS,
@@ -159,13 +160,15 @@ for end, said in ((signal.SIGINT, words), (signal.SIGKILL, ["train", "--resume",
 @pytest.fixture(scope="module")
 def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of every preset, killed at every moment, and one that was interrupted and killed from outside."""
-    folder = tmp_path_factory.mktemp("killed")
-    script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS, "--checkpoint-seconds", "0"]
-    answer = subprocess.run(script, stdout=subprocess.PIPE, text=True, env=QUIET, check=True, timeout=300)
-    deaths = dict(line.split() for line in answer.stdout.splitlines())
-    assert deaths.pop("SIGINT") == "130"
-    assert set(deaths.values()) == {str(-signal.SIGKILL)}, (folder / "said").read_text()
-    return folder
+
+    def make(folder: Path) -> None:
+        script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS, "--checkpoint-seconds", "0"]
+        answer = subprocess.run(script, stdout=subprocess.PIPE, text=True, env=QUIET, check=True, timeout=300)
+        deaths = dict(line.split() for line in answer.stdout.splitlines())
+        assert deaths.pop("SIGINT") == "130"
+        assert set(deaths.values()) == {str(-signal.SIGKILL)}, (folder / "said").read_text()
+
+    return once_for_all(tmp_path_factory, "killed", make)
 
 
 @pytest.mark.parametrize("preset", PRESETS)

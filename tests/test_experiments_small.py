@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from once import once_for_all
 
 from concf.consensus.complementarity import consistency_by_rank
 from concf.data.prepare import prepare
@@ -76,26 +78,31 @@ def data() -> Split:
 
 
 class Lines(dict[str, dict[str, Any]]):
-    """Variant -> its line, measured when it is first looked at: each worker measures what its tests need."""
+    """Variant -> its line, measured when a worker first looks at it."""
 
-    def __init__(self, data: Split) -> None:
+    def __init__(self, data: Split, factory: pytest.TempPathFactory) -> None:
         super().__init__()
-        self.data = data
+        self.data, self.factory = data, factory
 
     def __missing__(self, variant: str) -> dict[str, Any]:
-        return self.setdefault(variant, measure(cell(variant), self.data, changes=SMALL))
+        def make(folder: Path) -> None:
+            line = measure(cell(variant), self.data, changes=SMALL)
+            (folder / "line.json").write_text(json.dumps(line, allow_nan=False))
+            assert json.loads((folder / "line.json").read_text()) == line
+
+        name = "line " + "".join(each if each.isalnum() else f"-{ord(each)}-" for each in variant)
+        return self.setdefault(variant, json.loads((once_for_all(self.factory, name, make) / "line.json").read_text()))
 
 
 @pytest.fixture(scope="module")
-def lines(data: Split) -> Lines:
+def lines(data: Split, tmp_path_factory: pytest.TempPathFactory) -> Lines:
     torch.set_num_threads(1)
-    return Lines(data)
+    return Lines(data, tmp_path_factory)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_line_says_what_it_is_of_and_is_json(lines: dict[str, dict[str, Any]], data: Split, variant: str) -> None:
     line = lines[variant]
-    assert json.loads(json.dumps(line, allow_nan=False)) == line
     assert line.keys() >= EVERY_LINE
     assert line["cell"] == {"variant": variant, "data": "small", "protocol": "random", "seed": 0, "preset": "reference"}
     assert line["split_hash"] == data.hash

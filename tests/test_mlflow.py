@@ -96,8 +96,7 @@ def test_stages_and_what_they_chose_and_a_run_that_loads_from_the_store(tmp_path
     assert load_run(folder).summary() == model.run.summary()  # with the data set, which the run keeps itself
 
 
-@pytest.mark.parametrize("with_it", [True, False], ids=["begun with it", "begun without it"])
-@pytest.mark.parametrize("seconds", [0, 1e9], ids=["with checkpoints", "without"])
+@pytest.mark.parametrize(("with_it", "seconds"), [(True, 0), (False, 1e9)], ids=["begun with it", "without it"])
 def test_a_run_that_goes_on_has_every_epoch_once(data: Path, tmp_path: Path, with_it: bool, seconds: float) -> None:
     out, split = tmp_path / "run", Split.load(data)
     watch = [*[MLflow(tmp_path / "store")] * with_it, die_after(1)]

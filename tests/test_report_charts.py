@@ -91,7 +91,7 @@ def test_no_two_names_look_alike() -> None:
 
 
 def test_a_drawing_takes_its_colours_from_the_page_and_loads_nothing() -> None:
-    for drawing in (drawn([1.0, 2.0], [2.0, 3.0]), swatch("s", "bpr", looks_of(["bpr"])["bpr"])):
+    for drawing in (drawn([1.0, 2.0], [2.0, 3.0]), swatch("s", "bpr", tuple(looks_of(["bpr"])["bpr"].items()))):
         assert not re.search(r"#[0-9a-f]{6}\b", drawing)
         assert "var(--c0)" in drawing
         assert not re.search(r"https?:|<style|<metadata|<!--|xmlns", drawing)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
@@ -114,12 +115,13 @@ def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup
         return _svg(figure, key, label)
 
 
-def swatch(key: str, name: str, look: Mapping[str, Any]) -> Markup:
+@lru_cache(256)
+def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
     """A line with its mark, for a legend."""
     with _figure(key, 12, 28, layout=None) as (figure, axes):
         axes.set_position((0, 0, 1, 1))
         axes.set_axis_off()
-        axes.plot([0, 1, 2], [0] * 3, markevery=[1], markersize=7, **look)
+        axes.plot([0, 1, 2], [0] * 3, markevery=[1], markersize=7, **dict(look))
         return _svg(figure, key, name)
 
 

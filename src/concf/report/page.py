@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from concf.errors import MissingExtraError
 from concf.runtime.provenance import VERSION
 
 try:
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
     from concf.report.charts import Looks, bars, intervals, lines, looks_of, swatch
 except ImportError as error:
@@ -40,23 +41,31 @@ Points = Sequence[tuple[float, float]]
 
 def page(report: Mapping[str, Any]) -> str:
     """The HTML page of what `gather` returns."""
-    environment = Environment(
-        loader=PackageLoader("concf", "report"), autoescape=True, finalize=_text, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters["metric"] = _metric_name
     looks = looks_of(report["run"]["heads"])
     names = [each["name"] for each in report["recommenders"]]
-    return environment.get_template("report.html.j2").render(
+    return _template().render(
         report,
         version=VERSION,
         changes=[list(each.values()) for each in report["settings"]["changes"]],
-        legends=[{name: swatch(f"legend-{k}-{n}", name, looks[name]) for n, name in enumerate(names)} for k in (0, 1)],
+        legends=[
+            {name: swatch(f"legend-{k}-{n}", name, tuple(looks[name].items())) for n, name in enumerate(names)}
+            for k in (0, 1)
+        ],
         overview_chart=_overview_chart(report["overview"]),
         interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
         group_charts=list(_group_charts(report, looks)),
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("concf", "report"), autoescape=True, finalize=_text, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["metric"] = _metric_name
+    return environment.get_template("report.html.j2")
 
 
 def _text(value: Any) -> Any:
