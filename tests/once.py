@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,10 +15,11 @@ def once_for_all(factory: pytest.TempPathFactory, name: str, make: Callable[[Pat
     base = factory.getbasetemp()
     folder = (base.parent if base.name.startswith("popen-") else base) / "once" / name
     folder.parent.mkdir(exist_ok=True)
+    made = folder.with_suffix(".made")
     with FileLock(folder.with_suffix(".lock")):
-        if not folder.exists():
-            half = folder.with_suffix(".half")
-            half.mkdir()
-            make(half)
-            half.rename(folder)
+        if not made.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # what an attempt that failed has left
+            folder.mkdir()
+            make(folder)
+            made.touch()
     return folder
