@@ -319,7 +319,7 @@ def test_fusions_of_the_chosen_baselines_take_part(data: Split, refit: bool, tmp
 
 
 def test_fusions_list_nothing_that_is_disliked() -> None:
-    rated = LOG.with_columns(rating=pl.col("item_id") % 5 + 1)
+    rated = LOG.with_columns(rating=(pl.col("user_id") + pl.col("item_id")) % 5 + 1)
     split = prepare(rated, protocol="random", dislike_below=2)
     assert split.disliked is not None
     fused = fusions({"popularity": Popularity(), "knn": ItemKNN(neighbours=20)}, "recall@20", 20)["fusion:greedy"]
