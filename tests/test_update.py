@@ -21,6 +21,8 @@ from small_run import QUIET, Killed, assert_same_end, die_after
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DriftingSimulation
 from concf.data.prepare import split_of
+from concf.data.protocols import DROPPED, TEST
+from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
@@ -191,6 +193,19 @@ def test_test_pairs_stay_unlearned_and_can_be_evaluated() -> None:
     assert set(run.evaluate(at=5)) == set(run.rows())
     final = update(base("validation"), FIRST, final=True)
     assert final.log.nnz == len(final.data.interactions)
+
+
+@pytest.mark.parametrize("final", [False, True])
+def test_the_reranker_sees_no_test_pair(final: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as a pair to find nor as one that is known, unless the run learns from them."""
+    monkeypatch.setattr(stages, "FEWEST", 5)
+    used: list[Split] = []
+    monkeypatch.setattr(stages, "Split", lambda *args, **more: used.append(Split(*args, **more)) or used[-1])
+    run = update(base("validation"), FIRST, final=final)
+    test = run.data.parts == TEST
+    before = base("validation").data
+    assert test.sum() > (before.parts == TEST).sum()  # some of both logs
+    assert ((used[0].parts[test] == DROPPED).all(), (used[0].parts[test] < TEST).any()) == (not final, final)
 
 
 def test_what_is_dropped_is_forgotten() -> None:
