@@ -95,6 +95,20 @@ def test_older_rows_are_dropped_with_whom_they_leave_alone() -> None:
     assert gone == {user for user, _ in rows_of(old)} - {user for user, _ in rows_of(found.split)}
 
 
+@pytest.mark.parametrize("protocol", ["random", "leave-last", "time"])
+def test_what_is_forgotten_and_comes_again_is_not_new(protocol: str) -> None:
+    """Voters have learned it, so that it is no test pair either; its count and time are those of the new log."""
+    options = {} if protocol == "random" else {"valid": None, "test": None, "at_least": None}
+    old, again = prepared(protocol=protocol, **options), OLD[:60].with_columns(pl.col("timestamp") + YEAR)
+    found = join(old, pl.concat([NEW, again]), learned=LEARNED, drop_before=float(OLD["timestamp"].quantile(0.5)))
+    before, after = rows_of(old), rows_of(found.split)
+    new = dict(zip(after, found.fresh.tolist(), strict=True))
+    for user, item, time in again.iter_rows():
+        assert not new[user, item]
+        assert after[user, item][1:] == (1, time)
+        assert after[user, item][0] != TEST or before[user, item][0] >= TEST
+
+
 @pytest.mark.parametrize("unit", [1, 1000, 1_000_000])
 def test_a_date_is_in_the_unit_of_the_log(unit: int) -> None:
     old, new = (each.with_columns(pl.col("timestamp") * unit) for each in (OLD, NEW))

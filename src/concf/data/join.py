@@ -26,7 +26,7 @@ class Joined(NamedTuple):
     """The data set of an update.
 
     users, items: [n] the position that each had before, -1: it is new
-    fresh:        [pairs] whether a pair is new
+    fresh:        [pairs] whether a pair is new; one that was forgotten and comes again is not, since it was learned
     """
 
     split: Split
@@ -61,11 +61,12 @@ def join(
         kept, recent = _since(drop_before, known, new, name)
         new = new.keep(recent)
     new = _without_rare_items(known, new, min_item, name)
-    parts = old.parts[kept]
-    interactions, before, fresh = _merged(known if kept.all() else known.keep(kept), new)
+    interactions = _merged(known if kept.all() else known.keep(kept), new)
+    row = _rows(known, interactions)
+    fresh = row < 0
     if not fresh.any() and kept.all():
         raise DataError(f"{name}: nothing new: the run knows each of its {len(new):,} pairs already")
-    parts = _parts(interactions, np.where(fresh, TRAIN, parts[before]).astype(np.uint8), fresh, old, learned)
+    parts = _parts(interactions, np.where(fresh, TRAIN, old.parts[row]).astype(np.uint8), fresh, old, learned)
     if kept.all() and not np.isin(parts[fresh], [PARTS[part] for part in learned]).any():
         raise DataError(
             f"{name}: every new pair falls into the test part (protocol {recipe.protocol.name!r}), so that there is "
@@ -213,8 +214,8 @@ def _without_rare_items(known: Interactions, new: Interactions, min_item: int, n
     return new.keep(kept)
 
 
-def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArray[np.int64], NDArray[np.bool_]]:
-    """All pairs; [n] the row that each had in the known log, 0 if it had none; [n] whether it had none."""
+def _merged(known: Interactions, new: Interactions) -> Interactions:
+    """The pairs of both logs, with the counts of both and the first of their times."""
     users = Ids(np.union1d(known.user_ids.values, new.user_ids.values))
     items = Ids(np.union1d(known.item_ids.values, new.item_ids.values))
     keys = [
@@ -224,17 +225,20 @@ def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArr
     ]
     cells, row = np.unique(np.concatenate(keys), return_inverse=True)
     count = np.bincount(row, np.r_[known.count, new.count]).astype(np.float64)
-    before, fresh = np.zeros(len(cells), np.int64), np.ones(len(cells), bool)
-    before[row[: len(known)]] = np.arange(len(known))
-    fresh[row[: len(known)]] = False
     timestamp = None
     if known.timestamp is not None and new.timestamp is not None:
         times = np.r_[known.timestamp, new.timestamp]
         timestamp = np.full(len(cells), times.max(), times.dtype)
         np.minimum.at(timestamp, row, times)
     user, item = (each.astype(np.int32) for each in np.divmod(cells, len(items)))
-    merged = Interactions(users, items, user, item, count, timestamp)
-    return _disliking(merged, known, new), before, fresh
+    return _disliking(Interactions(users, items, user, item, count, timestamp), known, new)
+
+
+def _rows(known: Interactions, log: Interactions) -> NDArray[np.int64]:
+    """[n] the row of each pair of a log in the known one, -1 where it has none."""
+    user, item = places(known.user_ids, log.user_ids)[log.user], places(known.item_ids, log.item_ids)[log.item]
+    cells = np.where((user >= 0) & (item >= 0), user * known.n_items + item, -1)
+    return _found(known.user.astype(np.int64) * known.n_items + known.item, cells)
 
 
 def _disliking(merged: Interactions, *logs: Interactions) -> Interactions:
@@ -277,7 +281,12 @@ def _parts(
 
 def places(before: Ids, now: Ids) -> NDArray[np.int64]:
     """[now] the position of each id before, -1 where it was not there."""
-    if not len(before):
-        return np.full(len(now), -1)
-    place = np.searchsorted(before.values, now.values).clip(max=len(before) - 1)
-    return np.where(before.values[place] == now.values, place, -1)
+    return _found(before.values, now.values)
+
+
+def _found(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+    """[wanted] the place of each value among the ascending ones, -1 where it is none of them."""
+    if not len(ascending):
+        return np.full(len(wanted), -1)
+    place = np.searchsorted(ascending, wanted).clip(max=len(ascending) - 1)
+    return np.where(ascending[place] == wanted, place, -1)
