@@ -165,6 +165,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest that the run knows"),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "nothing of DataFrame is as new as that"),
     ("no date", NEW, {"drop_before": "yesterday"}, "expected a date such as"),
+    ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "nothing that the run knows is as new as that"),
     ("rare", NEW.with_columns(pl.col("item_id") + 1000), {"min_item": 99}, "nothing is left of it. Lower min_item="),
 ]
 

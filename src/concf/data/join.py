@@ -167,6 +167,11 @@ def _since(
             f"{option('drop_before', date)}: nothing of {name} is as new as that; its newest pair is of "
             f"{moment(new.timestamp.max())}"
         )
+    if not kept.any():
+        raise ConfigError(
+            f"{option('drop_before', date)}: nothing that the run knows is as new as that; its newest pair is of "
+            f"{moment(known.timestamp.max())}. Choose an earlier time, or train anew on {name}"
+        )
     return kept, recent
 
 
