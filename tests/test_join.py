@@ -163,6 +163,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "user ids are text .* integers"),
     ("nothing new", OLD[-5:], {}, "nothing new: the run knows each of its 5 pairs"),
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest that the run knows"),
+    ("minutes", NEW.with_columns(pl.col("timestamp") // 60), {}, r"times \(newest: 27\d+\) are in another unit than"),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "nothing of DataFrame is as new as that"),
     ("no date", NEW, {"drop_before": "yesterday"}, "expected a date such as"),
     ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "nothing that the run knows is as new as that"),
@@ -191,6 +192,24 @@ def test_times_are_left_out_where_the_first_log_had_none() -> None:
         assert join(prepared(OLD.select(COLUMNS)), NEW, learned=LEARNED).split.interactions.timestamp is None
     with pytest.raises(ConfigError, match="has no times, so that nothing is older"):
         join(prepared(OLD.select(COLUMNS)), NEW.select(COLUMNS), learned=LEARNED, drop_before=3)
+
+
+def test_times_in_another_unit_are_converted() -> None:
+    """Seconds in one log, and dates, which are read as microseconds, in the other."""
+    dated = NEW.with_columns(pl.from_epoch("timestamp"))
+    alike = join(prepared(), NEW, learned=LEARNED).split
+    with pytest.warns(ConcfWarning, match="in microseconds; they are converted to seconds, as the run's log has them"):
+        assert rows_of(join(prepared(), dated, learned=LEARNED).split) == rows_of(alike)
+    in_milliseconds = OLD.with_columns(pl.col("timestamp") * 1000)
+    with pytest.warns(ConcfWarning, match="in seconds; they are converted to milliseconds"):
+        found = join(prepared(in_milliseconds), NEW, learned=LEARNED).split
+    assert rows_of(found) == {pair: (part, n, time * 1000) for pair, (part, n, time) in rows_of(alike).items()}
+
+
+def test_counters_that_grow_are_times_of_one_unit() -> None:
+    old, new = (each.with_columns(pl.col("timestamp") - START + 2 * 10**8) for each in (OLD, NEW))
+    later = new.with_columns(pl.col("timestamp") * 2)  # from 1978 on, were they seconds since 1970
+    assert join(prepared(old), later, learned=LEARNED).split.interactions.timestamp.max() == later["timestamp"].max()
 
 
 def test_a_log_that_only_tests_teaches_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Unpack
 
@@ -17,9 +18,10 @@ from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, 
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
 from concf.data.split import UPDATES, Recipe, Split
+from concf.data.weights import TICKS, ticks_of
 from concf.errors import ConfigError, DataError, note, option
 
-UNITS = {1e9: 1, 1e12: 1_000, 1e15: 1_000_000}  # a time in 2001 -> units of a second; a larger one has that unit
+NEAR = 10  # newest times that differ by a smaller factor have the same unit, whatever it is
 
 
 class Joined(NamedTuple):
@@ -128,7 +130,7 @@ def _with_text(log: Interactions, side: str) -> Interactions:
 
 
 def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interactions:
-    """The new log with times if the known one has them."""
+    """The new log with times if the known one has them, and in its unit."""
     if known.timestamp is not None and new.timestamp is None:
         raise DataError(
             f"{name}: no column of times, and the run's log has one. Name it with {option('timestamp')}, or add it"
@@ -136,7 +138,31 @@ def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interacti
     if known.timestamp is None and new.timestamp is not None:
         note(f"{name}: its times are left out, since the run's log has none")
         return Interactions(**{**vars(new), "timestamp": None})
-    return new
+    if known.timestamp is None or new.timestamp is None:
+        return new
+    was, now = float(known.timestamp.max()), float(new.timestamp.max())
+    unit, other = ticks_of(was), ticks_of(now)
+    if unit == other or was / NEAR < now < was * NEAR:
+        return new
+    if unit is None or other is None:
+        raise DataError(
+            f"{name}: its times (newest: {now:.15g}) are in another unit than those that the run knows (newest: "
+            f"{was:.15g}). Write them in that unit"
+        )
+    note(f"{name}: its times are in {TICKS[other]}; they are converted to {TICKS[unit]}, as the run's log has them")
+    return _rescaled(new, unit, other)
+
+
+def _rescaled(log: Interactions, unit: int, other: int) -> Interactions:
+    """A log with its times, and those of its dislikes, in a unit of which `unit` make a second, not `other`."""
+
+    def scaled(times: NDArray[Any] | None) -> NDArray[Any] | None:
+        if times is None:
+            return None
+        return times * (unit // other) if unit > other else times // (other // unit)
+
+    dislikes = None if log.dislikes is None else log.dislikes._replace(timestamp=scaled(log.dislikes.timestamp))
+    return replace(log, timestamp=scaled(log.timestamp), dislikes=dislikes)
 
 
 def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
@@ -148,7 +174,7 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
     if late == len(new) and not older:
         raise DataError(
             f"{name}: all {late:,} pairs are older than the newest that the run knows ({moment(newest)}). Is it the "
-            f"right log, with times in the same unit? To add them all the same: {option('older', True)}"
+            f"right log? To add them all the same: {option('older', True)}"
         )
     if late:
         note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
@@ -187,7 +213,7 @@ def _in_its_unit(date: str | float, newest: float) -> float:
         raise ConfigError(
             f"{option('drop_before', date)}: expected a date such as 2024-01-31, or a time in the log's own unit"
         ) from None
-    unit = _unit(newest)
+    unit = ticks_of(newest)
     if unit is None:
         raise ConfigError(
             f"{option('drop_before', date)}: the log's times (newest {newest:g}) are not seconds since 1970. Give a "
@@ -196,14 +222,9 @@ def _in_its_unit(date: str | float, newest: float) -> float:
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * unit
 
 
-def _unit(time: float) -> int | None:
-    """How many of a time's units make a second; None if it is not since 1970."""
-    return max((unit for least, unit in UNITS.items() if time >= least), default=None)
-
-
 def moment(time: float) -> str:
     """A time of a log in words: a date, if it is one."""
-    unit = _unit(float(time))
+    unit = ticks_of(float(time))
     return f"{time:g}" if unit is None else datetime.fromtimestamp(float(time) / unit, UTC).date().isoformat()
 
 
