@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(2).unique(["user
 OLD, NEW = LOG[: len(LOG) * 3 // 4], LOG[len(LOG) * 3 // 4 :]
 LEARNED = ("train", "valid")
 COLUMNS = ["user_id", "item_id"]
+LATER = ((OLD, 20_210_000), (NEW, 20_210_000 + len(OLD)))
+CET = timezone(timedelta(hours=1))
 
 
 def prepared(log: pl.DataFrame = OLD, **options: Any) -> Split:
@@ -110,12 +113,28 @@ def test_what_is_forgotten_and_comes_again_is_not_new(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("unit", [1, 1000, 1_000_000])
-def test_a_date_is_in_the_unit_of_the_log(unit: int) -> None:
+@pytest.mark.parametrize("day", ["2021-01-01", "20210101", date(2021, 1, 1), datetime(2021, 1, 1, 1, tzinfo=CET)])
+def test_a_date_is_in_the_unit_of_the_log(unit: int, day: Any) -> None:
     old, new = (each.with_columns(pl.col("timestamp") * unit) for each in (OLD, NEW))
-    day = "2021-01-01"
     found = join(prepared(old), new, learned=LEARNED, drop_before=day)
+    by_number = join(prepared(old), new, learned=LEARNED, drop_before=str(1_609_459_200 * unit))
+    assert rows_of(found.split) == rows_of(by_number.split)
     assert found.split.interactions.timestamp is not None
     assert found.split.interactions.timestamp.min() >= 1_609_459_200 * unit > START * unit
+
+
+def test_times_that_are_no_dates_are_dropped_by_number() -> None:
+    old, new = (each.with_columns(pl.col("timestamp").rank("ordinal") + start) for each, start in LATER)
+    found = join(prepared(old), new, learned=LEARNED, drop_before="20210101")
+    assert found.split.interactions.timestamp is not None
+    assert found.split.interactions.timestamp.min() == 20_210_101
+    with pytest.raises(ConfigError, match=r"newest: 20210\d+\) are not seconds since 1970"):
+        join(prepared(old), new, learned=LEARNED, drop_before="2021-01-01")
+
+
+def test_a_date_before_everything_is_noted() -> None:
+    with pytest.warns(ConcfWarning, match="nothing that the run knows is older, so that nothing is forgotten"):
+        assert join(prepared(), NEW, learned=LEARNED, drop_before="2000-01-01").fresh.any()
 
 
 def test_the_chain_of_logs_is_in_the_manifest(tmp_path: Any) -> None:
@@ -157,6 +176,7 @@ def test_integers_in_a_file_may_be_text_elsewhere(tmp_path: Any) -> None:
     }
 
 
+NO_DATES = ("yesterday", "2024", "2024-13-01", 20210101, 1_600_000_000_000, True)
 WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("columns", NEW.rename({"user_id": "who"}), {}, "no column for the user among .*who"),
     ("no times", NEW.select(COLUMNS), {}, "no column of times, and the run's log has one"),
@@ -165,7 +185,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest that the run knows"),
     ("minutes", NEW.with_columns(pl.col("timestamp") // 60), {}, r"times \(newest: 27\d+\) are in another unit than"),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "nothing of DataFrame is as new as that"),
-    ("no date", NEW, {"drop_before": "yesterday"}, "expected a date such as"),
+    *((f"drop {day!r}", NEW, {"drop_before": day}, "expected a date such as") for day in NO_DATES),
     ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "nothing that the run knows is as new as that"),
     ("rare", NEW.with_columns(pl.col("item_id") + 1000), {"min_item": 99}, "nothing is left of it. Lower min_item="),
 ]

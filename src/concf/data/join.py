@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -21,6 +22,7 @@ from concf.data.split import UPDATES, Recipe, Split
 from concf.data.weights import TICKS, ticks_of
 from concf.errors import ConfigError, DataError, note, option
 
+When = str | float | date  # a date, or a time in a log's own unit
 NEAR = 10  # newest times that differ by a smaller factor have the same unit, whatever it is
 
 
@@ -38,7 +40,7 @@ class Joined(NamedTuple):
 
 
 def join(
-    old: Split, source: Any, *, learned: Sequence[str], drop_before: str | float | None = None, older: bool = False,
+    old: Split, source: Any, *, learned: Sequence[str], drop_before: When | None = None, older: bool = False,
     min_item: int = 1, **options: Unpack[ReadingOptions],
 ) -> Joined:  # fmt: skip
     """Join a log to a data set.
@@ -181,51 +183,70 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
 
 
 def _since(
-    date: str | float, known: Interactions, new: Interactions, name: str
+    when: When, known: Interactions, new: Interactions, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """([known pairs], [new pairs]) which are not older than a date."""
+    asked = option("drop_before", when)
     if known.timestamp is None or new.timestamp is None:
-        raise ConfigError(f"{option('drop_before', date)}: the run's log has no times, so that nothing is older")
-    since = _in_its_unit(date, float(known.timestamp.max()))
+        raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older")
+    since = _in_its_unit(when, float(known.timestamp.max()))
     kept, recent = known.timestamp >= since, new.timestamp >= since
     if not recent.any():
         raise ConfigError(
-            f"{option('drop_before', date)}: nothing of {name} is as new as that; its newest pair is of "
-            f"{moment(new.timestamp.max())}"
+            f"{asked}: nothing of {name} is as new as that; its newest pair is of {moment(new.timestamp.max())}"
         )
     if not kept.any():
         raise ConfigError(
-            f"{option('drop_before', date)}: nothing that the run knows is as new as that; its newest pair is of "
+            f"{asked}: nothing that the run knows is as new as that; its newest pair is of "
             f"{moment(known.timestamp.max())}. Choose an earlier time, or train anew on {name}"
         )
+    if kept.all():
+        note(f"{asked}: nothing that the run knows is older, so that nothing is forgotten")
     return kept, recent
 
 
-def _in_its_unit(date: str | float, newest: float) -> float:
-    """A date in the unit of the log's times: seconds, milli- or microseconds since 1970. A number stays as it is."""
-    try:
-        return float(date)
-    except ValueError:
-        pass
-    try:
-        parsed = datetime.fromisoformat(str(date))
-    except ValueError:
+def _in_its_unit(when: When, newest: float) -> float:
+    """A date, or a number, in the unit of the log's times: seconds, milli-, micro- or nanoseconds since 1970."""
+    unit, day, number = ticks_of(newest), _date(when), _number(when)
+    if day is not None and unit is not None:
+        return day.timestamp() * unit
+    if day is not None and number is None:
         raise ConfigError(
-            f"{option('drop_before', date)}: expected a date such as 2024-01-31, or a time in the log's own unit"
-        ) from None
-    unit = ticks_of(newest)
-    if unit is None:
-        raise ConfigError(
-            f"{option('drop_before', date)}: the log's times (newest {newest:g}) are not seconds since 1970. Give a "
-            "time in their own unit"
+            f"{option('drop_before', when)}: the log's times (newest: {newest:.15g}) are not seconds since 1970. Give "
+            "a time in their own unit"
         )
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * unit
+    if number is None or ticks_of(number) != unit:
+        raise ConfigError(
+            f"{option('drop_before', when)}: expected a date such as 2024-01-31, or a time in the log's own unit (its "
+            f"newest: {newest:.15g})"
+        )
+    return number
 
 
-def moment(time: float) -> str:
+def _date(when: When) -> datetime | None:
+    """A date, or a time of a day, in UTC if it says nothing else; None if it is neither. Of digits alone: YYYYMMDD."""
+    if isinstance(when, str) and (len(when) == 8 or _number(when) is None):
+        with suppress(ValueError):
+            when = datetime.fromisoformat(when)
+    if isinstance(when, date) and not isinstance(when, datetime):
+        when = datetime.combine(when, time())
+    if not isinstance(when, datetime):
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _number(when: When) -> float | None:
+    """A number, or text that is one, else None."""
+    try:
+        return None if isinstance(when, bool | date) else float(when)
+    except (TypeError, ValueError):
+        return None
+
+
+def moment(when: float) -> str:
     """A time of a log in words: a date, if it is one."""
-    unit = ticks_of(float(time))
-    return f"{time:g}" if unit is None else datetime.fromtimestamp(float(time) / unit, UTC).date().isoformat()
+    unit = ticks_of(float(when))
+    return f"{when:.15g}" if unit is None else datetime.fromtimestamp(float(when) / unit, UTC).date().isoformat()
 
 
 def _without_rare_items(known: Interactions, new: Interactions, min_item: int, name: str) -> Interactions:

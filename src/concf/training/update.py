@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from concf.data.join import join
+from concf.data.join import When, join
 from concf.data.options import ReadingOptions
 from concf.errors import ConfigError, note
 from concf.evaluation.validation_metric import AUTO, fitting_metric
@@ -30,7 +30,7 @@ def update(
     hold: float = 0.0,
     rerank: Literal["refit", "carry"] = "refit",
     final: bool = False,
-    drop_before: str | float | None = None,
+    drop_before: When | None = None,
     older: bool = False,
     min_item: int = 1,
     device: str | torch.device | None = None,
