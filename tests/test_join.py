@@ -81,6 +81,24 @@ def test_what_was_learned_is_never_a_test_pair(protocol: str, learned: tuple[str
         assert tested - before.keys()  # of the new pairs some are held out, too
 
 
+def test_new_items_that_are_tested_stay_new() -> None:
+    """Of `new-items`: no pair of theirs trains, and they remain candidates; other items of the new log do train."""
+    old = prepared(protocol="new-items", at_least=None)
+    held = old.candidates("test")
+    assert held is not None
+    names = set(old.interactions.item_ids.values[held].tolist())
+    stranger = NEW[:1].with_columns(pl.lit(999).alias("user_id"), pl.lit(min(names)).alias("item_id"))
+    found = join(old, pl.concat([NEW, stranger], how="vertical_relaxed"), learned=LEARNED)
+    after = rows_of(found.split)
+    assert {item for (_, item), fresh in zip(after, found.fresh, strict=True) if fresh} & names
+    assert {item for (_, item), (part, *_) in after.items() if part == TEST} == names
+    assert {part for (_, item), (part, *_) in after.items() if item in names} == {TEST, DROPPED}
+    assert after[999, min(names)][0] == DROPPED  # a user who does not train
+    now = found.split.candidates("test")
+    assert now is not None
+    assert set(found.split.interactions.item_ids.values[now].tolist()) == names
+
+
 def test_what_cannot_be_evaluated_trains_so_that_every_new_item_has_a_vector() -> None:
     found = join(prepared(), NEW, learned=LEARNED)
     assert not (found.split.parts == DROPPED).any()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -15,14 +13,25 @@ from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
 from concf.data.options import ReadingOptions, chosen
 from concf.data.prepare import read_source
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, Parts, Random, Released, TimeCut
+from concf.data.protocols import (
+    DROPPED,
+    PARTS,
+    TEST,
+    TRAIN,
+    LeaveLast,
+    NewItems,
+    Paper,
+    Parts,
+    Random,
+    Released,
+    TimeCut,
+)  # fmt: skip
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
+from concf.data.reading.times import TICKS, When, in_unit_of, moment, ticks_of
 from concf.data.split import UPDATES, Recipe, Split
-from concf.data.weights import TICKS, ticks_of
 from concf.errors import ConfigError, DataError, note, option
 
-When = str | float | date  # a date, or a time in a log's own unit
 NEAR = 10  # newest times that differ by a smaller factor have the same unit, whatever it is
 
 
@@ -189,7 +198,7 @@ def _since(
     asked = option("drop_before", when)
     if known.timestamp is None or new.timestamp is None:
         raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older")
-    since = _in_its_unit(when, float(known.timestamp.max()))
+    since = in_unit_of(float(known.timestamp.max()), when, asked)
     kept, recent = known.timestamp >= since, new.timestamp >= since
     if not recent.any():
         raise ConfigError(
@@ -203,50 +212,6 @@ def _since(
     if kept.all():
         note(f"{asked}: nothing that the run knows is older, so that nothing is forgotten")
     return kept, recent
-
-
-def _in_its_unit(when: When, newest: float) -> float:
-    """A date, or a number, in the unit of the log's times: seconds, milli-, micro- or nanoseconds since 1970."""
-    unit, day, number = ticks_of(newest), _date(when), _number(when)
-    if day is not None and unit is not None:
-        return day.timestamp() * unit
-    if day is not None and number is None:
-        raise ConfigError(
-            f"{option('drop_before', when)}: the log's times (newest: {newest:.15g}) are not seconds since 1970. Give "
-            "a time in their own unit"
-        )
-    if number is None or ticks_of(number) != unit:
-        raise ConfigError(
-            f"{option('drop_before', when)}: expected a date such as 2024-01-31, or a time in the log's own unit (its "
-            f"newest: {newest:.15g})"
-        )
-    return number
-
-
-def _date(when: When) -> datetime | None:
-    """A date, or a time of a day, in UTC if it says nothing else; None if it is neither. Of digits alone: YYYYMMDD."""
-    if isinstance(when, str) and (len(when) == 8 or _number(when) is None):
-        with suppress(ValueError):
-            when = datetime.fromisoformat(when)
-    if isinstance(when, date) and not isinstance(when, datetime):
-        when = datetime.combine(when, time())
-    if not isinstance(when, datetime):
-        return None
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
-
-
-def _number(when: When) -> float | None:
-    """A number, or text that is one, else None."""
-    try:
-        return None if isinstance(when, bool | date) else float(when)
-    except (TypeError, ValueError):
-        return None
-
-
-def moment(when: float) -> str:
-    """A time of a log in words: a date, if it is one."""
-    unit = ticks_of(float(when))
-    return f"{when:.15g}" if unit is None else datetime.fromtimestamp(float(when) / unit, UTC).date().isoformat()
 
 
 def _without_rare_items(known: Interactions, new: Interactions, min_item: int, name: str) -> Interactions:
@@ -313,15 +278,18 @@ def _parts(
 ) -> Parts:
     """[n] the part of each pair. parts: [n] those that known pairs had, which are changed."""
     protocol, seed = old.recipe.protocol, old.recipe.seed
-    by_time = isinstance(protocol, LeaveLast | TimeCut)
     if isinstance(protocol, LeaveLast | TimeCut):
         assigned = protocol.assign(interactions, seed)
         was_learned = ~fresh & np.isin(parts, [PARTS[part] for part in learned])
         parts = protocol.evaluable(interactions, np.where(was_learned & (assigned == TEST), parts, assigned))
+    elif isinstance(protocol, NewItems):
+        train = interactions.per_item(rows=~fresh & (parts < TEST)) > 0
+        test = (interactions.per_item(rows=~fresh) > 0) & ~train  # of which nothing may be learned
+        parts = protocol.evaluable(interactions, np.where(test[interactions.item], TEST, parts))
     elif isinstance(protocol, Random | Released | Paper) and fresh.any():
         parts[fresh] = protocol.assign(interactions.keep(fresh), seed)
         parts = protocol.evaluable(interactions, parts)
-    if "test" not in learned and by_time:
+    if "test" not in learned and isinstance(protocol, LeaveLast | TimeCut | NewItems):
         return parts
     return np.where(parts == DROPPED, TRAIN, parts).astype(np.uint8)  # so that every new item trains
 

@@ -8,8 +8,9 @@ from typing import Any, Literal, Unpack
 
 import torch
 
-from concf.data.join import When, join
+from concf.data.join import join
 from concf.data.options import ReadingOptions
+from concf.data.reading.times import When
 from concf.errors import ConfigError, note
 from concf.evaluation.validation_metric import AUTO, fitting_metric
 from concf.runtime.files import new_folder
