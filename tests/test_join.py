@@ -225,6 +225,15 @@ def test_older_rows_are_noted_and_added_where_that_is_meant() -> None:
         join(old, pl.concat([late[:1], NEW[-1:]]), learned=LEARNED)
 
 
+def test_a_log_of_strangers_is_noted() -> None:
+    users = NEW.with_columns(pl.col("user_id") + 1000)
+    join(prepared(), users, learned=LEARNED)  # new users of known items: no note
+    items = users.with_columns(pl.col("item_id") + 1000)
+    counts = rf"none of its {items['user_id'].n_unique()} users and none of its {items['item_id'].n_unique()} items"
+    with pytest.warns(ConcfWarning, match=counts):
+        join(prepared(), items, learned=LEARNED)
+
+
 def test_times_are_left_out_where_the_first_log_had_none() -> None:
     with pytest.warns(ConcfWarning, match="its times are left out"):
         assert join(prepared(OLD.select(COLUMNS)), NEW, learned=LEARNED).split.interactions.timestamp is None

@@ -68,6 +68,11 @@ def join(
     name = str(origin["name"])
     _refuse_again(recipe, origin, name)
     new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
+    if (places(known.user_ids, new.user_ids) < 0).all() and (places(known.item_ids, new.item_ids) < 0).all():
+        note(
+            f"{name}: the run knows none of its {new.n_users:,} users and none of its {new.n_items:,} items. Are ids "
+            "written as in the first log?"
+        )
     _check_order(known, new, older, name)
     kept = np.ones(len(known), bool)
     if drop_before is not None:
