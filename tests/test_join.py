@@ -225,6 +225,7 @@ def test_older_rows_are_noted_and_added_where_that_is_meant() -> None:
         join(old, pl.concat([late[:1], NEW[-1:]]), learned=LEARNED)
 
 
+@pytest.mark.filterwarnings("error:.*the run knows none")
 def test_a_log_of_strangers_is_noted() -> None:
     users = NEW.with_columns(pl.col("user_id") + 1000)
     join(prepared(), users, learned=LEARNED)  # new users of known items: no note

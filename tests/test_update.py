@@ -314,8 +314,24 @@ def test_only_finished_runs_of_the_recipe_are_updated(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not finished"):
         update(load_run(tmp_path / "cut", data), FIRST)
     saved(base(), tmp_path / "old")
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already.* concf train --resume --out .*in Python: concf"):
         update(base(), FIRST, out=tmp_path / "old")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hold": 2}, "hold=2: Input should be less than or equal to 1"),
+        ({"hold": "x"}, "hold='x': Input should be a valid number"),
+        ({"rerank": "no"}, "rerank='no': Input should be 'refit' or 'carry'"),
+        ({"min_item": "3"}, "min_item = '3': expected an integer, found str"),
+        ({"min_item": -5}, "min_item = -5: expected an integer of 1 or more"),
+        ({"run": "runs/old"}, r"expected a run to update, such as concf.load_run\(folder\), found str"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        update(**{"run": base(), "log": FIRST} | options)
 
 
 def test_the_estimator_is_updated_in_place(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from concf.data.reading.scan import Reading
 from concf.data.reading.times import TICKS, When, in_unit_of, moment, ticks_of
 from concf.data.split import UPDATES, Recipe, Split
 from concf.errors import ConfigError, DataError, note, option
+from concf.runtime.arguments import check_count
 
 NEAR = 10  # newest times that differ by a smaller factor have the same unit, whatever it is
 
@@ -63,7 +64,7 @@ def join(
     min_item:    new items with fewer users are left out
     options:     how to read the log, where it is not read as the first one was
     """
-    known, recipe = old.interactions, old.recipe
+    known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
     new, origin = read_source(source, _reading(recipe, options))
     name = str(origin["name"])
     _refuse_again(recipe, origin, name)

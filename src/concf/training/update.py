@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import torch
+from pydantic import ValidationError
 
 from concf.data.join import join
 from concf.data.options import ReadingOptions
 from concf.data.reading.times import When
-from concf.errors import ConfigError, note
+from concf.errors import ConfigError, note, option
 from concf.evaluation.validation_metric import AUTO, fitting_metric
 from concf.runtime.files import new_folder
 from concf.training.checkpoint import RUN, RunFolder
@@ -55,7 +56,7 @@ def update(
     device, verbose, watch: as for `train`
     """
     _refuse(run)
-    how = UpdateSettings(hold=hold, rerank=rerank)
+    how = _settings(hold=hold, rerank=rerank)
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         folder.refuse_occupied()
@@ -81,8 +82,18 @@ def update(
     return train(joined.split, device=here, out=out, resume=True, verbose=verbose, watch=watchers)
 
 
-def _refuse(run: Run) -> None:
-    """Refuse a run that cannot be updated."""
+def _settings(**given: Any) -> UpdateSettings:
+    try:
+        return UpdateSettings(**given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"{option(str(problem['loc'][0]), problem['input'])}: {problem['msg']}") from None
+
+
+def _refuse(run: Any) -> None:
+    """Refuse what is no run, and a run that cannot be updated."""
+    if not isinstance(run, Run):
+        raise ConfigError(f"expected a run to update, such as concf.load_run(folder), found {type(run).__name__}")
     if run.settings.recipe is None:
         raise ConfigError(
             "the run was trained by Algorithm 1, and only runs of the preset strong can be updated. Train again on the "
