@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,12 @@ from scipy.sparse import csr_array
 from small_recipe import CLI, assert_same, small
 from small_run import QUIET, Killed, assert_same_end, die_after
 
+from concf.cli.reading import OPTIONS, READING
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DriftingSimulation
 from concf.data.prepare import split_of
 from concf.data.protocols import DROPPED, TEST
+from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
@@ -282,6 +285,13 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     ):
         code, _, err = concf(command[0], tmp_path / "new", *command[1:])
         assert code == 0, err
+
+
+def test_every_option_to_read_a_log_is_one_of_join(concf: CLI) -> None:
+    shown = concf("update", "--help")[1]
+    flags = {name: f"--{name.replace('_', '-')}" for name, each in OPTIONS.items() if each.panel == READING}
+    listed = {name for name, flag in flags.items() if re.search(rf"{flag}\b(?!-)", shown)}
+    assert listed == set(Reading.model_fields)
 
 
 def bad(name: str) -> Any:

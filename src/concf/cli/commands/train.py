@@ -128,7 +128,7 @@ def train(
         _report(run, out, as_json)
 
 
-@reads_a_log(panels=[READING], format="as the first log")
+@reads_a_log(panels=[READING], without="dislikes", format="as the first log")
 def update(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; it stays as it is.")],
     new: Annotated[str, typer.Argument(metavar="NEW_LOG", help="What came since: a file, or a quoted glob.")],
