@@ -221,6 +221,9 @@ def test_older_rows_are_noted_and_added_where_that_is_meant() -> None:
     with pytest.warns(ConcfWarning, match="are older than the newest that the run knows; they are added"):
         found = join(old, late, learned=LEARNED, older=True)
     assert found.fresh.any()
+    latest = OLD["timestamp"].max() - 1  # newer than all but one pair that the run knows
+    with pytest.raises(DataError, match="all 3 pairs are older than the newest that the run knows"):
+        join(old, NEW[:3].with_columns(pl.lit(latest).alias("timestamp")), learned=LEARNED)
     with pytest.warns(ConcfWarning, match="1 of 2 pairs are older"):
         join(old, pl.concat([late[:1], NEW[-1:]]), learned=LEARNED)
 

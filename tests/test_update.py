@@ -290,6 +290,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
 def test_every_option_to_read_a_log_is_one_of_join(concf: CLI) -> None:
     shown = concf("update", "--help")[1]
     flags = {name: f"--{name.replace('_', '-')}" for name, each in OPTIONS.items() if each.panel == READING}
+    assert "older than the newest that the run knows" in " ".join(shown.replace("\u2502", " ").split())
     listed = {name for name, flag in flags.items() if re.search(rf"{flag}\b(?!-)", shown)}
     assert listed == set(Reading.model_fields)
 

@@ -60,7 +60,7 @@ def join(
 
     learned:     the parts that a model was fitted to, whose pairs never become test pairs
     drop_before: a date, or a time in the log's own unit: older pairs are forgotten, with users and items left with none
-    older:       whether a log may be older than all that is known
+    older:       whether all pairs of a log may be older than the newest that is known
     min_item:    new items with fewer users are left out
     options:     how to read the log, where it is not read as the first one was
     """
@@ -183,7 +183,7 @@ def _rescaled(log: Interactions, unit: int, other: int) -> Interactions:
 
 
 def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
-    """Note rows that are older than what is known; refuse a log that is older altogether, unless that is meant."""
+    """Note pairs that are older than the newest that is known; refuse a log of such pairs alone, unless it is meant."""
     if known.timestamp is None or new.timestamp is None:
         return
     newest = known.timestamp.max()
@@ -191,7 +191,7 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
     if late == len(new) and not older:
         raise DataError(
             f"{name}: all {late:,} pairs are older than the newest that the run knows ({moment(newest)}). Is it the "
-            f"right log? To add them all the same: {option('older', True)}"
+            f"right log? To add late rows: {option('older', True)}"
         )
     if late:
         note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")

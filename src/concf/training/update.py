@@ -51,7 +51,7 @@ def update(
     final:   learn from the test part too, from now on
     drop_before: a date, or a time in the log's own unit: what is older is forgotten. Users and items of whom nothing is
              left leave the run, and items that a user chose before then may be recommended again
-    older:   add a log that is older than all that the run knows
+    older:   add a log even if all of its pairs are older than the newest that the run knows
     min_item: leave out new items with fewer users
     device, verbose, watch: as for `train`
     """
