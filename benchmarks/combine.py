@@ -46,7 +46,7 @@ from concf.training.recipe.recipe import PLANS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-DATA = ("citeulike-released", "ciao-released")
+DATA = ("citeulike-released", "ciao-released", "foursquare-released")
 SEEDS, TUNED = range(10, 15), 0
 AT, METRICS = (20, 50), ("recall", "ndcg", "coverage", "gini")
 MOST_FACTORS = 256

@@ -16,7 +16,11 @@ from concf.evaluation.significance import holm, paired_t
 from concf.runtime.text_tables import markdown
 
 ROOT = Path(__file__).parent.parent
-TITLES = {"citeulike-released": "CiteULike, protocol `released`", "ciao-released": "Ciao, protocol `released`"}
+TITLES = {
+    "citeulike-released": "CiteULike, protocol `released`",
+    "ciao-released": "Ciao, protocol `released`",
+    "foursquare-released": "Foursquare, protocol `released`",
+}
 FIGURES = ("recall@20", "recall@50", "ndcg@20", "ndcg@50")
 KINDS = {"voters": "voter", "fusions": "fusion", "ours": "concf"}
 RERANKER, STUDENT = "consensus", "student"
@@ -144,6 +148,33 @@ def snapshots(all_lines: dict[str, Lines]) -> str:
     return "; ".join(sentences)
 
 
+def ways(all_lines: dict[str, Lines], way: str) -> dict[str, dict[str, Lines]]:
+    """Data -> way of teaching -> its figures on the splits where all were measured."""
+    found: dict[str, dict[str, Lines]] = {}
+    for line in lines("combine"):
+        key = line["key"]
+        base = [each for each in all_lines.get(key["data"], []) if each["key"]["seed"] == key["seed"]]
+        if key.get("way") == way and base:
+            rows = found.setdefault(key["data"], {})
+            for name, row in ({"1": base[0]["rows"]["ours"][STUDENT]} if way == "groups" else {}).items():
+                rows.setdefault(name, []).append(row)
+            for name, row in line["ours"].items():
+                rows.setdefault(name, []).append(row)
+    return found
+
+
+def taught(found: dict[str, dict[str, Lines]], what: str) -> str:
+    """A row for each way of teaching the student."""
+    rows = []
+    for data, by_way in found.items():
+        for name, splits in by_way.items():
+            means = [np.mean([each[figure] for each in splits]) for figure in ("recall@50", "ndcg@50")]
+            strata = np.mean([each["strata"] for each in splits], 0)
+            rows.append([data.partition("-")[0], name, str(len(splits)), *(f"{each:.4f}" for each in means),
+                         *(f"{each:.3f}" for each in strata)])  # fmt: skip
+    return markdown(["log", what, "splits", "R@50", "N@50", "popular", "middle", "rare"], rows)
+
+
 def page() -> str:
     """docs/combine.md."""
     known = measured()
@@ -153,6 +184,8 @@ def page() -> str:
         "tail": tail(known),
         "tail_verdict": tail_verdict(known),
         "snapshots": snapshots(known),
+        "groups": taught(ways(known, "groups"), "groups"),
+        "easy": taught(ways(known, "easy to hard"), "taught"),
         "commits": commits_table({"combine": lines("combine")}),
     }
     text = (ROOT / "benchmarks" / "combine_words.md").read_text("utf-8")

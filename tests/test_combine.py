@@ -31,7 +31,7 @@ from concf.model.baselines.ease import EASE
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.popularity import Popularity
 from concf.model.scorers import ListFunction
-from concf.report.gather import gather
+from concf.report.gather import _notes, gather
 from concf.report.page import page
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.combining.combine import combine
@@ -165,6 +165,11 @@ def test_plain_fusions_are_measured_beside() -> None:
         wanted = data().valid[[user]].indices.tolist()
         shares.append(len(set(best) & set(wanted)) / len(wanted))
     assert fused["reciprocal ranks"] == pytest.approx(np.mean(shares), abs=0.02)  # some are equal
+
+
+def test_a_report_of_lists_alone_says_that_there_is_a_consensus() -> None:
+    run = combine(data(), {"walks": voters()["walks"]}, settings=SMALL)
+    assert not any("one head" in note for note in _notes(run, has_test=True))
 
 
 def test_a_student_may_learn_within_groups_of_popularity() -> None:

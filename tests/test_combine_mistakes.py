@@ -9,12 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from scipy.sparse import csr_array
+from implicit.nearest_neighbours import BM25Recommender
+from scipy.sparse import csr_array, csr_matrix
 from small_combine import K, combined, frame, vectors, voters
 from small_recipe import CLI, LOG, SMALL, data
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
+from concf.data.reading.lists import read_lists
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
@@ -88,15 +90,78 @@ class NoModel:
         ((torch.ones(3, 2), torch.ones(4, 2)), "vectors of 3 users and 4 items, and the log has 48 and 40"),
         ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "its vectors are not finite"),
         ((torch.ones(48, 2), torch.ones(40, 2)), "every item has the same vector"),
+        ((torch.zeros(48, 2), torch.rand(40, 2)), "the vectors of all users are zero"),
+        ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "inner products of its vectors exceed 1e.15. Divide them"),
+        (("x", "y"), "voter 'mine': "),
+        (NoModel, "the class NoModel cannot vote. Make a model of it"),
+        (BM25Recommender(), "BM25Recommender is not fitted. Fit it on data.train"),
+        (lambda users: 1e25 * np.eye(48, 40)[users], "some of its scores exceed 1e.15. Divide them by a constant"),
         (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
         (lambda users: np.full((len(users), 40), np.nan), "its scores are infinite or not a number"),
         (lambda users: np.ones((len(users), 40)), "every score is the same"),
         (pl.DataFrame({"user_id": [0], "item_id": [1]}), "no column of scores or ranks"),
+        (pl.DataFrame({"who": [0], "item_id": [1], "score": [1]}), "no column for the user .* Rename it to user"),
+        (pl.DataFrame({"user_id": [0.5], "item_id": [1.5], "score": [1.0]}), "nothing in common with the log"),
     ],
 )
 def test_what_cannot_vote_is_refused(voter: Any, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         combine(data(), {"mine": voter}, settings=SMALL)
+
+
+def test_a_model_of_implicit_with_fewer_items_is_refused() -> None:
+    model = BM25Recommender(K=5)
+    model.fit(csr_matrix(data().train[:, :30]), show_progress=False)
+    with pytest.raises(DataError, match="voter 'bm': BM25Recommender is fitted on 30 items, of 40"):
+        combine(data(), {"bm": model}, settings=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"data": None}, "data: expected a prepared data set or its folder, found NoneType"),
+        ({"voters": ["walks.csv"]}, "voters: expected names and who votes, as {'als': model}, found list"),
+        ({"voters": {1: "walks.csv"}}, "voters: expected names and who votes, as {'als': model}, found other keys"),
+        ({"final_voters": ["x"]}, "final_voters: expected names and who votes"),
+        ({"settings": "strong"}, "settings: expected settings or changes to them, found str"),
+        ({"voters": {"a@1": "x.csv", "a@01": "y.csv"}}, "voter 'a': is there twice at the time 1"),
+    ],
+)
+def test_arguments_of_other_types_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        combine(**({"data": data(), "voters": {"svd": vectors()}, "settings": SMALL} | arguments))
+    assert message in str(error.value)
+
+
+def test_ids_of_any_type_that_can_be_the_log_s_and_scores_of_any_size() -> None:
+    walks = voters()["walks"].with_columns(score=-57e300 * pl.col("rank")).drop("rank")
+    plain = walks.with_columns(score=pl.col("score") / 57e300)
+    floats = plain.with_columns(pl.col("user_id", "item_id").cast(pl.Float64))
+    names = plain.with_columns(pl.col("user_id", "item_id").cast(pl.String).cast(pl.Categorical))
+    log, seen = data().interactions, data().train
+    expected = read_lists(plain, "walks", log, seen, K)
+    for each in (walks, floats, names):
+        found = read_lists(each, "walks", log, seen, K)
+        assert np.array_equal(found.items, expected.items)
+        assert found.scores == pytest.approx(expected.scores, abs=1e-6)
+
+
+@pytest.mark.parametrize("budget", ["fast", "thorough"])
+def test_every_budget_combines(budget: str) -> None:
+    run = combine(data(), {"svd": vectors()}, settings=SMALL | {"recipe": {"budget": budget}})
+    assert run.settings.heads == ["svd", "student"]
+
+
+def test_whom_nobody_lists_anything_for_the_student_ranks() -> None:
+    few = voters()["walks"].filter(pl.col("user_id") < 3)
+    with pytest.warns(ConcfWarning, match="no voter lists anything for 45 of 48 users: the student ranks for them"):
+        run = combine(data(), {"few": few}, settings=SMALL)
+    everyone = np.arange(48)
+    lists = {name: rank(run.recommender(name), everyone, 5, seen=data().train) for name in (CONSENSUS, "student")}
+    assert np.array_equal(lists[CONSENSUS][3:], lists["student"][3:])
+    listed = Recommender(run).recommend([40], k=5)
+    assert listed["score"].is_finite().all()
+    assert listed["score"].is_sorted(descending=True)
 
 
 def test_mistakes_in_python() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from scipy import stats
 from scipy.sparse import csr_array
@@ -21,6 +22,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.experiments.compare import compare, comparison_rows
 from concf.experiments.contenders import Trained
+from concf.experiments.fusing import fusions
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.neighbours import ItemKNN
 from concf.model.baselines.popularity import Popularity
@@ -303,7 +305,7 @@ def test_fusions_of_the_chosen_baselines_take_part(data: Split, refit: bool, tmp
     entrants = {entrant.name: entrant for entrant in found.entrants}
     assert set(entrants) == {*MODELS, *(f"fusion:{name}" for name in FUSIONS)}
     fused = entrants["fusion:reciprocal ranks"]
-    assert fused.settings == {"fuses": {name: entrants[name].settings for name in MODELS}}
+    assert fused.settings["fuses"] == {name: entrants[name].settings for name in MODELS}
     assert fused.refitted == refit
     before = reciprocal(entrants["knn"].settings["neighbours"], data.train)
     assert fused.validation == pytest.approx(evaluate(before, data, on="valid", at=50).means()["recall@50"])
@@ -311,6 +313,19 @@ def test_fusions_of_the_chosen_baselines_take_part(data: Split, refit: bool, tmp
     assert fused.tests[0] == pytest.approx(evaluate(after, data).means())
     again = compare(data, MODELS, seeds=1, refit=refit, fusions=True, log=tmp_path / "log")
     assert again.as_dict() == found.as_dict()
+    other = compare(data, MODELS, seeds=1, refit=refit, fusions=True, log=tmp_path / "log", tune_on="ndcg@20")
+    fresh = compare(data, MODELS, seeds=1, refit=refit, fusions=True, tune_on="ndcg@20")
+    assert without_seconds(other.as_dict()) == without_seconds(fresh.as_dict())
+
+
+def test_fusions_list_nothing_that_is_disliked() -> None:
+    rated = LOG.with_columns(rating=(pl.col("user_id") + pl.col("item_id")) % 5 + 1)
+    split = prepare(rated, protocol="random", dislike_below=2)
+    assert split.disliked is not None
+    fused = fusions({"popularity": Popularity(), "knn": ItemKNN(neighbours=20)}, "recall@20", 20)["fusion:greedy"]
+    trained = fused.train(split, refit=False)
+    expected = evaluate(fused.recommender(trained, split), split, on="valid", at=20).means()["recall@20"]
+    assert fused.validation(trained, "recall@20") == pytest.approx(expected)
 
 
 def reciprocal(neighbours: int, log: csr_array) -> Any:

@@ -40,7 +40,8 @@ def literal(
     log = split.interactions
     users, items = log.user_ids.values.tolist(), log.item_ids.values.tolist()
     best: dict[str, dict[int, float]] = defaultdict(dict)
-    lowest = min(value for user, item, value in rows if user in users and item in items)
+    common = [value for user, item, value in rows if user in users and item in items]
+    lowest, largest = min(common), max(map(abs, common))
     for user, item, value in rows:
         if user in users and item in items and split.train[users.index(user), items.index(item)] == 0:
             value = -value if by_rank else value
@@ -49,7 +50,8 @@ def literal(
     for user, scored in best.items():
         ordered = sorted(scored, key=lambda item: (-scored[item], item))[:k]
         lists[user] = [
-            (item, 1 / log2(2 + place) if by_rank else scored[item] - lowest) for place, item in enumerate(ordered)
+            (item, 1 / log2(2 + place) if by_rank else (scored[item] - lowest) / largest)
+            for place, item in enumerate(ordered)
         ]
     return lists
 

@@ -212,7 +212,7 @@ def test_features_are_numbers_categories_and_words() -> None:
     ("frame", "message"),
     [
         (pl.DataFrame({"name": ["a"]}), "no column for the item"),
-        (pl.DataFrame({"item": [900], "kind": ["jazz"]}), "none of its 1 items is in the log"),
+        (pl.DataFrame({"item": [900], "kind": ["jazz"]}), "none of its items is in the log, whose ids are such as 0"),
         (pl.DataFrame({"item": [1, 1, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ, as 1"),
         (pl.DataFrame({"item": [70, 70, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ, as 70"),
         (5, "expected a file or a frame, found int"),
@@ -223,6 +223,11 @@ def test_features_are_numbers_categories_and_words() -> None:
 def test_bad_catalogues_are_refused(frame: Any, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         Recommender(trained()).add_items(frame)
+
+
+def test_a_catalogue_of_ids_alone_says_nothing() -> None:
+    with pytest.warns(ConcfWarning, match="the attributes say nothing about what the run has learned"):
+        Recommender(trained()).add_items(pl.DataFrame({"item": range(ITEMS + 3)}))
 
 
 def test_new_items_are_measured_as_items_that_were_held_out() -> None:

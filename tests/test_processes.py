@@ -253,7 +253,7 @@ def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: tuple[Pa
     assert "process 1 was killed (SIGKILL)" in job.said.read_text()
     assert "Traceback" not in job.said.read_text()
     state, _ = checkpoint(job.out)
-    assert state["state"]["epoch"] >= 6
+    assert state["state"]["epoch"] >= 5  # of the last epoch there may be no checkpoint yet
     assert not state["state"]["finished"]
     done = history(job.out)
     assert done == history(group[0] / "2" / "undisturbed")[: len(done)]

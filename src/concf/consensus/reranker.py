@@ -34,6 +34,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.consensus.voters import LISTED_FEATURES, Voter
+from concf.errors import DataError
 from concf.model.scorers import Factors
 from concf.runtime.executors import in_blocks
 
@@ -155,6 +156,10 @@ class Reranker:
         training = TrainingSet(features, empty, wanted, blocks, prior, penalty)
         everyone, curvature = _fit(training, None, prior)
         folds = [_fit(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
+        if not everyone.isfinite().all():
+            raise DataError(
+                "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
+            )
         return Weights(centre, everyone, torch.stack(folds))
 
     def _plain(self, n_features: int) -> Tensor:

@@ -53,7 +53,7 @@ class Fused(Several):
 
     def model_dump(self) -> dict[str, Any]:
         """The settings of the baselines."""
-        return {"fuses": {name: each.model_dump() for name, each in self.voters.items()}}
+        return {"fuses": {name: each.model_dump() for name, each in self.voters.items()}, "tune_on": self.tune_on}
 
     def train(self, split: Split, refit: bool) -> FusedLists:
         """All fusions. Weights are chosen for baselines that were fitted on training pairs, whatever comes after."""
@@ -82,21 +82,22 @@ class Voters:
     """Models fitted on a log of the split: by the first k items that users have not used of it."""
 
     def __init__(self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES) -> None:
-        self.split, self.log, self.k = split, log, min(k, log.shape[1])
+        self.split, self.k = split, min(k, log.shape[1])
+        self.seen = log if split.disliked is None else csr_array(log + split.disliked)
         self.longest = self.k + int(np.diff(split.valid.indptr).max())  # what is held out may be taken out of a list
         cpu = torch.device("cpu")
-        self.made = {name: as_voter(name, each, split, log, self.k, cpu) for name, each in models.items()}
+        self.made = {name: as_voter(name, each, split, self.seen, self.k, cpu) for name, each in models.items()}
 
     def voter(self, name: str, users: Tensor) -> Voter:
         """For users [n]."""
         made = self.made[name]
         if isinstance(made, Given):
             return by_lists(name, made.lists[users], made.scores[users], made.of_items)
-        return by_factors(name, Factors(*made), self.log, users, self.k)
+        return by_factors(name, Factors(*made), self.seen, users, self.k)
 
     def fusions(self, users: Tensor) -> Fusions:
         """Of users [n]."""
-        return Fusions([self.voter(name, users) for name in self.made], users, self.k, self.log.shape[1])
+        return Fusions([self.voter(name, users) for name in self.made], users, self.k, self.seen.shape[1])
 
     def weights(self, metric: str) -> dict[str, Tensor]:
         """Fusion -> the weights [voters] that it takes from validation."""
@@ -107,7 +108,7 @@ class Voters:
 
     def fused(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fusion -> its lists [users, L] of everyone."""
-        everyone = torch.arange(self.log.shape[0])
+        everyone = torch.arange(self.seen.shape[0])
         blocks = [self.fusions(users).lists(weights, self.longest) for users in torch.split(everyone, BLOCK)]
         return {name: torch.cat([block[name] for block in blocks]) for name in FUSIONS}
 

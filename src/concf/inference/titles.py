@@ -160,8 +160,8 @@ class Catalogue:
             if name in lowered:
                 return lowered[name]
         raise DataError(
-            f"{self.path}: no column for the {role} among {columns}. Name it with --catalogue-{role} "
-            f"(usual names: {', '.join(usual)})"
+            f"{self.path}: no column for the {role} among {columns}. Rename it, or on the command line name "
+            f"it with --catalogue-{role} (usual names: {', '.join(usual)})"
         )
 
 

@@ -38,13 +38,22 @@ class ListReading(Reading):
         """What a column may be -> the usual names of such a column."""
         return LIST_ROLES
 
+    @property
+    def takes_lines(self) -> bool:
+        """A line is never a user with its items."""
+        return False
+
+    def how_to_name(self, role: str) -> str:
+        """What to do where no column is one of a role."""
+        return f"Rename it to {role}"
+
 
 class Lists(NamedTuple):
     """The best items of each user of a log.
 
     items:  [users, k] int32 positions, best first, -1 where a list is shorter
-    scores: [users, k] float32, 0 or more, descending: of scores what they are above the lowest of all, of ranks
-            1 / log2(1 + rank)
+    scores: [users, k] float32, 0 or more, descending: of scores what they are above the lowest of all, as a share of
+            the largest, of ranks 1 / log2(1 + rank)
     """
 
     items: NDArray[np.int32]
@@ -102,12 +111,24 @@ def _positions(ids: Ids, side: str) -> pl.LazyFrame:
 
 def _known(frame: pl.LazyFrame, ids: dict[str, pl.LazyFrame], kind: str) -> pl.LazyFrame:
     """row, user_written, item_written, at_user, at_item, value: null where an id is not of the log, or no number."""
-    named = {side: pl.col(side).cast(ids[side].collect_schema()[side], strict=False) for side in SIDES}
-    written = {f"{side}_written": pl.col(side) for side in SIDES}
+    kinds = frame.collect_schema()
+    written = {f"{side}_written": _plain(pl.col(side), kinds[side]) for side in SIDES}
+    named = {side: written[f"{side}_written"].cast(ids[side].collect_schema()[side], strict=False) for side in SIDES}
     rows = frame.select("row", **named, **written, value=pl.col(kind).cast(pl.Float64, strict=False))
     for side in SIDES:
         rows = rows.join(ids[side], on=side, how="left")
     return rows.select("row", *written, "at_user", "at_item", "value")
+
+
+def _plain(ids: pl.Expr, kind: pl.DataType) -> pl.Expr:
+    """Ids of a type that can be cast to the log's. Whole numbers may be floats, as pandas makes them; 4.4 is no id."""
+    if kind.is_float():
+        return (
+            pl.when(ids == ids.floor())
+            .then(ids.cast(pl.Int64, strict=False).cast(pl.String))
+            .otherwise(ids.cast(pl.String))
+        )
+    return ids.cast(pl.String) if isinstance(kind, pl.Categorical | pl.Enum) else ids
 
 
 class _Best:
@@ -179,7 +200,8 @@ class _Best:
         place = _place(user)
         items, scores = np.full(self.shape, -1, np.int32), np.zeros(self.shape, np.float32)
         items[user, place] = item
-        scores[user, place] = 1 / np.log2(place + 2) if self.ascending else -value - self.lowest
+        largest = max(abs(self.lowest), abs(self.highest)) or 1.0  # so that no score is too large for 32 bits
+        scores[user, place] = 1 / np.log2(place + 2) if self.ascending else -value / largest - self.lowest / largest
         return Lists(items, scores)
 
     def strangers(self, side: str) -> int:

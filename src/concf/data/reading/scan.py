@@ -60,6 +60,15 @@ class Reading(Settings):
         """The lowest rating of an interaction; None: ratings are not looked at."""
         return self.dislike_below if self.min_rating is None else self.min_rating
 
+    @property
+    def takes_lines(self) -> bool:
+        """Whether a line of text may be a user with its items."""
+        return self.format == "auto"
+
+    def how_to_name(self, role: str) -> str:
+        """What to do where no column is one of a role."""
+        return f"Name it with {option(role)}"
+
     def named(self) -> dict[str, str]:
         """The columns that the user named, by role."""
         return {role: name for role in self.roles if (name := getattr(self, role)) is not None}
@@ -107,7 +116,7 @@ def _choose_columns(names: list[str], reading: Reading, where: str) -> dict[str,
             chosen[role] = present[0]
         elif role in ID_ROLES:
             raise DataError(
-                f"{where}: no column for the {role} among {names}. Name it with {option(role)} "
+                f"{where}: no column for the {role} among {names}. {reading.how_to_name(role)} "
                 f"(usual names: {', '.join(usual)})"
             )
     for setting, role in (("min_rating", "rating"), ("dislike_below", "rating"), ("time_format", "timestamp")):
@@ -142,9 +151,9 @@ def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
 
 def _scan_text_table(path: Path, reading: Reading) -> Table:
     layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-    if layout.kind == "lines" and reading.format == "auto":
+    if layout.kind == "lines" and reading.takes_lines:
         return _scan_user_lines(path, reading)
-    if layout.kind == "either" and reading.format == "auto":
+    if layout.kind == "either" and reading.takes_lines:
         raise DataError(
             f"{path}:1: a line may be a row of {len(layout.names)} columns or a user with its items. "
             f"Set {option('format', 'table')} or {option('format', 'user-lines')}"

@@ -33,7 +33,7 @@ def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_arr
             numbers.append(_standardised(column, trained))
         if (texts := _texts(column)) is not None:
             words.append(texts)
-    dense = np.column_stack([np.empty((len(attributes), 0)), *(each for each in numbers if each is not None)])
+    dense = np.column_stack([np.empty((len(trained), 0)), *(each for each in numbers if each is not None)])
     return csr_array(hstack([csr_array(dense), _categories(words, trained)]))
 
 

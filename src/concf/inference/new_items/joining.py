@@ -62,8 +62,8 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> NewItems
     known = int(described[: len(ids)].sum())
     if not known:
         raise DataError(
-            f"{catalogue.path}: none of its {len(others):,} items is in the log. What attributes say is learned from "
-            "items of the log: give their rows too"
+            f"{catalogue.path}: none of its items is in the log, whose ids are such as {ids.values[0]!s}. What "
+            "attributes say is learned from items of the log: give their rows too, with ids as in the log"
         )
     if known < len(ids):
         note(f"{catalogue.path}: attributes for {known:,} of the {len(ids):,} items of the log")

@@ -25,6 +25,8 @@ from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import Watch, watched
 from concf.training.train import all_stages, device_of, train
 
+FINAL_VOTERS = "final voters (--final-voter, final_voters=)"
+
 
 def combine(
     data: Split | str | Path,
@@ -55,6 +57,7 @@ def combine(
     settings: all of them, or changes to the preset strong such as {"consensus": {"top_k": 100}}
     seed, out, device, verbose, watch: as for `train`, which resumes the run in `out` once its folder is there
     """
+    _refuse_types(data, voters, final_voters, settings)
     split = (data if isinstance(data, Split) else Split.load(data)).known
     _refuse(split, voters, final_voters, final)
     folder = None if out is None else RunFolder(out)
@@ -89,6 +92,18 @@ def combine(
     return train(split, device=here, out=out, resume=True, verbose=verbose, watch=watchers)
 
 
+def _refuse_types(data: Any, voters: Any, final_voters: Any, settings: Any) -> None:
+    """Refuse what is not what the arguments are for."""
+    if not isinstance(data, Split | str | Path):
+        raise ConfigError(f"data: expected a prepared data set or its folder, found {type(data).__name__}")
+    for name, each in (("voters", voters), ("final_voters", final_voters or {})):
+        if not isinstance(each, Mapping) or not all(isinstance(key, str) for key in each):
+            kind = "other keys" if isinstance(each, Mapping) else type(each).__name__
+            raise ConfigError(f"{name}: expected names and who votes, as {{'als': model}}, found {kind}")
+    if not isinstance(settings, ConCFSettings | Mapping | None):
+        raise ConfigError(f"settings: expected settings or changes to them, found {type(settings).__name__}")
+
+
 def _refuse(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, Any] | None, final: bool) -> None:
     """Refuse what cannot come to a consensus."""
     if not voters:
@@ -100,18 +115,17 @@ def _refuse(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, A
         )
     if final and final_voters is None:
         raise ConfigError(
-            f"{option('final', True)}: only you can fit your voters on everything. Give them too "
-            f"({option('final_voters')})"
+            f"{option('final', True)}: only you can fit your voters on everything. Give them too ({FINAL_VOTERS})"
         )
     if final_voters is not None and voters.keys() != final_voters.keys():
         odd = sorted(voters.keys() ^ final_voters.keys())
-        raise ConfigError(f"{option('final_voters')}: expected the same names as the voters; {odd[0]!r} is only in one")
+        raise ConfigError(f"{FINAL_VOTERS}: expected the same names as the voters; {odd[0]!r} is only in one")
     for name, voter in (final_voters or {}).items():
         same = voter is voters[name] or (isinstance(voter, str | Path) and str(voter) == str(voters[name]))
         if same:
             raise ConfigError(
                 f"final voter {name!r}: is the voter itself. Fit it on the training and the validation part first, or "
-                f"leave out {option('final_voters')}"
+                f"leave out {FINAL_VOTERS}"
             )
 
 
@@ -145,7 +159,9 @@ def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
     for word, source in voters.items():
         match = re.fullmatch(r"(.*)@(\d+)", word)
         name, time = (match[1], int(match[2])) if match else (word, -1)
-        times.setdefault(name, {})[time] = source
+        if time in times.setdefault(name, {}):
+            raise ConfigError(f"voter {name!r}: is there twice at the time {time}. Number its times 1, 2, 3")
+        times[name][time] = source
     for name, known in times.items():
         if -1 in known and len(known) > 1:
             raise ConfigError(

@@ -8,6 +8,7 @@ import numpy as np
 from scipy.sparse import csr_array, csr_matrix
 
 from concf.data.reading.lists import Lists
+from concf.errors import DataError
 from concf.model.scorers import Factors
 
 MORE = 16  # items beyond the list that is wanted; some of implicit's models return fewer where many are left out
@@ -30,6 +31,10 @@ def _array(vectors: Any) -> Any:
 def lists(model: Any, seen: csr_array, k: int) -> Lists:
     """The first k items that each user has not used, by `recommend`. seen: [users, items]"""
     n_users, n_items = seen.shape
+    similarity = getattr(model, "similarity", None)
+    if similarity is None or similarity.shape[0] != n_items:
+        found = "not fitted" if similarity is None else f"fitted on {similarity.shape[0]:,} items, of {n_items:,}"
+        raise DataError(f"{type(model).__name__} is {found}. Fit it on data.train, whose rows and columns it must have")
     rows, wanted = csr_matrix(seen), min(k + MORE, n_items)
     found, scores = model.recommend(np.arange(n_users), rows, N=wanted, filter_already_liked_items=True)
     used = np.repeat(np.arange(n_users), np.diff(seen.indptr)) * np.int64(n_items) + seen.indices

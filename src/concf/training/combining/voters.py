@@ -18,6 +18,8 @@ from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer
 from concf.training.combining import implicit, lenskit, rectools
 from concf.training.recipe.combine import Given, Vectors
 
+LARGEST = 1e15  # score, whose square must have room in 32 bits, beside others
+SMALLER = "Divide them by a constant: the order stays the same"
 HOW = (
     "expected a file or a frame of lists (user, item, score or rank), (user vectors, item vectors), a model with "
     "factors() or scores(users), a model of implicit, a pipeline of LensKit, or (model, dataset) of RecTools"
@@ -30,17 +32,22 @@ def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, devic
     source: see `HOW`; vectors, scores and implicit's models number users and items as `data.train` does
     """
     library = _library(source)
+    if isinstance(source, type):
+        raise ConfigError(f"voter {name!r}: the class {source.__name__} cannot vote. Make a model of it, and fit it")
     if isinstance(source, str | Path) or hasattr(source, "__arrow_c_stream__") or library == "polars":
         return _listed(read_lists(source, name, data.interactions, seen, k), data, device)
     if library == "implicit" and not implicit.has_vectors(source):
-        return _listed(_checked(implicit.lists(source, seen, k), name), data, device)
+        try:
+            return _listed(_checked(implicit.lists(source, seen, k), name), data, device)
+        except DataError as error:
+            raise DataError(f"voter {name!r}: {str(error).removeprefix(f'voter {name!r}: ')}") from None
     if library in ("lenskit", "rectools"):
         ids, longest = data.interactions.user_ids.values, k + int(np.diff(seen.indptr).max())
         frame = lenskit.lists(source, ids, longest) if library == "lenskit" else rectools.lists(source, ids, longest)
         return _listed(read_lists(frame, name, data.interactions, seen, k), data, device)
     try:
         scorer = implicit.vectors(source) if library == "implicit" else as_scorer(source)
-    except ConfigError as error:
+    except (ConfigError, TypeError, ValueError, AttributeError) as error:
         why = error if isinstance(source, tuple) else f"{type(source).__name__} cannot vote; {HOW}"
         raise ConfigError(f"voter {name!r}: {why}") from None
     if isinstance(scorer, Factors):
@@ -52,7 +59,8 @@ def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, devic
     assert voter.listed is not None
     assert voter.of_items is not None
     scores, of_items = voter.listed[..., 2].contiguous(), voter.of_items.clone()
-    if scores.min() == scores.max():
+    named = scores[voter.lists >= 0]
+    if not len(named) or named.min() == named.max():
         raise DataError(f"voter {name!r}: every score is the same, so that it ranks nothing")
     of_items[3] = 1.0  # the scores are divided by their deviation already
     return Given(voter.lists, scores, of_items)
@@ -99,8 +107,12 @@ def _vectors(factors: Factors, name: str, seen: csr_array, device: torch.device)
         item = torch.cat([item, factors.bias.float()[:, None]], 1)
     if not (user.isfinite().all() and item.isfinite().all()):
         raise DataError(f"voter {name!r}: its vectors are not finite. Fit the model again, with a lower learning rate")
-    if not (item != item[0]).any() or not user.any():
+    if float(user.abs().max()) * float(item.abs().max()) * user.shape[1] > LARGEST:
+        raise DataError(f"voter {name!r}: the inner products of its vectors exceed {LARGEST:g}. {SMALLER}")
+    if not (item != item[0]).any():
         raise DataError(f"voter {name!r}: every item has the same vector, so that it ranks nothing")
+    if not user.any():
+        raise DataError(f"voter {name!r}: the vectors of all users are zero, so that it ranks nothing")
     return user.clone().to(device), item.clone().to(device)  # the caller's may change
 
 
@@ -118,6 +130,8 @@ class _Checked:
             raise DataError(f"voter {self.name!r}: expected scores {expected}, found {found}. Fit it on data.train")
         if scores.isnan().any() or (scores == torch.inf).any():
             raise DataError(f"voter {self.name!r}: its scores are infinite or not a number (NaN)")
+        if float(scores.masked_fill(scores == -torch.inf, 0).abs().max()) > LARGEST:
+            raise DataError(f"voter {self.name!r}: some of its scores exceed {LARGEST:g}. {SMALLER}")
         finite = scores.isfinite()
         lowest = scores.masked_fill(~finite, torch.inf).min(1, keepdim=True).values
         return scores.where(finite, lowest.where(lowest.isfinite(), 0.0))

@@ -104,6 +104,7 @@ def choose_settings(
         base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
     chosen = (base if isinstance(base, ConCFSettings) else preset(base)).model_dump()
     recipe, layers = chosen["recipe"], [layer, changes or {}, *map(_setting, words)]
+    derived = STRONG.objectives if recipe is None else chosen["objectives"]
     for each in layers:
         chosen = _merged(chosen, _with_nones(each, ConCFSettings))
     if single is not None and chosen["recipe"] not in (recipe, None):
@@ -116,7 +117,7 @@ def choose_settings(
                 "recipe (--budget, --final): is of the preset strong, with the encoder mf, and this is "
                 f"{chosen['model']['encoder']!r}. Choose the preset strong, or leave it out"
             )
-        if chosen["recipe"] is not None and chosen["objectives"] == STRONG.objectives:
+        if chosen["recipe"] is not None and chosen["objectives"] == derived:
             with suppress(ValidationError):  # which the settings as a whole report, by the whole name
                 chosen["objectives"] = RecipeSettings.model_validate(chosen["recipe"]).objectives
         settings = ConCFSettings.model_validate(chosen)

@@ -23,12 +23,14 @@ from torch import Tensor
 
 from concf.consensus.fusion import Fusions
 from concf.consensus.settings import CONSENSUS
-from concf.consensus.voters import Voter, by_lists
+from concf.consensus.voters import Voter, by_factors, by_lists
+from concf.errors import note
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS
+from concf.model.scorers import Factors
 from concf.training.recipe import students
 from concf.training.recipe.leaks import note_leaks
-from concf.training.recipe.recipe import Recipe
+from concf.training.recipe.recipe import STUDENT, Recipe
 from concf.training.run import Run
 
 FUSED_USERS, FUSED_ITEMS = 1024, 100  # that plain fusions are compared on, and of each voter's list
@@ -135,6 +137,22 @@ class Combine(Recipe):
         self._adopt(self.refitted)
         self.refitted = NOBODY
         return super()._refit()
+
+    def _final(self) -> dict[str, Any]:
+        """Where no voter lists anything, the student ranks: whoever asks for the consensus of anyone has a list."""
+        record = super()._final()
+        lists, plain, votes = self.agreed()
+        nobody = (lists < 0).all(1).nonzero()[:, 0]
+        if len(nobody):
+            note(f"no voter lists anything for {len(nobody):,} of {len(lists):,} users: the student ranks for them")
+            seen = self._seen(self.run.log)
+            ranked = by_factors(STUDENT, Factors(*self.vectors[STUDENT]), seen, nobody, lists.shape[1]).lists
+            lists[nobody], plain[nobody] = ranked, ranked
+            places = torch.arange(lists.shape[1], device=lists.device)
+            votes["reranked"][nobody] = (
+                (-places.to(votes["reranked"])).expand_as(ranked).masked_fill(ranked < 0, -torch.inf)
+            )
+        return record
 
     def _finish(self) -> None:
         """Hand everything over; vectors are as long as the longest, and zeros change no score."""
