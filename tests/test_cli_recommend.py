@@ -283,7 +283,7 @@ def test_a_run_on_a_log_goes_on_after_it_was_stopped(concf: CLI, run: Path, tmp_
             patch.setattr(Trainer, "epoch", until_the_second)
             assert concf("train", log, "--out", out, *SETS, "--checkpoint-seconds", 0)[0] == 130
         code, _, err = concf("train", log, "--out", out, *SETS)
-        assert (code, "holds a run already. Go on with --resume" in err) == (2, True)
+        assert (code, "holds a run already. Go on with: concf train --resume --out" in err) == (2, True)
         moved = Path(shutil.move(out, tmp_path / "elsewhere"))
         assert concf("train", *again, "--resume", "--out", moved)[0] == 0
         assert_same_end(moved, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ LOG = Simulation(users=40, items=30, events=900, tastes=4).draw(2).unique(["user
 OLD, NEW = LOG[: len(LOG) * 3 // 4], LOG[len(LOG) * 3 // 4 :]
 LEARNED = ("train", "valid")
 COLUMNS = ["user_id", "item_id"]
+LATER = ((OLD, 20_210_000), (NEW, 20_210_000 + len(OLD)))
+CET = timezone(timedelta(hours=1))
 
 
 def prepared(log: pl.DataFrame = OLD, **options: Any) -> Split:
@@ -78,6 +81,24 @@ def test_what_was_learned_is_never_a_test_pair(protocol: str, learned: tuple[str
         assert tested - before.keys()  # of the new pairs some are held out, too
 
 
+def test_new_items_that_are_tested_stay_new() -> None:
+    """Of `new-items`: no pair of theirs trains, and they remain candidates; other items of the new log do train."""
+    old = prepared(protocol="new-items", at_least=None)
+    held = old.candidates("test")
+    assert held is not None
+    names = set(old.interactions.item_ids.values[held].tolist())
+    stranger = NEW[:1].with_columns(pl.lit(999).alias("user_id"), pl.lit(min(names)).alias("item_id"))
+    found = join(old, pl.concat([NEW, stranger], how="vertical_relaxed"), learned=LEARNED)
+    after = rows_of(found.split)
+    assert {item for (_, item), fresh in zip(after, found.fresh, strict=True) if fresh} & names
+    assert {item for (_, item), (part, *_) in after.items() if part == TEST} == names
+    assert {part for (_, item), (part, *_) in after.items() if item in names} == {TEST, DROPPED}
+    assert after[999, min(names)][0] == DROPPED  # a user who does not train
+    now = found.split.candidates("test")
+    assert now is not None
+    assert set(found.split.interactions.item_ids.values[now].tolist()) == names
+
+
 def test_what_cannot_be_evaluated_trains_so_that_every_new_item_has_a_vector() -> None:
     found = join(prepared(), NEW, learned=LEARNED)
     assert not (found.split.parts == DROPPED).any()
@@ -95,13 +116,43 @@ def test_older_rows_are_dropped_with_whom_they_leave_alone() -> None:
     assert gone == {user for user, _ in rows_of(old)} - {user for user, _ in rows_of(found.split)}
 
 
+@pytest.mark.parametrize("protocol", ["random", "leave-last", "time"])
+def test_what_is_forgotten_and_comes_again_is_not_new(protocol: str) -> None:
+    """Voters have learned it, so that it is no test pair either; its count and time are those of the new log."""
+    options = {} if protocol == "random" else {"valid": None, "test": None, "at_least": None}
+    old, again = prepared(protocol=protocol, **options), OLD[:60].with_columns(pl.col("timestamp") + YEAR)
+    found = join(old, pl.concat([NEW, again]), learned=LEARNED, drop_before=float(OLD["timestamp"].quantile(0.5)))
+    before, after = rows_of(old), rows_of(found.split)
+    new = dict(zip(after, found.fresh.tolist(), strict=True))
+    for user, item, time in again.iter_rows():
+        assert not new[user, item]
+        assert after[user, item][1:] == (1, time)
+        assert after[user, item][0] != TEST or before[user, item][0] >= TEST
+
+
 @pytest.mark.parametrize("unit", [1, 1000, 1_000_000])
-def test_a_date_is_in_the_unit_of_the_log(unit: int) -> None:
+@pytest.mark.parametrize("day", ["2021-01-01", "20210101", date(2021, 1, 1), datetime(2021, 1, 1, 1, tzinfo=CET)])
+def test_a_date_is_in_the_unit_of_the_log(unit: int, day: Any) -> None:
     old, new = (each.with_columns(pl.col("timestamp") * unit) for each in (OLD, NEW))
-    day = "2021-01-01"
     found = join(prepared(old), new, learned=LEARNED, drop_before=day)
+    by_number = join(prepared(old), new, learned=LEARNED, drop_before=str(1_609_459_200 * unit))
+    assert rows_of(found.split) == rows_of(by_number.split)
     assert found.split.interactions.timestamp is not None
     assert found.split.interactions.timestamp.min() >= 1_609_459_200 * unit > START * unit
+
+
+def test_times_that_are_no_dates_are_dropped_by_number() -> None:
+    old, new = (each.with_columns(pl.col("timestamp").rank("ordinal") + start) for each, start in LATER)
+    found = join(prepared(old), new, learned=LEARNED, drop_before="20210101")
+    assert found.split.interactions.timestamp is not None
+    assert found.split.interactions.timestamp.min() == 20_210_101
+    with pytest.raises(ConfigError, match=r"newest: 20210\d+\) are not seconds since 1970"):
+        join(prepared(old), new, learned=LEARNED, drop_before="2021-01-01")
+
+
+def test_a_date_before_everything_is_noted() -> None:
+    with pytest.warns(ConcfWarning, match="nothing that the run knows is older, so that nothing is forgotten"):
+        assert join(prepared(), NEW, learned=LEARNED, drop_before="2000-01-01").fresh.any()
 
 
 def test_the_chain_of_logs_is_in_the_manifest(tmp_path: Any) -> None:
@@ -143,14 +194,17 @@ def test_integers_in_a_file_may_be_text_elsewhere(tmp_path: Any) -> None:
     }
 
 
+NO_DATES = ("yesterday", "2024", "2024-13-01", 20210101, 1_600_000_000_000, True)
 WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("columns", NEW.rename({"user_id": "who"}), {}, "no column for the user among .*who"),
     ("no times", NEW.select(COLUMNS), {}, "no column of times, and the run's log has one"),
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "user ids are text .* integers"),
     ("nothing new", OLD[-5:], {}, "nothing new: the run knows each of its 5 pairs"),
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest that the run knows"),
+    ("minutes", NEW.with_columns(pl.col("timestamp") // 60), {}, r"times \(newest: 27\d+\) are in another unit than"),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "nothing of DataFrame is as new as that"),
-    ("no date", NEW, {"drop_before": "yesterday"}, "expected a date such as"),
+    *((f"drop {day!r}", NEW, {"drop_before": day}, "expected a date such as") for day in NO_DATES),
+    ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "nothing that the run knows is as new as that"),
     ("rare", NEW.with_columns(pl.col("item_id") + 1000), {"min_item": 99}, "nothing is left of it. Lower min_item="),
 ]
 
@@ -167,8 +221,21 @@ def test_older_rows_are_noted_and_added_where_that_is_meant() -> None:
     with pytest.warns(ConcfWarning, match="are older than the newest that the run knows; they are added"):
         found = join(old, late, learned=LEARNED, older=True)
     assert found.fresh.any()
+    latest = OLD["timestamp"].max() - 1  # newer than all but one pair that the run knows
+    with pytest.raises(DataError, match="all 3 pairs are older than the newest that the run knows"):
+        join(old, NEW[:3].with_columns(pl.lit(latest).alias("timestamp")), learned=LEARNED)
     with pytest.warns(ConcfWarning, match="1 of 2 pairs are older"):
         join(old, pl.concat([late[:1], NEW[-1:]]), learned=LEARNED)
+
+
+@pytest.mark.filterwarnings("error:.*the run knows none")
+def test_a_log_of_strangers_is_noted() -> None:
+    users = NEW.with_columns(pl.col("user_id") + 1000)
+    join(prepared(), users, learned=LEARNED)  # new users of known items: no note
+    items = users.with_columns(pl.col("item_id") + 1000)
+    counts = rf"none of its {items['user_id'].n_unique()} users and none of its {items['item_id'].n_unique()} items"
+    with pytest.warns(ConcfWarning, match=counts):
+        join(prepared(), items, learned=LEARNED)
 
 
 def test_times_are_left_out_where_the_first_log_had_none() -> None:
@@ -176,6 +243,24 @@ def test_times_are_left_out_where_the_first_log_had_none() -> None:
         assert join(prepared(OLD.select(COLUMNS)), NEW, learned=LEARNED).split.interactions.timestamp is None
     with pytest.raises(ConfigError, match="has no times, so that nothing is older"):
         join(prepared(OLD.select(COLUMNS)), NEW.select(COLUMNS), learned=LEARNED, drop_before=3)
+
+
+def test_times_in_another_unit_are_converted() -> None:
+    """Seconds in one log, and dates, which are read as microseconds, in the other."""
+    dated = NEW.with_columns(pl.from_epoch("timestamp"))
+    alike = join(prepared(), NEW, learned=LEARNED).split
+    with pytest.warns(ConcfWarning, match="in microseconds; they are converted to seconds, as the run's log has them"):
+        assert rows_of(join(prepared(), dated, learned=LEARNED).split) == rows_of(alike)
+    in_milliseconds = OLD.with_columns(pl.col("timestamp") * 1000)
+    with pytest.warns(ConcfWarning, match="in seconds; they are converted to milliseconds"):
+        found = join(prepared(in_milliseconds), NEW, learned=LEARNED).split
+    assert rows_of(found) == {pair: (part, n, time * 1000) for pair, (part, n, time) in rows_of(alike).items()}
+
+
+def test_counters_that_grow_are_times_of_one_unit() -> None:
+    old, new = (each.with_columns(pl.col("timestamp") - START + 2 * 10**8) for each in (OLD, NEW))
+    later = new.with_columns(pl.col("timestamp") * 2)  # from 1978 on, were they seconds since 1970
+    assert join(prepared(old), later, learned=LEARNED).split.interactions.timestamp.max() == later["timestamp"].max()
 
 
 def test_a_log_that_only_tests_teaches_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,13 @@ from scipy.sparse import csr_array
 from small_recipe import CLI, assert_same, small
 from small_run import QUIET, Killed, assert_same_end, die_after
 
+from concf.cli.reading import OPTIONS, READING
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DriftingSimulation
 from concf.data.prepare import split_of
+from concf.data.protocols import DROPPED, TEST
+from concf.data.reading.scan import Reading
+from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
@@ -193,6 +198,19 @@ def test_test_pairs_stay_unlearned_and_can_be_evaluated() -> None:
     assert final.log.nnz == len(final.data.interactions)
 
 
+@pytest.mark.parametrize("final", [False, True])
+def test_the_reranker_sees_no_test_pair(final: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as a pair to find nor as one that is known, unless the run learns from them."""
+    monkeypatch.setattr(stages, "FEWEST", 5)
+    used: list[Split] = []
+    monkeypatch.setattr(stages, "Split", lambda *args, **more: used.append(Split(*args, **more)) or used[-1])
+    run = update(base("validation"), FIRST, final=final)
+    test = run.data.parts == TEST
+    before = base("validation").data
+    assert test.sum() > (before.parts == TEST).sum()  # some of both logs
+    assert ((used[0].parts[test] == DROPPED).all(), (used[0].parts[test] < TEST).any()) == (not final, final)
+
+
 def test_what_is_dropped_is_forgotten() -> None:
     since = int(BASE["timestamp"].quantile(0.5))
     run = update(base(), FIRST, drop_before=since)
@@ -269,6 +287,14 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
         assert code == 0, err
 
 
+def test_every_option_to_read_a_log_is_one_of_join(concf: CLI) -> None:
+    shown = concf("update", "--help")[1]
+    flags = {name: f"--{name.replace('_', '-')}" for name, each in OPTIONS.items() if each.panel == READING}
+    assert "older than the newest that the run knows" in " ".join(shown.replace("\u2502", " ").split())
+    listed = {name for name, flag in flags.items() if re.search(rf"{flag}\b(?!-)", shown)}
+    assert listed == set(Reading.model_fields)
+
+
 def bad(name: str) -> Any:
     return {
         "columns": (FIRST.rename({"item_id": "thing"}), "no column for the item"),
@@ -299,8 +325,24 @@ def test_only_finished_runs_of_the_recipe_are_updated(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not finished"):
         update(load_run(tmp_path / "cut", data), FIRST)
     saved(base(), tmp_path / "old")
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError, match=r"holds a run already.* concf train --resume --out .*in Python: concf"):
         update(base(), FIRST, out=tmp_path / "old")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"hold": 2}, "hold=2: Input should be less than or equal to 1"),
+        ({"hold": "x"}, "hold='x': Input should be a valid number"),
+        ({"rerank": "no"}, "rerank='no': Input should be 'refit' or 'carry'"),
+        ({"min_item": "3"}, "min_item = '3': expected an integer, found str"),
+        ({"min_item": -5}, "min_item = -5: expected an integer of 1 or more"),
+        ({"run": "runs/old"}, r"expected a run to update, such as concf.load_run\(folder\), found str"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        update(**{"run": base(), "log": FIRST} | options)
 
 
 def test_the_estimator_is_updated_in_place(tmp_path: Path) -> None:

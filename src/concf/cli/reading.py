@@ -63,14 +63,14 @@ SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == PR
 
 
 def reads_a_log(
-    panels: Sequence[str] = (READING, FILTER, PROTOCOL), **defaults: str
+    panels: Sequence[str] = (READING, FILTER, PROTOCOL), without: str | None = None, **defaults: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options to a command, which gets those that the user set as a dictionary, its argument `log`.
 
-    panels: which of them; defaults: what the help page shows as the default of an option
+    panels: which of them, without one of these; defaults: what the help page shows as the default of an option
     """
     defaults = {"format": "auto", "counts": "distinct"} | defaults
-    options = {name: each for name, each in OPTIONS.items() if each.panel in panels}
+    options = {name: each for name, each in OPTIONS.items() if each.panel in panels and name != without}
 
     def parameter(name: str, each: Option) -> inspect.Parameter:
         shown = defaults.get(name, False)

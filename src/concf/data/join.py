@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -13,20 +13,34 @@ from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
 from concf.data.options import ReadingOptions, chosen
 from concf.data.prepare import read_source
-from concf.data.protocols import DROPPED, PARTS, TEST, TRAIN, LeaveLast, Paper, Parts, Random, Released, TimeCut
+from concf.data.protocols import (
+    DROPPED,
+    PARTS,
+    TEST,
+    TRAIN,
+    LeaveLast,
+    NewItems,
+    Paper,
+    Parts,
+    Random,
+    Released,
+    TimeCut,
+)  # fmt: skip
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
+from concf.data.reading.times import TICKS, When, in_unit_of, moment, ticks_of
 from concf.data.split import UPDATES, Recipe, Split
 from concf.errors import ConfigError, DataError, note, option
+from concf.runtime.arguments import check_count
 
-UNITS = {1e9: 1, 1e12: 1_000, 1e15: 1_000_000}  # a time in 2001 -> units of a second; a larger one has that unit
+NEAR = 10  # newest times that differ by a smaller factor have the same unit, whatever it is
 
 
 class Joined(NamedTuple):
     """The data set of an update.
 
     users, items: [n] the position that each had before, -1: it is new
-    fresh:        [pairs] whether a pair is new
+    fresh:        [pairs] whether a pair is new; one that was forgotten and comes again is not, since it was learned
     """
 
     split: Split
@@ -36,7 +50,7 @@ class Joined(NamedTuple):
 
 
 def join(
-    old: Split, source: Any, *, learned: Sequence[str], drop_before: str | float | None = None, older: bool = False,
+    old: Split, source: Any, *, learned: Sequence[str], drop_before: When | None = None, older: bool = False,
     min_item: int = 1, **options: Unpack[ReadingOptions],
 ) -> Joined:  # fmt: skip
     """Join a log to a data set.
@@ -46,26 +60,32 @@ def join(
 
     learned:     the parts that a model was fitted to, whose pairs never become test pairs
     drop_before: a date, or a time in the log's own unit: older pairs are forgotten, with users and items left with none
-    older:       whether a log may be older than all that is known
+    older:       whether all pairs of a log may be older than the newest that is known
     min_item:    new items with fewer users are left out
     options:     how to read the log, where it is not read as the first one was
     """
-    known, recipe = old.interactions, old.recipe
+    known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
     new, origin = read_source(source, _reading(recipe, options))
     name = str(origin["name"])
     _refuse_again(recipe, origin, name)
     new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
+    if (places(known.user_ids, new.user_ids) < 0).all() and (places(known.item_ids, new.item_ids) < 0).all():
+        note(
+            f"{name}: the run knows none of its {new.n_users:,} users and none of its {new.n_items:,} items. Are ids "
+            "written as in the first log?"
+        )
     _check_order(known, new, older, name)
     kept = np.ones(len(known), bool)
     if drop_before is not None:
         kept, recent = _since(drop_before, known, new, name)
         new = new.keep(recent)
     new = _without_rare_items(known, new, min_item, name)
-    parts = old.parts[kept]
-    interactions, before, fresh = _merged(known if kept.all() else known.keep(kept), new)
+    interactions = _merged(known if kept.all() else known.keep(kept), new)
+    row = _rows(known, interactions)
+    fresh = row < 0
     if not fresh.any() and kept.all():
         raise DataError(f"{name}: nothing new: the run knows each of its {len(new):,} pairs already")
-    parts = _parts(interactions, np.where(fresh, TRAIN, parts[before]).astype(np.uint8), fresh, old, learned)
+    parts = _parts(interactions, np.where(fresh, TRAIN, old.parts[row]).astype(np.uint8), fresh, old, learned)
     if kept.all() and not np.isin(parts[fresh], [PARTS[part] for part in learned]).any():
         raise DataError(
             f"{name}: every new pair falls into the test part (protocol {recipe.protocol.name!r}), so that there is "
@@ -127,7 +147,7 @@ def _with_text(log: Interactions, side: str) -> Interactions:
 
 
 def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interactions:
-    """The new log with times if the known one has them."""
+    """The new log with times if the known one has them, and in its unit."""
     if known.timestamp is not None and new.timestamp is None:
         raise DataError(
             f"{name}: no column of times, and the run's log has one. Name it with {option('timestamp')}, or add it"
@@ -135,11 +155,35 @@ def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interacti
     if known.timestamp is None and new.timestamp is not None:
         note(f"{name}: its times are left out, since the run's log has none")
         return Interactions(**{**vars(new), "timestamp": None})
-    return new
+    if known.timestamp is None or new.timestamp is None:
+        return new
+    was, now = float(known.timestamp.max()), float(new.timestamp.max())
+    unit, other = ticks_of(was), ticks_of(now)
+    if unit == other or was / NEAR < now < was * NEAR:
+        return new
+    if unit is None or other is None:
+        raise DataError(
+            f"{name}: its times (newest: {now:.15g}) are in another unit than those that the run knows (newest: "
+            f"{was:.15g}). Write them in that unit"
+        )
+    note(f"{name}: its times are in {TICKS[other]}; they are converted to {TICKS[unit]}, as the run's log has them")
+    return _rescaled(new, unit, other)
+
+
+def _rescaled(log: Interactions, unit: int, other: int) -> Interactions:
+    """A log with its times, and those of its dislikes, in a unit of which `unit` make a second, not `other`."""
+
+    def scaled(times: NDArray[Any] | None) -> NDArray[Any] | None:
+        if times is None:
+            return None
+        return times * (unit // other) if unit > other else times // (other // unit)
+
+    dislikes = None if log.dislikes is None else log.dislikes._replace(timestamp=scaled(log.dislikes.timestamp))
+    return replace(log, timestamp=scaled(log.timestamp), dislikes=dislikes)
 
 
 def _check_order(known: Interactions, new: Interactions, older: bool, name: str) -> None:
-    """Note rows that are older than what is known; refuse a log that is older altogether, unless that is meant."""
+    """Note pairs that are older than the newest that is known; refuse a log of such pairs alone, unless it is meant."""
     if known.timestamp is None or new.timestamp is None:
         return
     newest = known.timestamp.max()
@@ -147,58 +191,33 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
     if late == len(new) and not older:
         raise DataError(
             f"{name}: all {late:,} pairs are older than the newest that the run knows ({moment(newest)}). Is it the "
-            f"right log, with times in the same unit? To add them all the same: {option('older', True)}"
+            f"right log? To add late rows: {option('older', True)}"
         )
     if late:
         note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
 
 
 def _since(
-    date: str | float, known: Interactions, new: Interactions, name: str
+    when: When, known: Interactions, new: Interactions, name: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """([known pairs], [new pairs]) which are not older than a date."""
+    asked = option("drop_before", when)
     if known.timestamp is None or new.timestamp is None:
-        raise ConfigError(f"{option('drop_before', date)}: the run's log has no times, so that nothing is older")
-    since = _in_its_unit(date, float(known.timestamp.max()))
+        raise ConfigError(f"{asked}: the run's log has no times, so that nothing is older")
+    since = in_unit_of(float(known.timestamp.max()), when, asked)
     kept, recent = known.timestamp >= since, new.timestamp >= since
     if not recent.any():
         raise ConfigError(
-            f"{option('drop_before', date)}: nothing of {name} is as new as that; its newest pair is of "
-            f"{moment(new.timestamp.max())}"
+            f"{asked}: nothing of {name} is as new as that; its newest pair is of {moment(new.timestamp.max())}"
         )
+    if not kept.any():
+        raise ConfigError(
+            f"{asked}: nothing that the run knows is as new as that; its newest pair is of "
+            f"{moment(known.timestamp.max())}. Choose an earlier time, or train anew on {name}"
+        )
+    if kept.all():
+        note(f"{asked}: nothing that the run knows is older, so that nothing is forgotten")
     return kept, recent
-
-
-def _in_its_unit(date: str | float, newest: float) -> float:
-    """A date in the unit of the log's times: seconds, milli- or microseconds since 1970. A number stays as it is."""
-    try:
-        return float(date)
-    except ValueError:
-        pass
-    try:
-        parsed = datetime.fromisoformat(str(date))
-    except ValueError:
-        raise ConfigError(
-            f"{option('drop_before', date)}: expected a date such as 2024-01-31, or a time in the log's own unit"
-        ) from None
-    unit = _unit(newest)
-    if unit is None:
-        raise ConfigError(
-            f"{option('drop_before', date)}: the log's times (newest {newest:g}) are not seconds since 1970. Give a "
-            "time in their own unit"
-        )
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp() * unit
-
-
-def _unit(time: float) -> int | None:
-    """How many of a time's units make a second; None if it is not since 1970."""
-    return max((unit for least, unit in UNITS.items() if time >= least), default=None)
-
-
-def moment(time: float) -> str:
-    """A time of a log in words: a date, if it is one."""
-    unit = _unit(float(time))
-    return f"{time:g}" if unit is None else datetime.fromtimestamp(float(time) / unit, UTC).date().isoformat()
 
 
 def _without_rare_items(known: Interactions, new: Interactions, min_item: int, name: str) -> Interactions:
@@ -213,8 +232,8 @@ def _without_rare_items(known: Interactions, new: Interactions, min_item: int, n
     return new.keep(kept)
 
 
-def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArray[np.int64], NDArray[np.bool_]]:
-    """All pairs; [n] the row that each had in the known log, 0 if it had none; [n] whether it had none."""
+def _merged(known: Interactions, new: Interactions) -> Interactions:
+    """The pairs of both logs, with the counts of both and the first of their times."""
     users = Ids(np.union1d(known.user_ids.values, new.user_ids.values))
     items = Ids(np.union1d(known.item_ids.values, new.item_ids.values))
     keys = [
@@ -224,17 +243,20 @@ def _merged(known: Interactions, new: Interactions) -> tuple[Interactions, NDArr
     ]
     cells, row = np.unique(np.concatenate(keys), return_inverse=True)
     count = np.bincount(row, np.r_[known.count, new.count]).astype(np.float64)
-    before, fresh = np.zeros(len(cells), np.int64), np.ones(len(cells), bool)
-    before[row[: len(known)]] = np.arange(len(known))
-    fresh[row[: len(known)]] = False
     timestamp = None
     if known.timestamp is not None and new.timestamp is not None:
         times = np.r_[known.timestamp, new.timestamp]
         timestamp = np.full(len(cells), times.max(), times.dtype)
         np.minimum.at(timestamp, row, times)
     user, item = (each.astype(np.int32) for each in np.divmod(cells, len(items)))
-    merged = Interactions(users, items, user, item, count, timestamp)
-    return _disliking(merged, known, new), before, fresh
+    return _disliking(Interactions(users, items, user, item, count, timestamp), known, new)
+
+
+def _rows(known: Interactions, log: Interactions) -> NDArray[np.int64]:
+    """[n] the row of each pair of a log in the known one, -1 where it has none."""
+    user, item = places(known.user_ids, log.user_ids)[log.user], places(known.item_ids, log.item_ids)[log.item]
+    cells = np.where((user >= 0) & (item >= 0), user * known.n_items + item, -1)
+    return _found(known.user.astype(np.int64) * known.n_items + known.item, cells)
 
 
 def _disliking(merged: Interactions, *logs: Interactions) -> Interactions:
@@ -262,22 +284,30 @@ def _parts(
 ) -> Parts:
     """[n] the part of each pair. parts: [n] those that known pairs had, which are changed."""
     protocol, seed = old.recipe.protocol, old.recipe.seed
-    by_time = isinstance(protocol, LeaveLast | TimeCut)
     if isinstance(protocol, LeaveLast | TimeCut):
         assigned = protocol.assign(interactions, seed)
         was_learned = ~fresh & np.isin(parts, [PARTS[part] for part in learned])
         parts = protocol.evaluable(interactions, np.where(was_learned & (assigned == TEST), parts, assigned))
+    elif isinstance(protocol, NewItems):
+        train = interactions.per_item(rows=~fresh & (parts < TEST)) > 0
+        test = (interactions.per_item(rows=~fresh) > 0) & ~train  # of which nothing may be learned
+        parts = protocol.evaluable(interactions, np.where(test[interactions.item], TEST, parts))
     elif isinstance(protocol, Random | Released | Paper) and fresh.any():
         parts[fresh] = protocol.assign(interactions.keep(fresh), seed)
         parts = protocol.evaluable(interactions, parts)
-    if "test" not in learned and by_time:
+    if "test" not in learned and isinstance(protocol, LeaveLast | TimeCut | NewItems):
         return parts
     return np.where(parts == DROPPED, TRAIN, parts).astype(np.uint8)  # so that every new item trains
 
 
 def places(before: Ids, now: Ids) -> NDArray[np.int64]:
     """[now] the position of each id before, -1 where it was not there."""
-    if not len(before):
-        return np.full(len(now), -1)
-    place = np.searchsorted(before.values, now.values).clip(max=len(before) - 1)
-    return np.where(before.values[place] == now.values, place, -1)
+    return _found(before.values, now.values)
+
+
+def _found(ascending: NDArray[Any], wanted: NDArray[Any]) -> NDArray[np.int64]:
+    """[wanted] the place of each value among the ascending ones, -1 where it is none of them."""
+    if not len(ascending):
+        return np.full(len(wanted), -1)
+    place = np.searchsorted(ascending, wanted).clip(max=len(ascending) - 1)
+    return np.where(ascending[place] == wanted, place, -1)

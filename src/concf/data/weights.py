@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from concf.data.interactions import Interactions
+from concf.data.reading.times import ticks_of
 from concf.errors import DataError, note, option
 from concf.runtime.settings import Settings
 
 SECONDS = {"s": 1, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365.25 * 86_400}
-EARLIEST, LATEST = 3e8, 4.5e9  # seconds since 1970, 1979 to 2112: what times must be if their unit is to be told
-TICKS = (1, 1e3, 1e6, 1e9)  # of a second, in which times are counted
 LEAST = 1e-6  # of a weight: one of 0 would be no interaction
 DURATION = re.compile(rf"([0-9]*\.?[0-9]+)\s*([{''.join(SECONDS)}]?)")
 
@@ -80,9 +79,9 @@ class Weighting(Settings):
         assert found is not None
         if not found[2]:
             return float(found[1])
-        for ticks in TICKS:
-            if EARLIEST <= newest / ticks <= LATEST:
-                return float(found[1]) * SECONDS[found[2]] * ticks
+        ticks = ticks_of(newest)
+        if ticks is not None:
+            return float(found[1]) * SECONDS[found[2]] * ticks
         raise DataError(
             f"a half-life of {self.half_life}: the newest time of the log is {newest:g}, which is neither a date nor "
             "seconds since 1970 or thousandths of them. Say the half-life as a plain number in the log's own unit"

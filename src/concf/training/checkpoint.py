@@ -111,9 +111,12 @@ class RunFolder:
     def refuse_occupied(self) -> None:
         """Refuse a folder that holds a run or something else than a run's own data set."""
         if self.begun:
-            raise ConfigError(f"{self.path}: holds a run already. Go on with --resume, or choose another --out")
+            raise ConfigError(
+                f"{self.path}: holds a run already. Go on with: concf train --resume --out {self.path} (in Python: "
+                "concf.train with resume=True); or choose another folder"
+            )
         if self.path.exists() and not self._is_empty():
-            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another --out")
+            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another folder")
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import torch
+from pydantic import ValidationError
 
 from concf.data.join import join
 from concf.data.options import ReadingOptions
-from concf.errors import ConfigError, note
+from concf.data.reading.times import When
+from concf.errors import ConfigError, note, option
 from concf.evaluation.validation_metric import AUTO, fitting_metric
 from concf.runtime.files import new_folder
 from concf.training.checkpoint import RUN, RunFolder
@@ -30,7 +32,7 @@ def update(
     hold: float = 0.0,
     rerank: Literal["refit", "carry"] = "refit",
     final: bool = False,
-    drop_before: str | float | None = None,
+    drop_before: When | None = None,
     older: bool = False,
     min_item: int = 1,
     device: str | torch.device | None = None,
@@ -49,12 +51,12 @@ def update(
     final:   learn from the test part too, from now on
     drop_before: a date, or a time in the log's own unit: what is older is forgotten. Users and items of whom nothing is
              left leave the run, and items that a user chose before then may be recommended again
-    older:   add a log that is older than all that the run knows
+    older:   add a log even if all of its pairs are older than the newest that the run knows
     min_item: leave out new items with fewer users
     device, verbose, watch: as for `train`
     """
     _refuse(run)
-    how = UpdateSettings(hold=hold, rerank=rerank)
+    how = _settings(hold=hold, rerank=rerank)
     folder = None if out is None else RunFolder(out)
     if folder is not None:
         folder.refuse_occupied()
@@ -80,8 +82,18 @@ def update(
     return train(joined.split, device=here, out=out, resume=True, verbose=verbose, watch=watchers)
 
 
-def _refuse(run: Run) -> None:
-    """Refuse a run that cannot be updated."""
+def _settings(**given: Any) -> UpdateSettings:
+    try:
+        return UpdateSettings(**given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"{option(str(problem['loc'][0]), problem['input'])}: {problem['msg']}") from None
+
+
+def _refuse(run: Any) -> None:
+    """Refuse what is no run, and a run that cannot be updated."""
+    if not isinstance(run, Run):
+        raise ConfigError(f"expected a run to update, such as concf.load_run(folder), found {type(run).__name__}")
     if run.settings.recipe is None:
         raise ConfigError(
             "the run was trained by Algorithm 1, and only runs of the preset strong can be updated. Train again on the "

@@ -128,7 +128,7 @@ def train(
         _report(run, out, as_json)
 
 
-@reads_a_log(panels=[READING], format="as the first log")
+@reads_a_log(panels=[READING], without="dislikes", format="as the first log")
 def update(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; it stays as it is.")],
     new: Annotated[str, typer.Argument(metavar="NEW_LOG", help="What came since: a file, or a quoted glob.")],
@@ -138,7 +138,7 @@ def update(
     rerank: Annotated[Literal["refit", "carry"], typer.Option(help="The re-ranker's weights: fitted to the new pairs, or as before, which is faster.")] = "refit",
     final: Annotated[bool, typer.Option("--final", help="Learn from the test part too, from now on.")] = False,
     drop_before: Annotated[str | None, typer.Option(metavar="DATE", help="Forget what is older: a date, or a time in the log's own unit.", show_default=False)] = None,
-    older: Annotated[bool, typer.Option("--older", help="Add a log that is older than all that the run knows.")] = False,
+    older: Annotated[bool, typer.Option("--older", help="Add a log even if all of its rows are older than the newest that the run knows.")] = False,
     min_item: Annotated[int, typer.Option(min=1, help="Leave out new items with fewer users.")] = 1,
     data: Annotated[Path | None, typer.Option(help="The data set of the run, if it has moved.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one")] = None,

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from concf.consensus.reranker import Weights
 from concf.consensus.settings import CONSENSUS
-from concf.data.protocols import DROPPED, TRAIN, VALID
+from concf.data.protocols import DROPPED, PARTS, TRAIN, VALID
 from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.validation import Validation, sample
@@ -97,16 +97,20 @@ class Update(Recipe):
         return carried | {"validated_users": self.validated_users} | super().stage(number)
 
     def _rerank(self) -> dict[str, Any]:
-        """Fit the re-ranker to what known users have chosen since, ranked by voters who have not seen it."""
+        """Fit the re-ranker to what known users have chosen since, ranked by voters who have not seen it.
+
+        Test pairs, old and new, are neither fitted to nor known to a voter, unless the run learns from them anyway.
+        """
         data, fresh = self.run.data, self.fresh.cpu().numpy()
         of_user, of_item = (each.cpu().numpy() for each in self.known)
         known = of_user[data.interactions.user] & of_item[data.interactions.item]
-        parts = np.where(fresh, np.where(known, VALID, DROPPED), TRAIN).astype(np.uint8)
+        usable = np.isin(data.parts, [PARTS[part] for part in {"train", "valid", *self.run.learned}])
+        parts = np.where(usable, np.where(fresh, np.where(known, VALID, DROPPED), TRAIN), DROPPED).astype(np.uint8)
         past = Split(data.interactions, parts, data.recipe, weights=data.weights)
         if len(past.validated) < FEWEST:
             note(
                 f"the re-ranker's weights are carried over: only {len(past.validated)} known users chose known items "
-                f"since, and it takes {FEWEST} to move them"
+                f"since (test pairs aside), and it takes {FEWEST} to move them"
             )
             return {}
         whole, validation = self.data, self.validation

@@ -1,0 +1,62 @@
+"""The unit of a log's times, and dates in it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, date, datetime, time
+
+from concf.errors import ConfigError
+
+When = str | float | date  # a date, or a time in a log's own unit
+EARLIEST, LATEST = 3e8, 4.5e9  # seconds since 1970, 1979 to 2112: what times must be if their unit is to be told
+TICKS = {1: "seconds", 10**3: "milliseconds", 10**6: "microseconds", 10**9: "nanoseconds"}  # of a second
+
+
+def ticks_of(when: float) -> int | None:
+    """How many units of a time since 1970 make a second; None if it is no such time."""
+    return next((ticks for ticks in TICKS if EARLIEST <= when / ticks <= LATEST), None)
+
+
+def in_unit_of(newest: float, when: When, asked: str) -> float:
+    """A date, or a number, in the unit of a log's times, which the newest of them tells.
+
+    asked: the option that it is the value of, for messages
+    """
+    unit, day, number = ticks_of(newest), _date(when), _number(when)
+    if day is not None and unit is not None:
+        return day.timestamp() * unit
+    if day is not None and number is None:
+        raise ConfigError(
+            f"{asked}: the log's times (newest: {newest:.15g}) are not seconds since 1970. Give one in their own unit"
+        )
+    if number is None or ticks_of(number) != unit:
+        raise ConfigError(
+            f"{asked}: expected a date such as 2024-01-31, or a time in the log's own unit (its newest: {newest:.15g})"
+        )
+    return number
+
+
+def _date(when: When) -> datetime | None:
+    """A date, or a time of a day, in UTC if it says nothing else; None if it is neither. Of digits alone: YYYYMMDD."""
+    if isinstance(when, str) and (len(when) == 8 or _number(when) is None):
+        with suppress(ValueError):
+            when = datetime.fromisoformat(when)
+    if isinstance(when, date) and not isinstance(when, datetime):
+        when = datetime.combine(when, time())
+    if not isinstance(when, datetime):
+        return None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def _number(when: When) -> float | None:
+    """A number, or text that is one, else None."""
+    try:
+        return None if isinstance(when, bool | date) else float(when)
+    except (TypeError, ValueError):
+        return None
+
+
+def moment(when: float) -> str:
+    """A time of a log in words: a date, if it is one."""
+    unit = ticks_of(float(when))
+    return f"{when:.15g}" if unit is None else datetime.fromtimestamp(float(when) / unit, UTC).date().isoformat()
