@@ -77,8 +77,8 @@ def by_scores(
     )  # scores, squares, scores and number of its users
 
     def look(block: Tensor, cells: Tensor) -> None:
-        sums[0] += block.sum(0)
-        sums[1] += block.square().sum(0)
+        sums[0] += block.sum(0, dtype=torch.float64)
+        sums[1] += block.square().sum(0, dtype=torch.float64)
         item = cells % n_items
         sums[2].index_add_(0, item, block.view(-1)[cells].double())
         sums[3] += torch.bincount(item, minlength=n_items)

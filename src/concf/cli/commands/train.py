@@ -68,7 +68,7 @@ def train(
     A killed run can be resumed, with exactly the same result. One objective alone: `--single bpr`; without the consensus
     loss: `--set consensus.weight=0`.
 
-    `concf train data/citeulike --out runs/first --processes 2` splits every batch among processes; on several machines
+    `concf train data/citeulike --out runs/first --processes 2` divides the work among processes; on several machines
     start the same command with torchrun: `torchrun --nproc-per-node 8 -m concf train ...`
     """
     from concf.runtime.process_group import joined, launched, restarted

@@ -139,10 +139,13 @@ class Recipe:
 
     def _pairs(self, log: csr_array) -> Pairs:
         """What ALS fits: the pairs of a log by their weights, and dislikes as zeros."""
-        observed, disliked = Pairs.observed(log, self.device), self.data.disliked
+        dtype, disliked = torch.get_default_dtype(), self.data.disliked
+        observed = Pairs.observed(log, self.device, dtype)
         if disliked is None:
             return observed
-        return observed.and_more(Pairs.observed(disliked * self.settings.weights.dislike, self.device, target=0.0))
+        return observed.and_more(
+            Pairs.observed(disliked * self.settings.weights.dislike, self.device, dtype, target=0.0)
+        )
 
     def _seen(self, log: csr_array) -> csr_array:
         """[users, items] what is not listed: the pairs of a log, and dislikes."""

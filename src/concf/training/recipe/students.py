@@ -33,11 +33,11 @@ LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the f
 def listed_pairs(users: Tensor, lists: Tensor) -> Pairs:
     """The lists [n, L] of the users [n] as pairs to be solved for."""
     listed, device = lists.long(), lists.device
-    rank = torch.arange(listed.shape[1], dtype=torch.float32, device=device)
+    rank = torch.arange(listed.shape[1], dtype=torch.get_default_dtype(), device=device)
     target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
     there = listed >= 0
     user = users[:, None].expand_as(listed)[there]
-    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=torch.float32, device=device)
+    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=target.dtype, device=device)
     return Pairs(user, listed[there], weight, target.expand_as(listed)[there])
 
 
