@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from small_recipe import data as recipe_data
+from small_recipe import small as small_recipe
 from small_run import LONG, small_data
 
 from concf.cli.app import main as command_line
@@ -207,6 +209,32 @@ def run_commands(folder: Path) -> None:
     torch.set_default_dtype(torch.float64)
 
 
+def default(group: ProcessGroup = ALONE, stop_after: int | None = None, **words: Any) -> Run | None:
+    """The default preset, in all processes; or its first stages alone."""
+
+    def watch(record: dict[str, Any]) -> None:
+        if record["epoch"] == stop_after:
+            raise InterruptedError
+
+    try:
+        return train(recipe_data(), small_recipe(), seed=SEED, device="cpu", group=group, watch=watch, **words)
+    except InterruptedError:
+        return None
+
+
+def train_default(group: ProcessGroup, folder: Path) -> None:
+    """To its end; and three processes leave it half done for two."""
+    run = default(group)
+    assert run is not None
+    write(run, folder, "default", group)
+    if group.size == 3:
+        default(group, stop_after=3, out=folder / "default")
+    if group.size == 2:
+        run = default(group, out=folder.parent / "3" / "default", resume=True)
+        assert run is not None
+        write(run, folder, "default resumed", group)
+
+
 def train_all(group: ProcessGroup, folder: Path) -> None:
     for case in cases(group.size):
         write(trained(case, group), folder, case, group)
@@ -214,7 +242,9 @@ def train_all(group: ProcessGroup, folder: Path) -> None:
     write(trained(RESUMED, group, out=folder / "stopped alone", resume=True), folder, "resumed", group)
     if group.several:
         (folder / f"refused.{group.rank}").write_text(refused(group, settings("mlp"), seed=group.rank))
-        (folder / f"strong.{group.rank}").write_text(refused(group, preset("strong"), out=folder / "never"))
+        sharded = replace(group, shards=True)
+        (folder / f"strong.{group.rank}").write_text(refused(sharded, preset("strong"), out=folder / "never"))
+        train_default(group, folder)
 
 
 def work(folder: Path) -> None:

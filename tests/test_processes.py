@@ -21,10 +21,11 @@ import process_worker
 import pytest
 import torch
 from once import once_for_all
-from process_worker import RESUMED, WHOLE, cases, settings, stopped, tensors, trained
+from process_worker import RESUMED, WHOLE, cases, default, recipe_data, settings, stopped, tensors, trained
 from safetensors.torch import load_file
 from small_run import LONG, QUIET, checkpoint, history, small_data
 
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
@@ -34,6 +35,7 @@ from concf.training.batches import Sampler
 from concf.training.checkpoint import HISTORY, load_run
 from concf.training.embeddings.row_index import distinct
 from concf.training.embeddings.sharded import refuse_unsplittable
+from concf.training.run import Run
 from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -72,14 +74,17 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def figures(record: Any) -> list[float]:
-    """All figures of a record but its times."""
+    """All figures of a record but its times and names."""
     if not isinstance(record, dict):
-        return [record]
+        return [] if isinstance(record, str) else [record]
     return [figure for name, part in record.items() if "seconds" not in name for figure in figures(part)]
 
 
 def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
-    expected = once(case, out=folder.parent / "alone" / case)
+    assert_alike(folder, name, processes, once(case, out=folder.parent / "alone" / case))
+
+
+def assert_alike(folder: Path, name: str, processes: int, expected: Run) -> None:
     records = json.loads((folder / f"{name}.json").read_text())
     assert len(records) == len(expected.history)
     for mine, theirs in zip(records, expected.history, strict=True):
@@ -111,7 +116,7 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
             message = (here / f"refused.{rank}").read_text()
             assert f"process 1 of {processes} has another seed than process 0" in message
             message = (here / f"strong.{rank}").read_text()
-            assert "the preset strong has a recipe for one. Choose the preset reference" in message
+            assert "--shard-tables: every process of the preset strong holds whole tables" in message
         assert not (here / "never").exists()
     assert_same_checkpoint(folder / "3" / "divided stopped", folder / "alone" / RESUMED, RESUMED)
     assert_goes_on_alone(folder / "2" / "divided stopped", folder)
@@ -123,6 +128,23 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
     assert "checkpoint.safetensors: could not be written" in message
     assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
     assert [path.name for path in (folder / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
+
+
+def test_processes_train_the_default_as_one(in_double, group: tuple[Path, str]) -> None:
+    alone = default()
+    assert alone is not None
+    for processes, names in ((3, ["default"]), (2, ["default", "default resumed"])):
+        for name in names:
+            assert_alike(group[0] / str(processes), name, processes, alone)
+    assert_same_end_of_default(load_run(group[0] / "3" / "default", recipe_data()), alone)
+
+
+def assert_same_end_of_default(run: Run, alone: Run) -> None:
+    """Of three processes' folder, which two went on with."""
+    assert run.finished
+    assert run.chosen == alone.chosen
+    for name in (CONSENSUS, R_CONSENSUS):
+        assert torch.equal(torch.as_tensor(run.best[name].lists), torch.as_tensor(alone.best[name].lists))
 
 
 def leave_unfinished(folder: Path, *processes: int) -> None:
@@ -178,10 +200,9 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         train(data, chosen, parts=ABLATIONS["PCL"], group=ProcessGroup(0, 2))
 
 
-@pytest.mark.parametrize("shards", [False, True])
-def test_the_default_preset_is_trained_by_one_process(shards: bool, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"preset strong has a recipe for one\. .* or leave --processes out"):
-        train(process_worker.data(), group=ProcessGroup(0, 2, shards=shards), device="cpu", out=tmp_path / "run")
+def test_the_default_preset_has_whole_tables(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--shard-tables: every process of the preset strong holds whole tables"):
+        train(process_worker.data(), group=ProcessGroup(0, 2, shards=True), device="cpu", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -264,7 +285,7 @@ def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path
     code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
     assert code == 2
     assert err.count("unknown setting") == err.count("\n") == 1
-    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2")
+    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--shard-tables")
     assert code == 2
-    assert err.count("the preset strong has a recipe for one") == err.count("\n") == 1
+    assert err.count("every process of the preset strong holds whole tables") == err.count("\n") == 1
     assert not (tmp_path / "run").exists()

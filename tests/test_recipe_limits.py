@@ -37,9 +37,9 @@ def test_what_the_recipe_has_no_place_for_is_refused(name: str) -> None:
         train(data(), small(), **{name: own[name]})
 
 
-def test_several_processes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="leave --processes out"):
-        train(data(), small(), group=ProcessGroup(0, 2))
+def test_divided_tables_are_refused() -> None:
+    with pytest.raises(ConfigError, match="every process of the preset strong holds whole tables"):
+        train(data(), small(), group=ProcessGroup(0, 2, shards=True), out="nowhere")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import exp
 from typing import Any
@@ -17,6 +17,7 @@ from concf.evaluation.ranking import rank, top_k
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.neighbours import RP3beta, UserKNN
 from concf.model.scorers import Factors, Scorer
+from concf.runtime.process_group import ALONE, ProcessGroup
 
 NEIGHBOURS = 500  # of each item or user, that are kept
 FIXED: dict[str, Callable[..., Any]] = {
@@ -50,6 +51,11 @@ class Voter:
     of_items: Tensor | None = None
     consistency: Tensor | None = None
 
+    def gathered(self, group: ProcessGroup, n: int) -> Voter:
+        """For all n users, of whom each process has its share."""
+        listed = None if self.listed is None else group.gather(self.listed, n)
+        return replace(self, lists=group.gather(self.lists, n), listed=listed)
+
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
     """A voter that ranks by inner products. train: [users, items] what is left out of the lists of users [n]."""
@@ -58,11 +64,12 @@ def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: 
 
 
 def by_scores(
-    name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None
-) -> Voter:
+    name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None,
+    group: ProcessGroup = ALONE,
+) -> Voter:  # fmt: skip
     """A voter without vectors: every score is looked at once, in blocks of users, and the first k are kept.
 
-    of_items: see `Voter`; None: of these users
+    of_items: see `Voter`; None: of these users, and those of the other processes
     """
     device, n_items = users.device, train.shape[1]
     sums = torch.zeros(
@@ -70,14 +77,18 @@ def by_scores(
     )  # scores, squares, scores and number of its users
 
     def look(block: Tensor, cells: Tensor) -> None:
-        sums[0] += block.sum(0)
-        sums[1] += block.square().sum(0)
+        sums[0] += block.sum(0, dtype=torch.float64)
+        sums[1] += block.square().sum(0, dtype=torch.float64)
         item = cells % n_items
         sums[2].index_add_(0, item, block.view(-1)[cells].double())
         sums[3] += torch.bincount(item, minlength=n_items)
 
     listed, values = first_items(scorer, train, users, k, look if of_items is None else None)
-    return by_lists(name, listed, values, _of_items(sums, len(users)).to(values) if of_items is None else of_items)
+    if of_items is None:
+        n_users = torch.tensor(len(users), dtype=torch.float64, device=device)
+        group.all_reduce([sums, n_users])
+        of_items = _of_items(sums, int(n_users)).to(values)
+    return by_lists(name, listed, values, of_items)
 
 
 def by_lists(name: str, listed: Tensor, values: Tensor, of_items: Tensor) -> Voter:

@@ -26,6 +26,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.runtime.executors import in_blocks
+from concf.runtime.process_group import ALONE, ProcessGroup
 
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 27  # figures of a block of rows that are held at a time
 LONGER, MORE = 1.2, 3  # a block's longest row has at most so many times the pairs of its shortest, or so many more
@@ -88,11 +89,17 @@ class Basis(NamedTuple):
 
 
 class Side:
-    """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights."""
+    """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights.
 
-    def __init__(self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int) -> None:
+    group: of several processes each has some of the blocks, and all know what comes of all of them
+    """
+
+    def __init__(
+        self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int,
+        group: ProcessGroup = ALONE,
+    ) -> None:  # fmt: skip
         self.n, n_columns = shape
-        self.factors = factors
+        self.factors, self.group = factors, group
         order = (row * n_columns + column).argsort(stable=True)
         column, root, target = column[order], pairs.weight[order].sqrt(), pairs.target[order]
         count = torch.bincount(row, minlength=self.n)
@@ -101,7 +108,8 @@ class Side:
         first = count.cumsum(0) - count
         by_length = count.sort(stable=True).indices
         self.blocks = []
-        for begin, end, length in _blocks(count[by_length].cpu(), factors, column.device):
+        everyones = _blocks(count[by_length].cpu(), factors, column.device)
+        for begin, end, length in everyones[group.rank :: group.size]:
             rows = by_length[begin:end]
             place = torch.arange(length, device=column.device)
             there = place < count[rows, None]
@@ -126,6 +134,7 @@ class Side:
 
         for _ in in_blocks(solve, self.blocks, turned.device):
             pass
+        self.group.all_reduce([solved])  # a row is 0 but in the process that solves it: nothing is rounded
         return solved
 
     def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
@@ -161,13 +170,13 @@ class UserSolver:
 class ALS:
     """The pairs of a log, ready to be factorised.
 
-    pairs: what is fitted; shape: (users, items); factors: d; unobserved: a; penalty: b
+    pairs: what is fitted; shape: (users, items); factors: d; unobserved: a; penalty: b; group: who solves together
     """
 
-    def __init__(self, pairs: Pairs, shape: tuple[int, int], factors: int) -> None:
+    def __init__(self, pairs: Pairs, shape: tuple[int, int], factors: int, group: ProcessGroup = ALONE) -> None:
         self.pairs, self.shape, self.factors = pairs, shape, factors
-        self.users = Side(pairs.user, pairs.item, pairs, shape, factors)
-        self.items = Side(pairs.item, pairs.user, pairs, (shape[1], shape[0]), factors)
+        self.users = Side(pairs.user, pairs.item, pairs, shape, factors, group)
+        self.items = Side(pairs.item, pairs.user, pairs, (shape[1], shape[0]), factors, group)
 
     def start(self, seed: int) -> Tensor:
         """[items, d] random item vectors, drawn on the CPU: the same on every device."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -89,6 +89,12 @@ class ProcessGroup:
         shares = [self.share(n, rank) for rank in range(self.size)]
         parts = [each[: mine.stop - mine.start] for each, mine in zip(parts, shares, strict=True)]
         return torch.cat(parts).movedim(0, dim).contiguous()
+
+    def of_everyone(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+        """[n, ...] what a function finds for rows [n]: each process calls it with its share of them."""
+        if not self.several or len(rows) < self.size:
+            return function(rows)
+        return self.gather(function(rows[self.share(len(rows))]), len(rows))
 
     def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """[all received, ...] so many rows from each process. rows: [all sent, ...] so many for each, in order."""

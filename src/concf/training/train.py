@@ -105,16 +105,18 @@ def train(
     if chosen.recipe is not None:
         own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
         _refuse_own([name for name, each in own.items() if each is not None])
-        refuse_several_processes(chosen, group.size)
+        refuse_sharded_recipe(chosen, group.shards)
         if chosen.recipe.refit == "everything" and data.has_new_users:
             raise ConfigError(
                 "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
                 "on. To train on everyone, choose another protocol"
             )
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
-        recipe = _stages(run, here, before)
+        recipe = _stages(run, here, before, group)
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):
+            group.refuse_difference(_beginning(run, recipe))
             all_stages(run, recipe, folder, verbose, watchers)
+            group.barrier()  # the last checkpoint is there for all of them
         return run
     trainer = Trainer(
         data, chosen, seed, here, objectives=objectives, encoder=encoder,
@@ -149,17 +151,20 @@ def _begun(
         yield
 
 
-def _stages(run: Run, device: torch.device, before: Mapping[str, Any]) -> Recipe:
+def _stages(run: Run, device: torch.device, before: Mapping[str, Any], group: ProcessGroup) -> Recipe:
     """The recipe of a new run, or of the one that goes on. before: its description"""
+    if group.several and ("update" in before or "combine" in before):
+        raise ConfigError("an update, and a run of concf combine, goes on in one process. Leave --processes out")
     if "update" in before:
         return Update(run, device, UpdateSettings.model_validate(before["update"]))
-    refuse_blind(run.metric, run.data)
+    if group.is_main:
+        refuse_blind(run.metric, run.data)
     if "combine" in before:
         return Combine(run, device)
     assert run.settings.recipe is not None
     if run.settings.recipe.foreign:
         raise ConfigError("recipe.given, recipe.given_vectors: voters from outside are for concf combine")
-    return Recipe(run, device)
+    return Recipe(run, device, group)
 
 
 def _refuse_own(given: Sequence[str]) -> None:
@@ -170,12 +175,12 @@ def _refuse_own(given: Sequence[str]) -> None:
         )
 
 
-def refuse_several_processes(settings: ConCFSettings, processes: int) -> None:
-    """Refuse to carry out a recipe in more than one process."""
-    if settings.recipe is not None and processes > 1:
+def refuse_sharded_recipe(settings: ConCFSettings, shards: bool) -> None:
+    """Refuse to divide the tables of a recipe."""
+    if settings.recipe is not None and shards:
         raise ConfigError(
-            "several processes train Algorithm 1, and the preset strong has a recipe for one. Choose the preset "
-            "reference, or leave --processes out"
+            "--shard-tables: every process of the preset strong holds whole tables. Leave it out, or choose the preset "
+            "reference"
         )
 
 
@@ -187,17 +192,21 @@ def all_stages(
     watchers: Sequence[Watch],
 ) -> None:
     """The stages that are left, with a checkpoint after each."""
-    if verbose and not shows():
+    group = recipe.group
+    if verbose and group.is_main and not shows():
         watchers = [*watchers, StageLines(run.metric)]
     with working("training", len(recipe.stages)) as advance, kept_memory(run.model):
         advance(run.epoch)
         while not run.finished:
+            group.refuse_orphan()
             record = recipe.stage(run.epoch)
+            group.refuse_difference({"result of a stage": fingerprint(recipe.tables())})
             run.history.append(record)
             run.epoch += 1
             run.finished = run.epoch == len(recipe.stages)
             if folder is not None:
-                folder.record(record)
+                if group.is_main:
+                    folder.record(record)
                 folder.save(run, recipe)
             for watch in watchers:
                 watch(record)
@@ -251,17 +260,24 @@ def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> 
     return record
 
 
+def _beginning(run: Run, trainer: Trainer | Recipe) -> dict[str, str]:
+    """What all processes must begin with."""
+    return {
+        "version of concf": VERSION,
+        "data set": run.data.hash,
+        "settings": run.settings.model_dump_json(),
+        "seed": str(run.seed),
+        "kind of device": trainer.device.type,
+        "checkpoint": str(run.epoch),
+    }
+
+
 def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
     """All must begin as one."""
     trainer.group.refuse_difference(
-        {
-            "version of concf": VERSION,
-            "data set": run.data.hash,
-            "settings": run.settings.model_dump_json(),
-            "seed": str(run.seed),
-            "kind of device": trainer.device.type,
+        _beginning(run, trainer)
+        | {
             "teacher": str(trainer.consensus.teacher),
-            "checkpoint": str(run.epoch),
             "model": fingerprint(trainer.replicated),
             "way to hold tables": str(trainer.group.shards),
         }

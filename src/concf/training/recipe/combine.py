@@ -26,7 +26,6 @@ from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.errors import note
 from concf.evaluation.validation import Validation, sample
-from concf.model.als import ALS
 from concf.model.scorers import Factors
 from concf.training.recipe import students
 from concf.training.recipe.leaks import note_leaks
@@ -130,7 +129,7 @@ class Combine(Recipe):
         """[items, d] of ALS on the log, where no voter of ours has some."""
         if "als-a" in self.vectors:
             return super()._start()
-        als = ALS(self._pairs(self.data.train), self.shape, self.factors)
+        als = self._solver(self.data.train)
         return als.fit(als.start(self._seed(1)), students.UNOBSERVED, students.PENALTY, FIRST_SWEEPS)[1]
 
     def _refit(self) -> dict[str, Any]:

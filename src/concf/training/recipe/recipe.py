@@ -31,7 +31,7 @@ from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
 from concf.model.scorers import Factors
 from concf.runtime.executors import one_thread_each
-from concf.runtime.process_group import ALONE
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
 from concf.runtime.settings import named
 from concf.training.recipe import search
@@ -79,14 +79,14 @@ class Recipe:
     vectors: head -> ([users, d], [items, d])
     figures: head, voter or consensus -> its validation
     weights: of the re-ranker
+    group:   of several processes each solves its rows, and ranks for its users; all come to the same
     """
 
-    group = ALONE
-
-    def __init__(self, run: Run, device: torch.device) -> None:
+    def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
         data, settings, seed = run.data, run.settings, run.seed
         assert settings.recipe is not None
         self.run, self.data, self.settings, self.seed, self.device = run, data, settings, seed, device
+        self.group = group
         self.plan = PLANS[settings.recipe.budget]
         everyone = sample(data.validated, n_validated(data, settings), seed)
         self.validation = Validation(data, run.metric, device, validated=everyone)
@@ -139,20 +139,28 @@ class Recipe:
 
     def _pairs(self, log: csr_array) -> Pairs:
         """What ALS fits: the pairs of a log by their weights, and dislikes as zeros."""
-        observed, disliked = Pairs.observed(log, self.device), self.data.disliked
+        dtype, disliked = torch.get_default_dtype(), self.data.disliked
+        observed = Pairs.observed(log, self.device, dtype)
         if disliked is None:
             return observed
-        return observed.and_more(Pairs.observed(disliked * self.settings.weights.dislike, self.device, target=0.0))
+        return observed.and_more(
+            Pairs.observed(disliked * self.settings.weights.dislike, self.device, dtype, target=0.0)
+        )
 
     def _seen(self, log: csr_array) -> csr_array:
         """[users, items] what is not listed: the pairs of a log, and dislikes."""
         return log if self.data.disliked is None else (log + self.data.disliked).tocsr()
 
+    def _solver(self, log: csr_array, factors: int | None = None) -> ALS:
+        """Of the pairs of a log. None: with all factors"""
+        return ALS(self._pairs(log), self.shape, factors or self.factors, self.group)
+
     def _search(self) -> dict[str, Any]:
         """ALS with few factors, and the fixed voters."""
         train, few = self.data.train, self.searched
-        small, seen = ALS(self._pairs(train), self.shape, min(SMALL, self.factors)), self._seen(train)
-        points = search.search_als(small, seen, few, small.start(self._seed(0)), search.MIDDLE, self.plan.rounds[0])
+        small, seen = self._solver(train, min(SMALL, self.factors)), self._seen(train)
+        start, rounds = small.start(self._seed(0)), self.plan.rounds[0]
+        points = search.search_als(small, seen, few, start, search.MIDDLE, rounds, self.group)
         self.chosen["als"] = _als_settings(points[0])
         for name in self.fixed:
             self.chosen[name] = (
@@ -165,13 +173,14 @@ class Recipe:
     def _als(self) -> dict[str, Any]:
         """The two best of the neighbourhood with all factors."""
         train = self.data.train
-        als, seen = ALS(self._pairs(train), self.shape, self.factors), self._seen(train)
+        als, seen = self._solver(train), self._seen(train)
         place = tuple(
             grid.index(self.chosen["als"][name])
             for name, grid in (("unobserved", search.UNOBSERVED), ("penalty", search.PENALTY))
         )
         start = als.start(self._seed(1))
-        points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), self.plan.rounds[1])
+        rounds = self.plan.rounds[1]
+        points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), rounds, self.group)
         for name, point in zip(("als-a", "als-b"), points, strict=False):
             self.chosen[name] = _als_settings(point)
             assert point.state is not None
@@ -185,20 +194,26 @@ class Recipe:
         """
         train = self.data.train
         if head == self.softmaxes[0]:
-            tried = search.search_temperature(train, self.validation, *self.vectors["als-a"], self._seed(2))
+            vectors = self.vectors["als-a"]
+            tried = search.search_temperature(train, self.validation, *vectors, self._seed(2), self.group)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
                 more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
                 self.chosen[name], self.vectors[name] = {"temperature": temperature, "epochs": 1 + more}, vectors
-        vectors, chosen = self.vectors[head], self.chosen[head]
+        chosen = self.chosen[head]
         more = int(chosen["epochs"]) - 1
-        self.vectors[head] = fit_softmax(train, *vectors, chosen["temperature"], more, self._seed(3))
+        self.vectors[head] = self._fit_softmax(train, head, more, self._seed(3))
         return {"chosen": {head: chosen}} | self._validate(head)
+
+    def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> tuple[Tensor, Tensor]:
+        """From where the head is."""
+        temperature = self.chosen[head]["temperature"]
+        return fit_softmax(log, *self.vectors[head], temperature, epochs, seed, group=self.group)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """The validation figures of heads."""
-        users, depth, seen = self.validation.users, self.validation.depth, self._seen(self.data.train)
         for head in heads:
-            lists = by_factors(head, Factors(*self.vectors[head]), seen, users, depth).lists
+            factors = Factors(*self.vectors[head])
+            lists = search.validated_lists(factors, self._seen(self.data.train), self.validation, self.group)
             self.figures[head] = self.validation.of_its_users(lists)
         return {"validation": {head: self.figures[head] for head in heads}}
 
@@ -210,8 +225,14 @@ class Recipe:
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device)
-            voters.append(by_scores(name, fitted, seen, users, k))
+            voters.append(by_scores(name, fitted, seen, users, k, group=self.group))
         return voters
+
+    def _validated_voters(self) -> list[Voter]:
+        """Of the training part, for the validated users: each process asks them for its own, and has all."""
+        users = self.validation.users
+        own = self._voters(self.data.train, users[self.group.share(len(users))])
+        return [voter.gathered(self.group, len(users)) for voter in own] if self.group.several else own
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
         weights = voter_weights([self.figures[voter.name] for voter in voters], VOTER_TEMPERATURE)
@@ -232,7 +253,7 @@ class Recipe:
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker on what the validated users hold out; its figures are cross-fitted."""
-        voters = self._voters(self.data.train, self.validation.users)
+        voters = self._validated_voters()
         self._measure(voters)
         reranker = self._reranker(self.data.train, self.validation.users, voters)
         self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]), self.near)
@@ -248,7 +269,7 @@ class Recipe:
         if "lists" not in self._cache:
             assert self.weights is not None
             train, users = self.data.train, self.validation.users
-            reranker = self._reranker(train, users, self._voters(train, users))
+            reranker = self._reranker(train, users, self._validated_voters())
             self._cache["lists"] = reranker.rerank(self.weights, cross_fitted=True)[0]
         lists: Tensor = self._cache["lists"]
         return lists
@@ -258,10 +279,11 @@ class Recipe:
         assert self.settings.recipe is not None
         groups, lessons = self.settings.recipe.popularity_groups, [lists[:, :taught]]
         if groups > 1:
-            group = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
-            lessons = by_groups(lists[:, :taught], group, groups)
-        vectors = solve_student(self._pairs(log), users, lists[:, :regressed], self.shape, start, sweeps)
-        self.vectors[STUDENT] = teach_student(*vectors, users, lessons, epochs, self._seed(4))
+            of_items = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
+            lessons = by_groups(lists[:, :taught], of_items, groups)
+        pairs, group = self._pairs(log), self.group
+        vectors = solve_student(pairs, users, lists[:, :regressed], self.shape, start, sweeps, group)
+        self.vectors[STUDENT] = teach_student(*vectors, users, lessons, epochs, self._seed(4), group)
 
     def _start(self) -> Tensor:
         """[items, d] where the student begins."""
@@ -275,14 +297,13 @@ class Recipe:
     def _refit(self) -> dict[str, Any]:
         """The voters on the whole log, each from where it was."""
         log = self.run.log
-        als = ALS(self._pairs(log), self.shape, self.factors)
+        als = self._solver(log)
         for head in ("als-a", "als-b"):
             if head in self.vectors:
                 self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
         for head in self.softmaxes:
-            chosen = self.chosen[head]
-            epochs = 1 if chosen["epochs"] == 1 else self.plan.softmax[1]
-            self.vectors[head] = fit_softmax(log, *self.vectors[head], chosen["temperature"], epochs, self._seed(5))
+            epochs = 1 if self.chosen[head]["epochs"] == 1 else self.plan.softmax[1]
+            self.vectors[head] = self._fit_softmax(log, head, epochs, self._seed(5))
         return {}
 
     def _final(self) -> dict[str, Any]:
@@ -296,18 +317,28 @@ class Recipe:
         """The consensus of everyone: its lists [users, L], those of the plain one, and the votes."""
         if "consensus" not in self._cache:
             assert self.weights is not None
-            users, log = torch.arange(self.shape[0], device=self.device), self.run.log
+            group, n, log = self.group, self.shape[0], self.run.log
+            users = torch.arange(n, device=self.device)[group.share(n)]
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
-            lists, scores = reranker.rerank(self.weights)
+            lists, plain, scores = (
+                group.gather(each, n)
+                for reranked in [reranker.rerank(self.weights)]
+                for each in (reranked[0], reranker.lists, reranked[1])
+            )
             names = [*self.settings.heads, *self.settings.fixed_voters]
             votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
+            votes |= {name: group.gather(votes[name], n, dim=1) for name in ("items", "consistency") if name in votes}
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
             without = [voter.of_items for voter in voters if voter.of_items is not None]
             votes |= {"of_items": torch.stack(without)} if without else {}
-            self._cache["consensus"] = lists, reranker.lists, votes
+            self._cache["consensus"] = lists, plain, votes
         found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
         return found
+
+    def tables(self) -> list[Tensor]:
+        """What all processes must have come to alike."""
+        return [table for vectors in self.vectors.values() for table in vectors]
 
     def state_dict(self) -> dict[str, Any]:
         """What the next stages depend on."""

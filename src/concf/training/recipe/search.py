@@ -23,6 +23,7 @@ from concf.model.baselines.neighbours import UserKNN
 from concf.model.scorers import Factors
 from concf.model.walks import Walks
 from concf.runtime.executors import in_blocks
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.recipe.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -77,8 +78,9 @@ def climb(
 
 
 def search_als(
-    als: ALS, train: csr_array, validation: Validation, start: Tensor, place: tuple[int, int], rounds: int
-) -> list[Point]:
+    als: ALS, train: csr_array, validation: Validation, start: Tensor, place: tuple[int, int], rounds: int,
+    group: ProcessGroup = ALONE,
+) -> list[Point]:  # fmt: skip
     """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
 
     start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
@@ -87,10 +89,18 @@ def search_als(
 
     def measure(place: tuple[int, ...]) -> Point:
         user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
-        voter = by_factors("als", Factors(user, item), train, validation.users, validation.depth)
-        return Point(place, validation.of_its_users(voter.lists), item)
+        return Point(
+            place, validation.of_its_users(validated_lists(Factors(user, item), train, validation, group)), item
+        )
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
+
+
+def validated_lists(factors: Factors, train: csr_array, validation: Validation, group: ProcessGroup) -> Tensor:
+    """[validated, depth] what is ranked by inner products."""
+    return group.of_everyone(
+        lambda users: by_factors("", factors, train, users, validation.depth).lists, validation.users
+    )
 
 
 def search_walks(train: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
@@ -150,12 +160,12 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 
 
 def search_temperature(
-    train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int
+    train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, group: ProcessGroup = ALONE
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:
     """(validation, temperature, vectors) of the softmax after an epoch of the validated users, the best first."""
     tried = []
     for temperature in TEMPERATURE:
-        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users)
-        voter = by_factors("softmax", Factors(*vectors), train, validation.users, validation.depth)
-        tried.append((validation.of_its_users(voter.lists), temperature, vectors))
+        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, group)
+        lists = validated_lists(Factors(*vectors), train, validation, group)
+        tried.append((validation.of_its_users(lists), temperature, vectors))
     return sorted(tried, key=lambda each: -each[0])

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from concf.model.als import Pairs
 from concf.runtime.executors import each_block
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.recipe.adam import Adam
 
 LEARNING_RATE = 0.01
@@ -26,9 +27,12 @@ USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how 
 
 def fit_softmax(
     train: csr_array, user: Tensor, item: Tensor, temperature: float, epochs: int, seed: int,
-    users: Tensor | None = None,
+    users: Tensor | None = None, group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """([users, d], [items, d]) of length 1. user, item: the start; users: [n] those who are learned from, None: all."""
+    """([users, d], [items, d]) of length 1. user, item: the start; users: [n] those who are learned from, None: all.
+
+    Of several processes each looks at its share of the users of every batch.
+    """
     pairs = Pairs.observed(train, user.device, user.dtype)
     count = torch.bincount(pairs.user, minlength=len(user))
     first = count.cumsum(0) - count
@@ -41,33 +45,36 @@ def fit_softmax(
     total, step = epochs * batches, 0
     for _ in range(epochs):
         order = everyone[torch.randperm(len(everyone), generator=random).to(user.device)]
-        for mine in order.chunk(batches):
+        for batch in order.chunk(batches):
+            mine = batch[group.share(len(batch))]
             row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
             place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
             at = first[mine][row] + place
-            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[at], pairs.weight[at], temperature)
+            slopes = gradients(vectors[0], vectors[1], batch, row, pairs.item[at], pairs.weight[at], temperature, group)
             optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # it falls in the second half
             step += 1
     return F.normalize(vectors[0]), F.normalize(vectors[1])
 
 
 def gradients(
-    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, weight: Tensor, temperature: float
-) -> tuple[Tensor, Tensor]:
+    user: Tensor, item: Tensor, users: Tensor, row: Tensor, items: Tensor, weight: Tensor, temperature: float,
+    group: ProcessGroup = ALONE,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, d], [items, d]) of the weighted mean loss over the pairs (users[row], items), row ascending.
 
     With p_ui the softmax of the scores of user u and n_u the weights of u's pairs together, the slope of the loss at
     the score of item i is n_u p_ui, less the weight of each pair (u, i), over the weights of all pairs. As many users
-    go through together as the scores of all items can be held of.
+    go through together as the scores of all items can be held of. Of several processes each has the pairs of its share
+    of the users, and `row` counts within it.
     """
-    device = user.device
-    mine, theirs = F.normalize(user[users]), F.normalize(item)
-    count = torch.bincount(row, minlength=len(users))
-    ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(users)).index_add_(0, row, weight)
+    device, own = user.device, users[group.share(len(users))]
+    mine, theirs = F.normalize(user[own]), F.normalize(item)
+    count = torch.bincount(row, minlength=len(own))
+    ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(own)).index_add_(0, row, weight)
     of_users, of_items = torch.zeros_like(mine), torch.zeros_like(theirs)
     size = max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // len(item))
-    for first in range(0, len(users), size):
-        chunk = slice(first, min(first + size, len(users)))
+    for first in range(0, len(own), size):
+        chunk = slice(first, min(first + size, len(own)))
         slope = mine.new_empty(chunk.stop - first, len(item))
 
         def at_users(some: slice, slope: Tensor = slope, first: int = first) -> None:
@@ -84,8 +91,12 @@ def gradients(
 
         each_block(at_users, len(slope), device)
         each_block(at_items, len(item), device)
-    scale = 1 / (temperature * float(weight.sum(dtype=torch.float64)))
-    whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, user[users]))
+    total = weight.sum(dtype=torch.float64)
+    group.all_reduce([total])
+    group.all_reduce([of_items])
+    of_users = group.gather(_through_norm(of_users, mine, user[own]), len(users))
+    scale = 1 / (temperature * float(total))
+    whole = torch.zeros_like(user).index_copy_(0, users, of_users)
     return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
 
 

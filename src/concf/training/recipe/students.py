@@ -19,6 +19,7 @@ from torch import Tensor
 from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
 from concf.runtime.executors import each_block
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.recipe.adam import Adam
 
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
@@ -32,19 +33,20 @@ LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the f
 def listed_pairs(users: Tensor, lists: Tensor) -> Pairs:
     """The lists [n, L] of the users [n] as pairs to be solved for."""
     listed, device = lists.long(), lists.device
-    rank = torch.arange(listed.shape[1], dtype=torch.float32, device=device)
+    rank = torch.arange(listed.shape[1], dtype=torch.get_default_dtype(), device=device)
     target = 1 - (1 - LOWEST_TARGET) * torch.log1p(rank) / log(1 + max(listed.shape[1] - 1, 1))
     there = listed >= 0
     user = users[:, None].expand_as(listed)[there]
-    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=torch.float32, device=device)
+    weight = torch.full((len(user),), LISTED_WEIGHT, dtype=target.dtype, device=device)
     return Pairs(user, listed[there], weight, target.expand_as(listed)[there])
 
 
 def solve_student(
-    observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int
-) -> tuple[Tensor, Tensor]:
+    observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int,
+    group: ProcessGroup = ALONE,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, d], [items, d]) by least squares. lists: [n, L] of the users [n]; item: [items, d] the start."""
-    als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1])
+    als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1], group)
     _, item = als.fit(item, UNOBSERVED, PENALTY, sweeps)
     return als.fit_users(item, UNOBSERVED, PENALTY)
 
@@ -61,8 +63,9 @@ def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:
 
 
 def teach_student(
-    user: Tensor, item: Tensor, users: Tensor, lessons: Sequence[Tensor], epochs: int, seed: int
-) -> tuple[Tensor, Tensor]:
+    user: Tensor, item: Tensor, users: Tensor, lessons: Sequence[Tensor], epochs: int, seed: int,
+    group: ProcessGroup = ALONE,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The vectors after some epochs of the consensus loss, by Adam. lessons: lists [n, L] of the users [n] each."""
     user, item = user.clone(), item.clone()
     optimiser = Adam([user, item])
@@ -70,17 +73,30 @@ def teach_student(
     batches = max(1, min(BATCHES, len(users) // USERS))
     for _ in range(epochs):
         for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
-            slopes = [gradients(user, item, users[mine], lists[mine].long()) for lists in lessons]
+            slopes = [gradients(user, item, users[mine], lists[mine].long(), group) for lists in lessons]
             optimiser.step(LEARNING_RATE, [sum(some[1:], some[0]) for some in zip(*slopes, strict=True)])
     return user, item
 
 
-def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor) -> tuple[Tensor, Tensor]:
+def gradients(
+    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, group: ProcessGroup = ALONE
+) -> tuple[Tensor, Tensor]:
     """([users, d], [items, d]) of the consensus loss of lists [b, L], its mean over users [b] and places.
 
     With g_uj its slope at the score of the item at place j, that of user u is sum_j g_uj y_j, and that of an item the
-    sum of g_uj x_u over the places where it stands.
+    sum of g_uj x_u over the places where it stands. Of several processes each looks at its share of the users.
     """
+    mine = group.share(len(users))
+    of_users, of_items = _gradients(user, item, users[mine], lists[mine], 1 / (TAUGHT * len(users)))
+    of_users = group.gather(of_users, len(users))
+    group.all_reduce([of_items])
+    return torch.zeros_like(user).index_copy_(0, users, of_users), of_items
+
+
+def _gradients(
+    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, weight_of_user: float
+) -> tuple[Tensor, Tensor]:
+    """([b, d], [items, d])."""
     there, mine = lists >= 0, F.embedding(users, user)
     scores, of_users = item.new_empty(lists.shape), torch.empty_like(mine)
     wanted = item.new_empty(*lists.shape, item.shape[1])
@@ -94,7 +110,7 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor) -> tuple
 
     each_block(at_scores, len(users), item.device)
     scores = scores.masked_fill_(~there, -torch.inf).requires_grad_()
-    weight = scores.new_full((len(users),), 1 / (TAUGHT * len(users)))
+    weight = scores.new_full((len(users),), weight_of_user)
     loss = listwise(scores, min(TAUGHT, lists.shape[1]), weight)
     slope = torch.autograd.grad(loss, scores)[0].mul_(SCALE)
     each_block(at_users, len(users), item.device)
@@ -104,4 +120,4 @@ def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor) -> tuple
     of_items = F.embedding_bag(
         row[order], mine, count.cumsum(0) - count, mode="sum", per_sample_weights=slope[row, place][order]
     )
-    return torch.zeros_like(user).index_copy_(0, users, of_users), of_items
+    return of_users, of_items
