@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from concf.data.prepare import split_of
+from concf.data.reading.times import When
 from concf.inference.frames import Library, library_of
 from concf.inference.recommender import Recommender
 from concf.runtime.arguments import check_seed
@@ -135,7 +136,7 @@ class ConCF(Recommender):
         hold: float = 0.0,
         rerank: Literal["refit", "carry"] = "refit",
         final: bool = False,
-        drop_before: str | float | None = None,
+        drop_before: When | None = None,
         older: bool = False,
         min_item: int = 1,
         verbose: bool = False,
