@@ -70,7 +70,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
 }
-FEW = ("mlp", "squares and cosines teach a student", "everything is taught in batches of four", "a table for each head")
+FEW = ("squares and cosines teach a student", "everything is taught in batches of four")
 WHOLE = {
     "lightgcn": "the encoder LightGCN",
     "squares and cosines teach a student": "'als-a' looks at all items",

@@ -200,8 +200,8 @@ class Reranker:
             for place, each in enumerate(self.voters)
             if each.consistency is not None
         ]
-        n_features = VOTER_FEATURES * len(self.voters) + CURVE_FEATURES + HEAD_FEATURES * len(self.heads) + len(steady)
-        features = self.popularity.new_empty(*lists.shape, n_features + LIST_FEATURES * len(without))
+        width = n_features(len(self.voters), len(self.heads), len(without), len(steady))
+        features = self.popularity.new_empty(*lists.shape, width)
 
         def fill(block: Tensor) -> None:
             mine, items = users[block], lists[block].long().clamp(min=0)
@@ -226,6 +226,11 @@ class Reranker:
             ranked = [each.lists[rows[mine], : self.top_k].long() for each in self.voters]
             blocks.append(ranks_over_time(lists[mine].long(), ranked, self.n_items))
         return torch.cat(blocks, 1)
+
+
+def n_features(voters: int, heads: int, without: int, steady: int = 0) -> int:
+    """Of so many voters, with vectors and without, and those with several rankings among them."""
+    return VOTER_FEATURES * voters + CURVE_FEATURES + HEAD_FEATURES * heads + LIST_FEATURES * without + steady
 
 
 def _blocks(counts: list[int]) -> list[list[slice]]:

@@ -18,7 +18,6 @@ from concf.evaluation.validation import Validation, sample
 from concf.experiments.contenders import Several
 from concf.model.baselines.table import Baseline
 from concf.model.scorers import Factors, ListFunction
-from concf.training.combining.voters import as_voter
 from concf.training.recipe.combine import Given
 
 VOTES = 200  # items of a model that vote, or as many as are evaluated
@@ -82,6 +81,8 @@ class Voters:
     """Models fitted on a log of the split: by the first k items that users have not used of it."""
 
     def __init__(self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES) -> None:
+        from concf.training.combining.voters import as_voter  # which reads frames: not needed to compare others
+
         self.split, self.k = split, min(k, log.shape[1])
         self.seen = log if split.disliked is None else csr_array(log + split.disliked)
         self.longest = self.k + int(np.diff(split.valid.indptr).max())  # what is held out may be taken out of a list

@@ -47,6 +47,11 @@ class ProcessGroup:
     shards: bool = False
 
     @property
+    def local_size(self) -> int:
+        """How many of the processes are on this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size)) if self.several else 1
+
+    @property
     def is_main(self) -> bool:
         """Whether this process writes files and messages."""
         return self.rank == 0

@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next step.
+"""How much memory there is; and freed memory is kept for the next step.
 
 A step makes tensors of the size of the embedding tables and lets them go again. The C library gives blocks so large
 back to the system at once, and the system fills every page with zeros before it hands it out anew: much of a step.
@@ -10,12 +10,36 @@ import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import torch
 
 from concf.model.model import Model
 
 MOST = 512 << 20  # bytes of parameters up to which memory is kept: beyond, it may be short
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # of mallopt, see <malloc.h>
 KEPT, USUAL = 1 << 30, 32 << 20  # bytes: a block of that size is given back at once; the second is what glibc comes to
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that this process may still take, by machine, container, limits, or of a GPU; None: unknown."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    found = []
+    with suppress(OSError, ValueError, KeyError):
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(int(lines["MemAvailable"].split()[0]) * 1024)
+    with suppress(OSError, ValueError):  # of a container
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        found.append(limit - used)
+    with suppress(OSError, ValueError, KeyError, ImportError):
+        import resource  # not on every system
+
+        soft = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        if soft != resource.RLIM_INFINITY:
+            found.append(soft - int(lines["VmData"].split()[0]) * 1024)
+    return max(min(found), 0) if found else None
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.memory import kept_memory
 from concf.training.recipe.combine import Combine
+from concf.training.recipe.needs import refuse_too_large
 from concf.training.recipe.recipe import Recipe
 from concf.training.recipe.update import Update, UpdateSettings
 from concf.training.run import Run, make_model
@@ -111,6 +112,7 @@ def train(
                 "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
                 "on. To train on everyone, choose another protocol"
             )
+        refuse_too_large(data, chosen, here, group)
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
         recipe = _stages(run, here, before, group)
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):

@@ -26,6 +26,7 @@ from torch import Tensor
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
+from concf.data.split import Split
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
@@ -34,6 +35,7 @@ from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
 from concf.runtime.settings import named
+from concf.training.config.settings import ConCFSettings
 from concf.training.recipe import search
 from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import by_groups, solve_student, teach_student
@@ -236,15 +238,11 @@ class Recipe:
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
         weights = voter_weights([self.figures[voter.name] for voter in voters], VOTER_TEMPERATURE)
+        length = max(list_length(self.data, self.settings), self.validation.depth)
         return Reranker(
-            log, users, voters, weights, length=self._length(), top_k=self.top_k,
+            log, users, voters, weights, length=length, top_k=self.top_k,
             temperature=self.settings.consensus.temperature,
         )  # fmt: skip
-
-    def _length(self) -> int:
-        """Of a consensus list: what is recommended from it, when what a user holds out is taken out of it."""
-        longest = int((self.data.valid.indptr[1:] - self.data.valid.indptr[:-1]).max())
-        return int(min(max(self.settings.consensus.shown + 2 * longest, self.validation.depth, TOP), self.shape[1]))
 
     def _measure(self, voters: list[Voter]) -> None:
         """The validation figures of those who vote for the validated users."""
@@ -350,6 +348,12 @@ class Recipe:
         self.chosen, self.figures = state["chosen"], state["figures"]
         self.vectors = {head: (user, item) for head, (user, item) in state["vectors"].items()}
         self.weights = None if state["weights"] is None else Weights(**state["weights"])
+
+
+def list_length(data: Split, settings: ConCFSettings) -> int:
+    """Of a consensus list: what is recommended from it, when what a user holds out is taken out of it."""
+    longest = int((data.valid.indptr[1:] - data.valid.indptr[:-1]).max())
+    return int(min(max(settings.consensus.shown + 2 * longest, TOP), data.train.shape[1]))
 
 
 def _als_settings(point: search.Point) -> dict[str, float]:

@@ -1,0 +1,67 @@
+"""How much memory the default needs at least, said before it begins rather than by a kill after an hour."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import torch
+
+from concf.consensus.reranker import MOST_LEARNERS, TOP, n_features
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.runtime.process_group import ProcessGroup
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.memory import available_memory
+from concf.training.recipe.recipe import PLANS, list_length
+
+FLOAT = PLACE = 4  # bytes
+PAIR, BLOCK = 24, 16  # bytes of a pair that is fitted, and of its place in the blocks of a side
+SMALLER = ((500, 200), (256, 128, 64), (200, 100, 50), ("default", "fast"))  # what is tried, see `refuse_too_large`
+ROOM = 1.6  # times the least, which a run has taken where it was measured
+
+
+def least_memory(data: Split, settings: ConCFSettings, group: ProcessGroup) -> int:
+    """Bytes of the tensors that are there together, at the fullest of three moments.
+
+    When the re-ranker is fitted: the features of its learners. When voters are asked for everyone: their lists, once
+    more as they are kept, and what is known of listed items. When the student is solved: the lists that are kept, and
+    the pairs of the log and of the consensus, of both sides.
+    """
+    recipe, (users, items) = settings.recipe, data.train.shape
+    assert recipe is not None
+    own = group.share(users)
+    n, k = own.stop - own.start, min(settings.consensus.top_k or items, items)
+    heads, fixed = len(settings.heads), len(recipe.fixed_voters)
+    voters = heads - 1 + fixed
+    tables = 2 * heads * (users + items) * settings.model.dimensions * FLOAT  # the model's, and the recipe's own
+    lists = 3 * users * list_length(data, settings) * PLACE
+    asked = (2 * voters * PLACE + 3 * fixed * FLOAT) * n * k
+    pairs = len(data.interactions) + users * PLANS[recipe.budget].places[0]
+    solved = voters * users * k * PLACE + pairs * (PAIR + 2 * BLOCK // group.size)
+    learners = min(len(data.validated), MOST_LEARNERS) * min(TOP, items)
+    fitted = learners * n_features(voters, heads - 1, fixed) * FLOAT
+    return int(tables + max(fitted, lists + asked, lists + solved))
+
+
+def refuse_too_large(data: Split, settings: ConCFSettings, device: torch.device, group: ProcessGroup) -> None:
+    """Refuse what does not fit into the memory that is there, and say what would."""
+    there = available_memory(device)
+    needed = least_memory(data, settings, group)
+    if there is None or needed * group.local_size <= there:
+        return
+    for shown, factors, k, budget in sorted(product(*SMALLER), key=lambda each: each[3] != "default"):
+        consensus = {"shown": shown, "top_k": k}
+        changes = {"model": {"dimensions": factors}, "consensus": consensus, "recipe": {"budget": budget}}
+        if least_memory(data, choose_settings(settings, changes), group) * group.local_size * ROOM <= there:
+            advice = (
+                f"With model.dimensions={factors} consensus.top_k={k} consensus.shown={shown} recipe.budget={budget} "
+                "it may fit"
+            )
+            break
+    else:
+        advice = "Take a machine with more, or fewer users (--min-user)"
+    raise ConfigError(
+        f"training needs more than {needed / 1e9:.1f} GB of memory for {data.train.shape[0]:,} users and "
+        f"{data.train.shape[1]:,} items, and there are {there / group.local_size / 1e9:.1f} GB. {advice}"
+    )
