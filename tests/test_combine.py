@@ -244,8 +244,9 @@ def test_new_users_are_ranked_for_by_whoever_can() -> None:
         model = Recommender(run, frame="arrays")
         history = model.item_ids.values[[1, 4, 7]].tolist()
         for by in run.rows():
-            items, _ = model.recommend(history=history, k=4, by=by)
+            items, scores = model.recommend(history=history, k=4, by=by)
             assert len(set(items.tolist()) - set(history)) == 4
+            assert by == R_CONSENSUS or (scores[0] > scores[3] and (np.diff(scores) <= 0).all())
     rows = csr_array(data().train[:6])
     agreed = alone.fold_in.agree(rows)
     expected = rank(alone.fold_in.head(STUDENT, rows), np.arange(6), K, seen=rows)

@@ -135,8 +135,8 @@ class FoldIn:
         votes = kept_votes(voters, weights, names, k)
         if not self.can_agree:
             student = self.head(self.settings.heads[-1], histories)
-            lists = first_items(student, histories, users, min(chosen.shown, n_items))[0]
-            return Agreed(lists, lists, votes)
+            lists, scores = first_items(student, histories, users, min(chosen.shown, n_items))
+            return Agreed(lists, lists, votes | {"reranked": scores})
         if self.weights is None:
             _, plain = consensus(
                 votes["items"], [], n_items, min(chosen.shown, n_items), voter_weights=list(given.values()), top_k=k,
