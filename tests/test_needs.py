@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small_recipe import data, small
@@ -18,7 +21,7 @@ from concf.training import memory
 from concf.training.config.presets import choose_settings
 from concf.training.memory import available_memory
 from concf.training.recipe import needs
-from concf.training.recipe.needs import least_memory
+from concf.training.recipe.needs import least_memory, refuse_too_large
 from concf.training.train import train
 
 CPU = torch.device("cpu")
@@ -31,7 +34,7 @@ def test_the_least_is_what_is_there_together(monkeypatch: pytest.MonkeyPatch) ->
     tables = 2 * 4 * (users + items) * 8 * 4
     lists = 3 * users * min(40, items) * 4
     asked = users * 12 * (2 * 4 * 4 + 3 * 4)
-    solved = 4 * users * 12 * 4 + (len(split.interactions) + 64 * users) * (24 + 2 * 16)
+    solved = 4 * users * 12 * 4 + (split.train.nnz + split.valid.nnz + 64 * users) * (24 + 2 * 16)
     fitted = len(split.validated) * 40 * n_features(4, 3, 1) * 4
     assert least_memory(split, settings, ALONE) == tables + max(fitted, lists + asked, lists + solved)
     monkeypatch.setattr(needs, "MOST_LEARNERS", 1)
@@ -45,7 +48,7 @@ def test_the_least_is_what_is_there_together(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_does_not_fit_is_refused_with_what_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     needed = least_memory(data(), small(), ALONE)
     monkeypatch.setattr(needs, "available_memory", lambda device: needed - 1)
-    monkeypatch.setattr(needs, "SMALLER", ((12,), (8, 4), (12, 3), ("default", "fast")))
+    monkeypatch.setattr(needs, "SMALLER", ((12,), (8, 4), (12, 3)))
     with pytest.raises(ConfigError, match=r"training needs more than .* GB .* 48 users and 40 items, and there are"):
         train(data(), small(), device="cpu", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -66,6 +69,33 @@ def test_advice_is_what_fits_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(needs, "available_memory", lambda device: 1000)
     with pytest.raises(ConfigError, match="Take a machine with more"):
         train(data(), large, device="cpu")
+
+
+def test_processes_share_the_memory_of_a_machine_and_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = ProcessGroup(0, 2)
+    monkeypatch.setattr(needs, "available_memory", lambda device: least_memory(data(), small(), two))
+    refuse_too_large(data(), small(), torch.device("cuda"), two)
+    with pytest.raises(ConfigError, match="training needs more than"):
+        refuse_too_large(data(), small(), CPU, two)
+
+
+def test_a_run_that_goes_on_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = train(data(), small(budget="fast", refit="none"), device="cpu", out=tmp_path / "run")
+    monkeypatch.setattr(needs, "available_memory", lambda device: 1)
+    assert train(data(), device="cpu", out=tmp_path / "run", resume=True).history == whole.history
+
+
+def test_the_message_of_the_page_is_that_of_such_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    users, items = 1_930_000, 499_000
+    log: Any = SimpleNamespace(
+        train=SimpleNamespace(shape=(users, items), nnz=60_000_000), validated=range(users),
+        valid=SimpleNamespace(indptr=np.array([0, 20, 40]), nnz=18_700_000),
+    )  # fmt: skip
+    monkeypatch.setattr(needs, "available_memory", lambda device: 36_000_000_000)
+    with pytest.raises(ConfigError) as error:
+        refuse_too_large(log, choose_settings("strong"), CPU, ALONE)
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    assert f"concf: {error.value}" in " ".join(page.split())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits and what is used of them are read from /proc")

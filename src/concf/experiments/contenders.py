@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Literal
 
 from concf.consensus.settings import CONSENSUS
@@ -14,34 +15,34 @@ from concf.training.config.presets import preset
 PREFIX = "concf:"
 
 
-class Several:
+class Several(ABC):
     """Several models that come of one training, which looks at the validation part, and refits by itself."""
 
     @property
+    @abstractmethod
     def training(self) -> str:
         """Its name, which is the same of all models that come of it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def refits(self) -> bool:
         """Whether the training refits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def model_dump(self) -> dict[str, Any]:
         """The settings as a dictionary."""
-        raise NotImplementedError
 
+    @abstractmethod
     def train(self, split: Split, refit: bool) -> Any:
         """What holds the models. refit: on training and validation pairs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def recommender(self, trained: Any, split: Split) -> Any:
         """This model of it, for the users of the split who are evaluated."""
-        raise NotImplementedError
 
+    @abstractmethod
     def validation(self, trained: Any, metric: str) -> float | None:
         """The figure from before the refit; None of another metric than the training looked at."""
-        raise NotImplementedError
 
 
 Model = Baseline | Several

@@ -112,7 +112,8 @@ def train(
                 "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
                 "on. To train on everyone, choose another protocol"
             )
-        refuse_too_large(data, chosen, here, group)
+        if not resume:
+            refuse_too_large(data, chosen, here, group)
         run = Run(data, chosen, seed, make_model(data, chosen).to(here))
         recipe = _stages(run, here, before, group)
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):

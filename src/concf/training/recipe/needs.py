@@ -14,11 +14,12 @@ from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.memory import available_memory
 from concf.training.recipe.recipe import PLANS, list_length
+from concf.training.run import n_validated
 
 FLOAT = PLACE = 4  # bytes
 PAIR, BLOCK = 24, 16  # bytes of a pair that is fitted, and of its place in the blocks of a side
-SMALLER = ((500, 200), (256, 128, 64), (200, 100, 50), ("default", "fast"))  # what is tried, see `refuse_too_large`
-ROOM = 1.6  # times the least, which a run has taken where it was measured
+SMALLER = ((500, 200), (256, 128, 64), (200, 100, 50))  # places shown, factors, items of a vote that advice may name
+ROOM = 1.6  # times the least, that what is advised shall have
 
 
 def least_memory(data: Split, settings: ConCFSettings, group: ProcessGroup) -> int:
@@ -32,28 +33,34 @@ def least_memory(data: Split, settings: ConCFSettings, group: ProcessGroup) -> i
     assert recipe is not None
     own = group.share(users)
     n, k = own.stop - own.start, min(settings.consensus.top_k or items, items)
-    heads, fixed = len(settings.heads), len(recipe.fixed_voters)
+    heads, fixed = len(settings.heads), len(set(recipe.fixed_voters) - {"ease"})  # which large logs do without
     voters = heads - 1 + fixed
     tables = 2 * heads * (users + items) * settings.model.dimensions * FLOAT  # the model's, and the recipe's own
     lists = 3 * users * list_length(data, settings) * PLACE
     asked = (2 * voters * PLACE + 3 * fixed * FLOAT) * n * k
-    pairs = len(data.interactions) + users * PLANS[recipe.budget].places[0]
+    learned = data.train.nnz + (0 if recipe.refit == "none" else data.valid.nnz)
+    pairs = learned + users * PLANS[recipe.budget].places[0]
     solved = voters * users * k * PLACE + pairs * (PAIR + 2 * BLOCK // group.size)
-    learners = min(len(data.validated), MOST_LEARNERS) * min(TOP, items)
+    learners = min(n_validated(data, settings), MOST_LEARNERS) * min(TOP, items)
     fitted = learners * n_features(voters, heads - 1, fixed) * FLOAT
     return int(tables + max(fitted, lists + asked, lists + solved))
 
 
 def refuse_too_large(data: Split, settings: ConCFSettings, device: torch.device, group: ProcessGroup) -> None:
     """Refuse what does not fit into the memory that is there, and say what would."""
-    there = available_memory(device)
-    needed = least_memory(data, settings, group)
-    if there is None or needed * group.local_size <= there:
+    there, needed = available_memory(device), least_memory(data, settings, group)
+    if there is None:
         return
-    for shown, factors, k, budget in sorted(product(*SMALLER), key=lambda each: each[3] != "default"):
+    there //= group.local_size if device.type == "cpu" else 1  # each process has a GPU of its own
+    if needed <= there:
+        return
+    assert settings.recipe is not None
+    for budget, *sizes in product(dict.fromkeys((settings.recipe.budget, "fast")), *SMALLER):
+        now = (settings.consensus.shown, settings.model.dimensions, settings.consensus.top_k or data.train.shape[1])
+        shown, factors, k = map(min, sizes, now)
         consensus = {"shown": shown, "top_k": k}
         changes = {"model": {"dimensions": factors}, "consensus": consensus, "recipe": {"budget": budget}}
-        if least_memory(data, choose_settings(settings, changes), group) * group.local_size * ROOM <= there:
+        if least_memory(data, choose_settings(settings, changes), group) * ROOM <= there:
             advice = (
                 f"With model.dimensions={factors} consensus.top_k={k} consensus.shown={shown} recipe.budget={budget} "
                 "it may fit"
@@ -63,5 +70,5 @@ def refuse_too_large(data: Split, settings: ConCFSettings, device: torch.device,
         advice = "Take a machine with more, or fewer users (--min-user)"
     raise ConfigError(
         f"training needs more than {needed / 1e9:.1f} GB of memory for {data.train.shape[0]:,} users and "
-        f"{data.train.shape[1]:,} items, and there are {there / group.local_size / 1e9:.1f} GB. {advice}"
+        f"{data.train.shape[1]:,} items, and there are {there / 1e9:.1f} GB. {advice}"
     )
