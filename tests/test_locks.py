@@ -220,6 +220,9 @@ def assert_stopped_and_resumable(out: Path, err: str) -> None:
         train(run.data, out=out, resume=True, watch=lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
 
 
+# The signal may strike while a file is being opened, before its `with` has begun; it is closed all the same.
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
 def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_path: Path) -> None:
     """In this process, which saves the start of another one."""
     out, not_handled = tmp_path / "run", []
