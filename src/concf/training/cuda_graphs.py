@@ -5,6 +5,7 @@ On a CPU the step is simply called.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,9 +74,21 @@ class CudaGraph:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.noise)
         shared = next(iter(self.graphs.values())).graph.pool() if self.graphs else None  # they never run at once
-        with torch.cuda.graph(graph, pool=shared, stream=self.stream):
+        with _nothing_collected(), torch.cuda.graph(graph, pool=shared, stream=self.stream):
             result = self.step(mine, teaching)
         return _Graph(graph, mine, result)
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Graphs of earlier trainings may wait in cycles for the collector, and to free one ends a capture under way."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
