@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 from skipping import absent
 from typer.main import get_command
 
+import concf
 from concf.cli.app import app
 from concf.training.config.presets import PRESETS, choose_settings
 from concf.training.config.settings import ConCFSettings
@@ -157,11 +159,7 @@ def test_the_readme_is_short() -> None:
     assert len(PAGES[0].read_text(encoding="utf-8").splitlines()) <= 120
 
 
-GENERATED = {
-    "settings.md": reference.settings_page,
-    "commands.md": reference.commands_page,
-    "architecture.svg": architecture.picture,
-}
+GENERATED = {**reference.PAGES, "architecture.svg": architecture.picture}
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -227,6 +225,28 @@ def test_the_page_of_commands_has_every_option() -> None:
 
     for name, command in COMMANDS.commands.items():
         check(command, f"concf {name}")
+
+
+def test_the_index_for_programs_has_every_name_and_command_with_what_it_says() -> None:
+    found = json.loads((ROOT / "docs" / "api.json").read_text(encoding="utf-8"))
+    assert [each["name"] for each in found["python"]] == concf.__all__
+    described = [each for each in found["python"] if each["kind"] != "constant"]
+    described += [member for each in described for member in each.get("members", [])] + found["commands"]
+    assert [each["name"] for each in described if not each["doc"] or "0x" in each.get("signature", "")] == []
+    commands = {each["name"]: {option["name"] for option in each["options"]} for each in found["commands"]}
+    assert commands["concf doctor"] == {"--json"}
+    for name in COMMANDS.commands:
+        assert f"concf {name}" in commands or any(each.startswith(f"concf {name} ") for each in commands)
+
+
+def test_the_file_for_language_models_links_to_every_page_with_a_sentence() -> None:
+    title, summary, *lines = (ROOT / "docs" / "llms.txt").read_text(encoding="utf-8").split("\n\n")
+    assert title == "# concf"
+    assert summary.startswith("> ")
+    links = re.findall(r"^- \[[^]]+\]\(([\w-]+)\.html\): \w.+\.$", "\n\n".join(lines), re.MULTILINE)
+    nav = re.findall(r": ([\w-]+)\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(links) == sorted(nav), "docs/llms.txt: a line for each page of mkdocs.yml"
+    assert "(api.json)" in lines[0]
 
 
 class Loaded(HTMLParser):

@@ -1,12 +1,14 @@
 """The reference pages, written from the code itself: `python tools/reference.py docs`.
 
-Settings: what `Field(description=...)` says. Commands: what `--help` says.
+Settings: what `Field(description=...)` says. Commands: what `--help` says. And an index of both commands and public
+names that a program can read.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,11 +65,26 @@ def commands_page() -> str:
     return "\n".join([COMMANDS_HEAD, *_described(get_command(app), "concf")])
 
 
+def index() -> str:
+    """Every public name and every command, as JSON."""
+    from typer.main import get_command
+
+    import concf
+    from concf.cli.app import app
+
+    names = [_named(name, getattr(concf, name)) for name in concf.__all__]
+    found = {"version": concf.__version__, "python": names, "commands": [*_commands(get_command(app), "concf")]}
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
+PAGES = {"settings.md": settings_page, "commands.md": commands_page, "api.json": index}
+
+
 def write(folder: Path) -> None:
-    """Both pages into the folder of the documents."""
-    for name, text in (("settings.md", settings_page()), ("commands.md", commands_page())):
+    """All of them into the folder of the documents."""
+    for name, text in PAGES.items():
         with new_file(folder / name) as fresh:
-            fresh.write_text(text, encoding="utf-8")
+            fresh.write_text(text(), encoding="utf-8")
 
 
 def _groups() -> Iterator[tuple[str, type[Settings]]]:
@@ -161,6 +178,63 @@ def _parameters(command: Any) -> Iterator[list[str]]:
         flag = getattr(each, "is_flag", False)
         names = " ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)) if _is_option(each) else ""
         yield [names or f"`{_name(each)}`", "" if flag else words, _default(each), _escaped(each.help or "")]
+
+
+def _named(name: str, value: Any) -> dict[str, Any]:
+    """A public name: kind, signature and first sentence; of a class its public methods and properties, too."""
+    if not callable(value):
+        return {"name": name, "kind": "constant", "type": type(value).__name__}
+    if inspect.isclass(value) and issubclass(value, Warning | Exception):
+        return {"name": name, "kind": "exception", "doc": _first_sentence(value)}
+    kind = "class" if inspect.isclass(value) else "function"
+    found = {"name": name, "kind": kind, "module": value.__module__, **_callable(value)}
+    if kind == "class":
+        members = [each for each in inspect.classify_class_attrs(value) if _is_public(each)]
+        found["members"] = [_member(each.name, each.kind, each.object, value) for each in members]
+    return found
+
+
+def _is_public(each: inspect.Attribute) -> bool:
+    """Whether an attribute is a method or property of ours rather than of a library."""
+    described = each.kind != "data" and inspect.getdoc(each.object) is not None
+    return described and each.name[0] != "_" and each.defining_class.__module__.startswith("concf")
+
+
+def _member(name: str, kind: str, attribute: Any, owner: type) -> dict[str, Any]:
+    if kind == "property" or not callable(getattr(owner, name)):
+        return {"name": name, "kind": "property", "doc": _first_sentence(attribute)}
+    return {"name": name, "kind": kind, **_callable(getattr(owner, name))}
+
+
+def _callable(value: Any) -> dict[str, str]:
+    """Signature, as the source has it, and first sentence."""
+    if inspect.isclass(value) and issubclass(value, Settings):
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in value.model_fields.items()}
+        shown = {
+            name: f"{type(it).__name__}()" if isinstance(it, Settings) else repr(it) for name, it in defaults.items()
+        }
+        fields = [f"{name}: {kind} = {shown[name]}" for name, kind in value.__annotations__.items() if name in shown]
+        return {"signature": f"({', '.join(fields)})", "doc": _first_sentence(value)}
+    signature = re.sub(r"(: |-> )(?:'([^']*)'|\"([^\"]*)\")", r"\1\2\3", str(inspect.signature(value)))
+    signature = re.sub(r"<function (\w+) at 0x\w+>", r"\1", signature)
+    return {"signature": signature, "doc": _first_sentence(value)}
+
+
+def _first_sentence(value: Any) -> str:
+    return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
+
+
+def _commands(command: Any, path: str) -> Iterator[dict[str, Any]]:
+    """A command with its arguments and options, then those below it."""
+    if command.params and path != "concf":
+        options = [
+            {"name": names.replace("`", ""), "value": value, "default": default.replace("`", ""), "doc": meaning}
+            for names, value, default, meaning in _parameters(command)
+        ]
+        doc = inspect.cleandoc(command.help or "").partition("\n\n")[0]
+        yield {"name": path, "usage": _usage(command, path), "doc": " ".join(doc.split()), "options": options}
+    for name, below in getattr(command, "commands", {}).items():
+        yield from _commands(below, f"{path} {name}")
 
 
 def _default(each: Any) -> str:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from concf.cli.commands import data
 from concf.cli.commands.compare import compare
 from concf.cli.commands.demo import demo
+from concf.cli.commands.doctor import doctor
 from concf.cli.commands.evaluate import evaluate
 from concf.cli.commands.export import export
 from concf.cli.commands.prepare import prepare
@@ -68,6 +69,7 @@ for command in (
     reproduce,
     compare,
     demo,
+    doctor,
 ):
     app.command()(command)
 app.add_typer(data.app, name="data")
