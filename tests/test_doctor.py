@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from concf.cli.commands import doctor
+from concf.cli.about import doctor
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE
 from concf.runtime.provenance import VERSION
 

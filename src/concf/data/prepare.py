@@ -83,8 +83,8 @@ def prepare(
 ) -> Split:
     """Read a log, filter it, split it and, with `out`, save it.
 
-    source:   a file, a glob, a list of files, a catalogue name, `demo`, a polars, pandas or Arrow frame, a sparse
-              matrix, a pair of arrays
+    source:   a file, a glob, a list of files, a catalogue name, `demo`, a frame, a matrix [users, items], a pair of
+              arrays, a list of tuples (user, item[, count][, time]) or histories {user: [items]}; see docs/data.md
     strict:   refuse, rather than note, data of which something cannot be evaluated
     options:  see `LogOptions`. To read: user="member", min_rating=4, time_format="%d/%m/%Y"; to filter: min_item=5
               (default: none, or for a catalogue name that of its papers); to split: protocol="random" (default:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack
 
 from concf.data.prepare import split_of
 from concf.data.reading.times import When
 from concf.inference.frames import Library, library_of
+from concf.inference.parameters import Parameters
 from concf.inference.recommender import Recommender
-from concf.runtime.arguments import check_seed
 from concf.training.checkpoint import RunFolder, load_run
 from concf.training.config.presets import DEFAULT, choose_settings
 from concf.training.tracking.watchers import Watch
@@ -20,15 +20,21 @@ from concf.training.update import update
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-    import pyarrow as pa
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import sparray, spmatrix
 
     from concf.data.options import LogOptions, ReadingOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
-    Log: TypeAlias = "Files | pl.DataFrame | pd.DataFrame | pa.Table | sparray | spmatrix | tuple[ArrayLike, ArrayLike]"
+    Frame: TypeAlias = "pl.DataFrame | pl.LazyFrame | pd.DataFrame | ArrowStream"
+    Matrix: TypeAlias = "sparray | spmatrix | NDArray[Any] | tuple[ArrayLike, ArrayLike]"
+    Log: TypeAlias = "Files | Frame | Matrix | Sequence[tuple[Any, ...]] | Mapping[Any, Iterable[Any]]"
+
+    class ArrowStream(Protocol):
+        """A table of any library that has the Arrow PyCapsule interface, as pyarrow's."""
+
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
 class Changes(TypedDict, total=False):
@@ -44,7 +50,7 @@ class Changes(TypedDict, total=False):
     recipe: Mapping[str, object] | None
 
 
-class ConCF(Recommender):
+class ConCF(Parameters, Recommender):
     """Several recommenders (heads) with different objectives, trained together with the consensus of their rankings.
 
         import concf
@@ -62,6 +68,9 @@ class ConCF(Recommender):
     settings: changes to the preset, by group, as for `concf.train`: objectives="bpr,cml", consensus={"weight": 0.1},
               weights={"function": "log", "half_life": "90d"}
 
+    As in scikit-learn there are `get_params`, `set_params` and, by them, `sklearn.base.clone`. A fitted model is saved
+    by `save`, not pickled.
+
     `fit` returns the model itself. Before `fit` or `load` every other method raises `ConfigError`; afterwards there are
     also the attributes `run` (history, settings, data, evaluation), `user_ids` and `item_ids`.
     """
@@ -69,8 +78,15 @@ class ConCF(Recommender):
     def __init__(
         self, preset: str = DEFAULT, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]
     ) -> None:
-        self.settings = choose_settings(preset, dict(settings))
-        self.seed, self.device = check_seed(seed), device
+        self._take({"preset": preset, "seed": seed, "device": device, **settings})
+
+    @classmethod
+    def from_preset(cls, name: str, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]) -> Self:
+        """A model with the settings of a preset, and changes to them: `concf.PRESETS` has their names.
+
+        ConCF.from_preset("reference", consensus={"weight": 0.1})
+        """
+        return cls(name, seed=seed, device=device, **settings)
 
     def fit(
         self,
@@ -82,10 +98,13 @@ class ConCF(Recommender):
         watch: Watch | Sequence[Watch] | None = None,
         **options: Unpack[LogOptions],
     ) -> Self:
-        """Learn from a frame, a sparse matrix, a pair of arrays, a file, a prepared folder or a `Split`.
+        """Learn from a frame, a file, a matrix, a list of tuples, a dictionary, a prepared folder or a `Split`.
 
             model.fit("ratings.csv", min_rating=4, protocol="leave-last", out="runs/mine")
+            model.fit({"alice": ["a", "b"], "bob": ["b", "c"]})
 
+        A frame is of polars, pandas, or any library with the Arrow PyCapsule interface; a matrix [users, items] is
+        sparse or dense, its cells counts; two arrays are (users, items); a tuple is (user, item[, count][, time]).
         A log is split at random: a tenth of each user's items for validation, which chooses the best epoch, another
         tenth for testing, and at least one item of everyone with three or more. An option that is None has the default
         of `concf train`. A prepared folder and a `Split` are split already and take no options.
@@ -154,7 +173,7 @@ class ConCF(Recommender):
             self.run, data, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before, older=older,
             min_item=min_item, device=self.device, verbose=verbose, watch=watch, **options,
         )  # fmt: skip
-        self.settings = run.settings
+        self._take_settings(run.settings, self.seed)
         Recommender.__init__(self, run, self.frame)
         return self
 
@@ -176,7 +195,13 @@ class ConCF(Recommender):
         frame: the library of the frames that are returned: polars, pandas, arrow or arrays
         """
         run = load_run(folder, data)
-        model = cls(seed=run.seed)
-        model.settings = run.settings
+        model = cls()
+        model._take_settings(run.settings, run.seed)
         Recommender.__init__(model, run, frame)
         return model
+
+    def _fitted_to(self) -> str:
+        if self._ranker is None:
+            return ""
+        log = self.run.data.interactions
+        return f"fitted to {log.n_users:,} users, {log.n_items:,} items and {len(log):,} pairs"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     UserIds: TypeAlias = "Id | Column"  # one user, or several
     Users: TypeAlias = "UserIds | None"  # None: everyone
     ItemIds: TypeAlias = "Id | Column"
-    ByUser: TypeAlias = "Mapping[int, ItemIds] | Mapping[str, ItemIds]"
+    ByUser: TypeAlias = "Mapping[int, ItemIds] | Mapping[str, ItemIds] | Mapping[UUID, ItemIds]"
     ItemsByUser: TypeAlias = "ItemIds | ByUser"  # for everyone, or by user
     Histories: TypeAlias = "ItemIds | ByUser"  # one user's, or several by name
 
-Id = int | str | np.integer[Any]
+Id = int | str | np.integer[Any] | UUID
 UnknownUsers = Literal["raise", "popular"]
 UnknownItems = Literal["ignore", "error"]
 NAMED = 5  # unknown items that a warning names
@@ -68,7 +69,7 @@ class ItemLookup:
             return None
         if not isinstance(items, Mapping):
             return self.known(items, argument)
-        lists: Mapping[Any, ItemIds] = items
+        lists: Mapping[Any, ItemIds] = {plain(user): own for user, own in items.items()}
         return {user: self.known(lists[user], argument) for user in users.tolist() if user in lists}
 
     def report(self) -> None:
@@ -88,12 +89,17 @@ def is_one(ids: object) -> bool:
     return isinstance(ids, str) or not hasattr(ids, "__iter__")
 
 
+def plain(one: Any) -> Any:
+    """An id as logs have it: a UUID is its text."""
+    return str(one) if isinstance(one, UUID) else one
+
+
 def as_array(ids: UserIds) -> NDArray[Any]:
     """[n] one id or several, as Python objects."""
     to_list = getattr(ids, "to_pylist", None)  # Arrow's columns iterate over scalars of their own
     several = [ids] if is_one(ids) else to_list() if to_list else list(cast("Iterable[Id]", ids))
     array = np.empty(len(several), object)
-    array[:] = several
+    array[:] = [plain(each) for each in several]
     return array
 
 

@@ -25,6 +25,7 @@ from concf.inference.lookup import (
     is_integer,
     is_one,
     kind_in_words,
+    plain,
     positions,
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
@@ -311,11 +312,11 @@ class Recommender:
         if isinstance(history, Mapping):
             if users is not None:
                 raise ConfigError("a mapping of histories names its users itself; leave `users` out")
-            several = {name: as_array(items) for name, items in history.items()}
+            several = {plain(name): as_array(items) for name, items in history.items()}
         elif users is not None and not is_one(users):
             raise ConfigError("a history is one user's; for several give a mapping of users to histories")
         else:
-            several = {users: as_array(history)}
+            several = {plain(users): as_array(history)}
         rows = positions(self.user_ids, as_array(list(several))).tolist()
         used = {
             name: np.union1d(lookup.known(items, "history"), self._viewed(row)).astype(np.int64)

@@ -59,7 +59,9 @@ class Catalogue:
         item = self._column(frame, self.item, ITEM_NAMES, "item")
         title = self._column(frame, self.title, TITLE_NAMES, "title")
         try:
-            rows = frame.select(item=_plain(item, ids), title=pl.col(title).cast(pl.String).str.strip_chars())
+            rows = frame.select(
+                item=_plain(item, frame.schema[item], ids), title=pl.col(title).cast(pl.String).str.strip_chars()
+            )
         except pl.exceptions.PolarsError as error:
             raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids and titles") from None
         rows = rows.drop_nulls().filter(pl.col("title") != "").unique("item", keep="first", maintain_order=True)
@@ -105,7 +107,9 @@ class Catalogue:
         frame = self._typed()
         item = self._column(frame, self.item, ITEM_NAMES, "item")
         try:
-            plain = frame.with_columns(cs.float().fill_nan(None)).with_columns(_plain(item, ids).alias(item))
+            plain = frame.with_columns(cs.float().fill_nan(None)).with_columns(
+                _plain(item, frame.schema[item], ids).alias(item)
+            )
             return plain.unique(maintain_order=True), item
         except pl.exceptions.PolarsError as error:
             raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids") from None
@@ -165,11 +169,13 @@ class Catalogue:
         )
 
 
-def _plain(item: str, ids: Ids) -> pl.Expr:
+def _plain(item: str, kind: pl.DataType, ids: Ids) -> pl.Expr:
     """The column as ids of the log's type; null where a value cannot be one."""
     import polars as pl
 
-    text = pl.col(item).cast(pl.String)
+    from concf.data.reading.cast import plain_ids
+
+    text = plain_ids(item, kind).cast(pl.String)
     return text.str.strip_chars().cast(pl.Int64, strict=False) if ids.are_integers else text
 
 

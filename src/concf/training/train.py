@@ -84,6 +84,10 @@ def train(
     group:      the processes that train together, see `group.joined`; all must be given the same, and `out` must be
                 one folder for all: the first of them writes there
     """
+    if not isinstance(data, Split):
+        raise ConfigError(
+            f"expected a Split, found {type(data).__name__}. Make one with concf.prepare(log), or use ConCF().fit(log)"
+        )
     seed, data = None if seed is None else check_seed(seed), data.known
     folder = RunFolder(out) if out is not None else None
     before: dict[str, Any] = {}

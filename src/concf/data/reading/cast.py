@@ -9,6 +9,8 @@ from concf.errors import ConfigError, DataError, option
 
 AMBIGUOUS_DATE = r"^\s*[0-9]{1,2}[/.-][0-9]{1,2}[/.-][0-9]{2,4}\b"  # 03/05/2024: is the day or the month first?
 
+UUID_TEXT = r"^(.{8})(.{4})(.{4})(.{4})(.{12})$", "${1}-${2}-${3}-${4}-${5}"  # of 32 hexadecimal digits
+
 
 def cast(tables: list[Table], time_format: str | None = None) -> tuple[list[pl.LazyFrame], set[str]]:
     """A frame per table (row, user, item[, rating][, count][, timestamp]), and the id roles that may become integers.
@@ -22,7 +24,8 @@ def cast(tables: list[Table], time_format: str | None = None) -> tuple[list[pl.L
     text_integers = set()
     for role in ID_ROLES:
         integers = [_is_integer(table, role, schema[role]) for table, schema in zip(tables, schemas, strict=True)]
-        columns[role] = [pl.col(role).cast(pl.Int64 if all(integers) else pl.String, strict=False)] * len(tables)
+        kind = pl.Int64 if all(integers) else pl.String
+        columns[role] = [plain_ids(role, schema[role]).cast(kind, strict=False) for schema in schemas]
         if not all(integers) and all(
             integer or role in table.may_be_integers for table, integer in zip(tables, integers, strict=True)
         ):
@@ -40,11 +43,20 @@ def cast(tables: list[Table], time_format: str | None = None) -> tuple[list[pl.L
     return frames, text_integers
 
 
+def plain_ids(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A column of ids; 16 bytes, as Parquet and Arrow have a UUID, are its text, and other bytes are null."""
+    column = pl.col(name)
+    if dtype != pl.Binary:
+        return column
+    text = column.bin.encode("hex").str.replace(*UUID_TEXT)
+    return pl.when(column.bin.size() == 16).then(text)
+
+
 def _is_integer(table: Table, role: str, dtype: pl.DataType) -> bool:
     """Whether the ids of a table are integers rather than strings; any other type is refused."""
     if dtype.is_integer() and dtype not in (pl.Int128, pl.UInt128):
         return True
-    if dtype == pl.String or isinstance(dtype, pl.Categorical | pl.Enum):
+    if dtype in (pl.String, pl.Binary) or isinstance(dtype, pl.Categorical | pl.Enum):
         return False
     raise DataError(
         f"{table.name}: the {role} ids are {dtype}; expected strings or 64-bit integers. Cast the column first"

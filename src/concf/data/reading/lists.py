@@ -15,8 +15,10 @@ from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
+from concf.data.reading.cast import plain_ids
+from concf.data.reading.objects import scan_object
 from concf.data.reading.read import UNREADABLE
-from concf.data.reading.scan import Reading, Table, scan_file, scan_object
+from concf.data.reading.scan import Reading, Table, scan_file
 from concf.data.reading.sniff import ROLES
 from concf.errors import DataError, note
 
@@ -112,7 +114,7 @@ def _positions(ids: Ids, side: str) -> pl.LazyFrame:
 def _known(frame: pl.LazyFrame, ids: dict[str, pl.LazyFrame], kind: str) -> pl.LazyFrame:
     """row, user_written, item_written, at_user, at_item, value: null where an id is not of the log, or no number."""
     kinds = frame.collect_schema()
-    written = {f"{side}_written": _plain(pl.col(side), kinds[side]) for side in SIDES}
+    written = {f"{side}_written": _plain(plain_ids(side, kinds[side]), kinds[side]) for side in SIDES}
     named = {side: written[f"{side}_written"].cast(ids[side].collect_schema()[side], strict=False) for side in SIDES}
     rows = frame.select("row", **named, **written, value=pl.col(kind).cast(pl.Float64, strict=False))
     for side in SIDES:

@@ -15,8 +15,9 @@ from concf.data.interactions import Dislikes, Interactions
 from concf.data.reading.cast import cast
 from concf.data.reading.checks import bad_row, row_checks, unreadable
 from concf.data.reading.files import files_of, scan_files
+from concf.data.reading.objects import scan_object
 from concf.data.reading.pairs import PairBuckets
-from concf.data.reading.scan import ID_ROLES, Reading, Table, scan_file, scan_object
+from concf.data.reading.scan import ID_ROLES, Reading, Table, scan_file
 from concf.data.reading.sniff import EmptyFileError
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
@@ -29,7 +30,7 @@ UNREADABLE = (pl.exceptions.PolarsError, OSError, EOFError)
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
-    """The interactions of a file, of many (a glob, a list), of a frame, a sparse matrix or a pair of arrays.
+    """The interactions of a file, of many (a glob, a list), of a frame, a matrix, arrays, tuples or histories.
 
     Polars' streaming engine reads files twice, once for the ids and the checks and once for the pairs, so that the rows
     are never in memory all at once.

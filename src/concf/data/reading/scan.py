@@ -8,10 +8,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import polars as pl
 from pydantic import model_validator
-from scipy import sparse
 
 from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, first_lines, sniff
 from concf.errors import ConfigError, DataError, option
@@ -100,7 +98,7 @@ class Table:
         return f"{self.name}:{row + self.first_line}" if self.first_line is not None else f"{self.name}, row {row}"
 
 
-def _choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
+def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
     """role -> column, for the roles that the source has; an error if the user or the item is missing."""
     chosen: dict[str, str] = {}
     named = reading.named()
@@ -127,7 +125,7 @@ def _choose_columns(names: list[str], reading: Reading, where: str) -> dict[str,
     return chosen
 
 
-def _table(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, **details: Any) -> Table:
+def table_of(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, **details: Any) -> Table:
     """The table of a source with the chosen columns (role -> column). A rating is used only with a bound."""
     ignored = columns.pop("rating", None) if reading.likes_from is None else None
     counted = columns.get("count")  # may be the rating, too
@@ -160,7 +158,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
         )
     if not layout.header:
         reading = reading.model_copy(update={"user": reading.user or "0", "item": reading.item or "1"})
-    columns = _choose_columns(layout.names, reading, f"{path}:1")
+    columns = choose_columns(layout.names, reading, f"{path}:1")
     if len(layout.separator.encode()) == 1:
         quote = None if ".inter" in path.suffixes else '"'  # RecBole quotes nothing
         frame = pl.scan_csv(
@@ -177,7 +175,7 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
             name: pl.when(complete).then(parts.list.get(k, null_on_oob=True)) for k, name in enumerate(layout.names)
         }
         frame = _scan_lines(path, layout.skip).select(ROW, **cells)
-    return _table(frame, str(path), columns, reading, first_line=1 + layout.skip, may_be_integers=ID_ROLES)
+    return table_of(frame, str(path), columns, reading, first_line=1 + layout.skip, may_be_integers=ID_ROLES)
 
 
 def _scan_user_lines(path: Path, reading: Reading) -> Table:
@@ -218,22 +216,22 @@ def _scan_json_lines(path: Path, reading: Reading) -> Table:
     """Ids are read as text, because their type may change from line to line; integers become integers again."""
     first_lines(path)  # refuses an empty file
     schema = pl.scan_ndjson(escape(str(path)), infer_schema_length=SAMPLE_LINES).collect_schema()
-    columns = _choose_columns(schema.names(), reading, f"{path}:1")
+    columns = choose_columns(schema.names(), reading, f"{path}:1")
     for role in ID_ROLES:
         if not (schema[columns[role]].is_integer() or schema[columns[role]] in (pl.String, pl.Null)):
             raise DataError(f"{path}: the {role} ids are {schema[columns[role]]}; expected strings or integers")
     texts = dict.fromkeys(columns.values(), pl.String)
     frame = pl.scan_ndjson(escape(str(path)), schema=texts, row_index_name=ROW)
     integers = tuple(role for role in ID_ROLES if schema[columns[role]].is_integer())
-    return _table(frame, str(path), columns, reading, first_line=1, may_be_integers=integers)
+    return table_of(frame, str(path), columns, reading, first_line=1, may_be_integers=integers)
 
 
 def _scan_parquet(path: Path, reading: Reading) -> Table:
     frame = pl.scan_parquet(path, row_index_name=ROW, glob=False)
     if not frame.select(pl.len()).collect().item():
         raise EmptyFileError(path)
-    columns = _choose_columns(frame.drop(ROW).collect_schema().names(), reading, str(path))
-    return _table(frame, str(path), columns, reading)
+    columns = choose_columns(frame.drop(ROW).collect_schema().names(), reading, str(path))
+    return table_of(frame, str(path), columns, reading)
 
 
 SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
@@ -260,27 +258,3 @@ def format_of(path: Path, reading: Reading) -> Format:
     if reading.format != "auto" or not suffixes:
         return reading.format
     return SUFFIXES.get(suffixes[-1], "auto")
-
-
-def scan_object(log: Any, reading: Reading) -> Table:
-    """A polars, pandas or Arrow frame, a sparse matrix, or a pair of arrays, as a table."""
-    if sparse.issparse(log):
-        cells = log.tocoo()
-        users, items = cells.coords
-        log = pl.DataFrame({"user_id": users, "item_id": items, "count": np.asarray(cells.data, np.float64)})
-        log = log.filter(pl.col("count") != 0)
-    elif isinstance(log, tuple):
-        if len(log) != 2 or len(log[0]) != len(log[1]):
-            raise DataError("expected a pair of arrays of equal length, (users, items)")
-        log = pl.DataFrame({"user_id": np.asarray(log[0]), "item_id": np.asarray(log[1])}, strict=False)
-    elif hasattr(log, "__arrow_c_stream__") and not isinstance(log, pl.DataFrame):
-        log = pl.DataFrame(log)
-    if not isinstance(log, pl.LazyFrame | pl.DataFrame):
-        raise DataError(
-            f"cannot read interactions from {type(log).__name__}; expected a file, a catalogue name, a polars, "
-            "pandas or Arrow frame, a scipy sparse matrix, or a pair of arrays (users, items)"
-        )
-    frame = log.lazy()
-    name = f"the {type(log).__name__}"
-    columns = _choose_columns(frame.collect_schema().names(), reading, name)
-    return _table(frame.with_row_index(ROW), name, columns, reading)

@@ -34,7 +34,13 @@ def doctor(as_json: Json = False) -> None:
 def examine() -> dict[str, Any]:
     """All that the command prints; a part that cannot be examined is the text of its error."""
     origin = provenance()
-    parts = {"libraries": _libraries, "extras": _extras, "torch": _torch, "disk": _disk, "data": _data}
+    parts: dict[str, Callable[[], dict[str, Any]]] = {
+        "libraries": _libraries,
+        "extras": _extras,
+        "torch": _torch,
+        "disk": _disk,
+        "data": _data,
+    }
     return {
         **{name: origin[name] for name in ("concf", "commit", "python")},
         "machine": origin["machine"] | {"usable cores": _usable_cores()},
@@ -94,7 +100,7 @@ def _torch() -> dict[str, Any]:
 
     from concf.training.memory import available_memory
 
-    devices = {"cpu": {"memory": available_memory(torch.device("cpu"))}}
+    devices: dict[str, Any] = {"cpu": {"memory": available_memory(torch.device("cpu"))}}
     for k in range(torch.cuda.device_count()):
         about = torch.cuda.get_device_properties(k)
         free = available_memory(torch.device("cuda", k))

@@ -1,0 +1,1 @@
+"""Commands that say something and train nothing."""
