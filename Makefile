@@ -25,7 +25,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup demo test suite test-oldest lint size docs bench baselines reproduction wheels dist clean
+.PHONY: setup demo test suite test-oldest lint size docs bench accuracy speed baselines reproduction wheels dist clean
 
 setup: $(READY)
 
@@ -94,6 +94,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench_loading.py
 	$(BIN)/python benchmarks/bench_loading.py --users 20000 --items 500
 	$(BIN)/python benchmarks/render.py
+
+# Minutes: fails if the default is less accurate than its committed lines allow, or slower beside a yardstick.
+accuracy speed: $(READY)
+	$(BIN)/python benchmarks/watch.py $@
 
 baselines: $(READY)
 	$(BIN)/python benchmarks/compare_baselines.py

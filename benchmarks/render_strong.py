@@ -1,4 +1,4 @@
-"""docs/strong.md and docs/leaderboard.md, from the lines that benchmarks/strong.py measured.
+"""docs/strong.md, docs/leaderboard.md and our lines of `concf leaderboard`, from what benchmarks/strong.py measured.
 
 python benchmarks/render_strong.py
 """
@@ -6,13 +6,15 @@ python benchmarks/render_strong.py
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
-from sources import commits_table, lines
+from sources import commit_of, commits_table, lines
 from strong import PUBLIC, ROOT, ROWS
 
+from concf.experiments.leaderboard.board import HEADER, SPLITS, Entry, entries, ordered
 from concf.runtime.text_tables import markdown
 
 HEAD, AGREED = "`strong`, the head it ships", "`strong`, consensus"
@@ -24,19 +26,7 @@ OURS = {
 }
 VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b", "softmax-a")}  # rivals, as baselines are
 FIGURES = ("recall@50", "ndcg@50")
-PUBLISHED = {  # Recall@20 and NDCG@20 as published; who chose by the test part is said in the page's words
-    "gowalla-given": {
-        "LightGCN": (0.1820, 0.1547), "EASE^R": (0.1765, 0.1467), "SimpleX": (0.1872, 0.1557),
-        "UltraGCN": (0.1862, 0.1580), "GF-CF": (0.1849, 0.1518), "LinkProp-Multi": (0.1908, 0.1573),
-        "BSPM-EM": (0.1920, 0.1597), "BSL with LightGCN": (0.1892, 0.1590), "NESCL": (0.1917, 0.1617),
-        "ChebyCF": (0.1941, 0.1616),
-    },
-    "yelp2018-given": {
-        "LightGCN": (0.0653, 0.0532), "EASE^R": (0.0657, 0.0552), "SimpleX": (0.0701, 0.0575),
-        "UltraGCN": (0.0683, 0.0561), "GF-CF": (0.0697, 0.0571), "BSPM-EM": (0.0720, 0.0593),
-        "XSimGCL": (0.0723, 0.0604), "NESCL": (0.0743, 0.0611), "BSL with LightGCN": (0.0744, 0.0617),
-    },
-}  # fmt: skip
+BOARD = ROOT / "src" / "concf" / "experiments" / "leaderboard" / "ours.json"
 Series = dict[int, dict[str, float]]  # seed -> test figures
 
 
@@ -141,16 +131,66 @@ def times() -> str:
     return markdown(header, rows)
 
 
+def ours() -> list[dict[str, object]]:
+    """Our lines of the leaderboard, as `concf leaderboard` has them."""
+    found = []
+    for line in [*lines("strong"), *lines("strong-baselines")]:
+        key, name = line["key"], line["key"]["data"].partition("-")[0]
+        if key["data"] not in PUBLIC:
+            continue
+        alone = [each for each in lines("strong-alone") if each["key"] == key]  # its seconds are of a quiet machine
+        budget = {"default": "", "thorough": " --budget thorough"}.get(key.get("budget", "default"), "")
+        who = {label: row for label, (of, row) in OURS.items() if of == key.get("budget")}
+        figures = {label: line["rows"][row]["test"] for label, row in who.items()} or {key["model"]: line["test"]}
+        trained = ", refitted on all of train" if key["refit"] == "validation" else ", 95 % of train"
+        command = f"concf train data/{name}{budget} --out runs/{name}" if who and key["refit"] == "validation" else None
+        for label, means in figures.items():
+            found.append({
+                "method": label.replace("`", "") + trained, "data": name, "split": SPLITS[name],
+                "recall": means["recall@20"], "ndcg": means["ndcg@20"], "chosen_by": "validation",
+                "source": "benchmarks/results", "seconds": (alone or [line])[-1]["seconds"],
+                "machine": f"H200{'' if alone else ', shared'}", "command": command, "commit": commit_of(line),
+            })  # fmt: skip
+    return found
+
+
 def leaderboard(name: str) -> str:
-    """Published figures and ours, by NDCG@20."""
-    known, rows = {refit: series(refit)[name] for refit in ("validation", "none")}, []
-    for refit, words in (("validation", ", refitted on all of train"), ("none", ", 95 % of train")):
-        for who in known[refit].keys() - VOTERS:
-            figures = known[refit][who][0]
-            rows.append((f"{who}{words}", figures["recall@20"], figures["ndcg@20"], "chosen on validation"))
-    rows += [(who, *figures, "published") for who, figures in PUBLISHED[name].items()]
-    ordered = sorted(rows, key=lambda each: -each[2])
-    return markdown(["", "R@20", "N@20", ""], [[who, f"{r:.4f}", f"{n:.4f}", how] for who, r, n, how in ordered])
+    """Published lines and ours, by NDCG@20."""
+    known = [Entry.model_validate(each) for each in ours()]
+    published = [each for each in entries(name) if each.commit is None]
+    shown = ordered([*published, *(each for each in known if each.data == name)])
+    return markdown([*HEADER, "commit"], [[*each.cells(), f"`{each.commit}`" if each.commit else ""] for each in shown])
+
+
+def draw_costs() -> None:
+    """docs/leaderboard.svg: NDCG@20 against seconds, of the lines whose cost is known."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "concf", "font.size": 9}):
+        figure = Figure(figsize=(9.5, 4.6))
+        figure.subplots_adjust(left=0.08, right=0.98, top=0.93, bottom=0.4, wspace=0.2)
+        for axes, name in zip(figure.subplots(1, 2), SPLITS, strict=True):
+            known = [each for each in entries(name) if each.seconds is not None]
+            known.sort(key=lambda each: (each.seconds, -each.ndcg))
+            best = [each for at, each in enumerate(known) if all(each.ndcg > before.ndcg for before in known[:at])]
+            axes.step([each.seconds for each in best], [each.ndcg for each in best], where="post", color="C1", zorder=1)
+            for at, each in enumerate(known):
+                color, shared = "C1" if each in best else "C0", "shared" in (each.machine or "")
+                axes.scatter(
+                    each.seconds, each.ndcg, edgecolors=color, facecolors="white" if shared else color, zorder=2
+                )
+                place = (-11, -9) if at % 2 else (5, 4)
+                axes.annotate(str(at + 1), (each.seconds, each.ndcg), place, textcoords="offset points")
+            published = max((each for each in entries(name) if each.commit is None), key=lambda each: each.ndcg)
+            axes.axhline(published.ndcg, color="grey", linestyle=":", linewidth=1)
+            words, middle = f"best published, {published.method}: cost not known", axes.get_yaxis_transform()
+            axes.text(0.02, published.ndcg, words, transform=middle, va="bottom", color="grey")
+            axes.set(xscale="log", xlabel="seconds of training, H200", ylabel="NDCG@20", title=name)
+            axes.margins(0.12, 0.15)
+            legend = "\n".join(f"{at + 1}  {each.method}" for at, each in enumerate(known))
+            axes.text(0, -0.22, legend, transform=axes.transAxes, va="top", fontsize=7)
+        figure.savefig(ROOT / "docs" / "leaderboard.svg", metadata=dict.fromkeys(("Creator", "Date")))
 
 
 def alone() -> str:
@@ -176,8 +216,8 @@ def page(words: str = "strong_words.md") -> str:
         "times": times(),
         "alone": alone(),
         "large": f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB ({large['pairs']:,} training pairs)",
-        "gowalla": leaderboard("gowalla-given"),
-        "yelp": leaderboard("yelp2018-given"),
+        "gowalla": leaderboard("gowalla"),
+        "yelp": leaderboard("yelp2018"),
         "commits": commits_table({name: lines(name) for name in names}),
     }
     text = (ROOT / "benchmarks" / words).read_text("utf-8")
@@ -188,6 +228,8 @@ def page(words: str = "strong_words.md") -> str:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    BOARD.write_text(json.dumps(ours(), indent=1) + "\n", encoding="utf-8")
+    draw_costs()
     for name in ("strong", "leaderboard"):
         Path(ROOT / "docs" / f"{name}.md").write_text(page(f"{name}_words.md"), encoding="utf-8")
 

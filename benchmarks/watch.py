@@ -100,8 +100,8 @@ def ratios() -> Figures:
     users, items = (torch.from_numpy(each) for each in (model.user_factors(head), model.item_factors(head)))
 
     def floor() -> None:  # scores of all items, and the best of them
-        for block in users.split(1024):
-            (block @ items.T).topk(K)
+        for begin in range(0, len(users), 1024):
+            (users[begin : begin + 1024] @ items.T).topk(K)
 
     def bulk() -> None:
         for _ in model.stream(k=K, by=head):

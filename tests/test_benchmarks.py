@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
 import sys
@@ -225,7 +226,7 @@ def files_of(page: str) -> list[str]:
     "page",
     [
         "benchmarks.md", "training.md", "strong.md", "new-users.md", "baselines.md", "scale.md", "processes.md",
-        "update.md", "combine.md", "new-items.md", "recommending.md",
+        "update.md", "combine.md", "new-items.md", "recommending.md", "evaluation.md",
     ],
 )  # fmt: skip
 def test_a_page_names_the_commits_of_its_lines(page: str) -> None:
@@ -261,6 +262,13 @@ def test_a_rendered_page_is_that_of_its_lines(script: str, page: str) -> None:
     assert text == benchmark(script).page(), f"docs/{page} is old; run: python benchmarks/{script}.py"
 
 
+def test_the_leaderboard_has_our_lines_as_they_were_measured() -> None:
+    script = benchmark("render_strong")
+    assert json.loads(script.BOARD.read_text(encoding="utf-8")) == script.ours(), "run: benchmarks/render_strong.py"
+    text = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    assert text == script.page("leaderboard_words.md"), "docs/leaderboard.md is old; run: benchmarks/render_strong.py"
+
+
 def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
     sources = benchmark("sources")
     for script in map(benchmark, ("render_sampled", "render_weights")):
@@ -269,7 +277,7 @@ def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
     for name in items.PAGES:
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert text == items.filled(name, text), f"docs/{name} is old; run: benchmarks/render_items.py"
-    for name in ("scale.md", "processes.md"):
+    for name in ("scale.md", "processes.md", "evaluation.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text, encoding="utf-8")
         sources.fill_in(tmp_path / name)

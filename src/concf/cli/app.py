@@ -12,6 +12,7 @@ import typer
 from pydantic import ValidationError
 
 from concf.cli.about.doctor import doctor
+from concf.cli.about.leaderboard import leaderboard
 from concf.cli.commands import data
 from concf.cli.commands.compare import compare
 from concf.cli.commands.demo import demo
@@ -69,6 +70,7 @@ for command in (
     reproduce,
     compare,
     demo,
+    leaderboard,
     doctor,
 ):
     app.command()(command)

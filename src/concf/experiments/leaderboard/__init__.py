@@ -1,0 +1,1 @@
+"""Figures on public splits: a file for each published line, and ours."""
