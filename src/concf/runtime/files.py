@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.errors import DataError, option
+from concf.runtime.system import is_alive, sync
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def new_folder(target: Path, *, marker: str, overwrite: bool = False) -> Iterato
         fresh.mkdir()
         yield fresh
         for path in [*fresh.iterdir(), fresh]:
-            _sync(path)
+            sync(path)
         _replace(target, fresh)
 
 
@@ -37,7 +38,7 @@ def new_file(target: Path) -> Iterator[Path]:
     """Write to the yielded path; it is renamed to `target` if the block succeeds and is removed if not."""
     with _written(target) as fresh:
         yield fresh
-        _sync(fresh)
+        sync(fresh)
         fresh.replace(target)
 
 
@@ -96,7 +97,7 @@ def _clean_up(target: Path) -> None:
     """Repair what a killed process left beside the target: move a replaced folder back, remove the rest."""
     for stale in sorted(target.parent.glob(f".{target.name}.*-*"), reverse=True):  # `replaced` before `partial`
         state, _, pid = stale.name.removeprefix(f".{target.name}.").partition("-")
-        if state not in ("partial", "replaced") or not pid.isdigit() or (int(pid) != os.getpid() and _alive(int(pid))):
+        if state not in ("partial", "replaced") or not pid.isdigit() or (int(pid) != os.getpid() and is_alive(int(pid))):
             continue
         if state == "replaced" and not target.exists():
             stale.rename(target)
@@ -109,24 +110,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _replace(target: Path, fresh: Path) -> None:

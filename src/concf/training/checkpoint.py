@@ -28,6 +28,7 @@ from concf.runtime.files import is_partial, new_file
 from concf.runtime.locks import held
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
+from concf.runtime.system import LOCKS_MAPPED_FILES
 from concf.training.config.settings import ConCFSettings
 from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
 from concf.training.run import Run, make_model
@@ -220,7 +221,7 @@ class RunFolder:
         _refuse_another(description, run, path)
         device, rest = run.model.user.device, description["state"]
         resumed = rest.pop(TRAINER, None)
-        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(device, copy=LOCKS_MAPPED_FILES) for name, tensor in tensors.items()}
         try:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:
