@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from once import once_for_all
+from skipping import posix
 from small_run import (
     QUIET,
     SETS,
@@ -173,6 +174,7 @@ def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+@posix
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     concf: CLI, killed: Path, whole: dict[str, Path], preset: str
 ) -> None:
@@ -194,6 +196,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
         ]  # nothing half-written
 
 
+@posix
 def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, killed: Path, whole: dict[str, Path]) -> None:
     run = killed / "disturbed"
     lines = (killed / "said").read_text().splitlines()

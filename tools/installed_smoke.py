@@ -50,6 +50,7 @@ def optional() -> set[str]:
 def every_module_is_there() -> None:
     """All modules can be imported, but for those whose library belongs to an extra that is not installed."""
     import concf as package
+    from concf.errors import MissingExtraError
 
     assert "site-packages" in package.__file__, package.__file__
     lacking, left_out, imported = optional(), {}, 0
@@ -59,8 +60,9 @@ def every_module_is_there() -> None:
         try:
             importlib.import_module(module.name)
             imported += 1
-        except ImportError as error:
-            name = (error.name or "").split(".")[0]
+        except (ImportError, MissingExtraError) as error:
+            named = re.search(r"needs the library '(\w+)'", str(error))
+            name = named[1] if named else (getattr(error, "name", None) or "").split(".")[0]
             if name not in lacking and name not in ANYWHERE:
                 raise
             left_out[module.name] = name
