@@ -33,11 +33,11 @@ WAIT = 120.0
 
 
 def concf(*words: str, code: int = 0) -> str:
-    """Run the installed command; what it printed."""
+    """Run the installed command; its standard output, or its message if it should fail."""
     ended = subprocess.run(["concf", *words], capture_output=True, text=True, check=False)
     assert ended.returncode == code, f"concf {' '.join(words)}: {ended.returncode}\n{ended.stdout}{ended.stderr}"
     assert "Traceback" not in ended.stderr
-    return ended.stdout + ended.stderr
+    return ended.stderr if code else ended.stdout
 
 
 def optional() -> set[str]:
