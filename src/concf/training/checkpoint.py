@@ -23,8 +23,7 @@ from torch import Tensor
 from concf.data.ids import Ids
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, note
-from concf.runtime.checksums import BLANK, FIELD, refuse_changed, seal
-from concf.runtime.files import is_partial, new_file
+from concf.runtime.files import BLANK, FIELD, is_partial, new_file, refuse_changed, seal
 from concf.runtime.locks import held
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
