@@ -244,8 +244,8 @@ Rebuilt by `make wheels`, which asks pip for each of them on each platform. This
 
 ## What a system lacks
 
-Training, updating, recommending, evaluation, export, the report, the explorer and the HTTP service work on all of them.
-A test runs the core with all of this taken away. What differs is decided in `src/concf/runtime/system.py` or
+Everything is developed and tested on Linux x86_64. On the others the workflows of the forge run the suite; until they have,
+a test on Linux that takes all of this away stands for them. What differs is decided in `src/concf/runtime/system.py` or
 in the one function that needs it:
 
 {WITHOUT}
