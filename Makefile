@@ -25,7 +25,8 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup demo test suite test-oldest lint size docs bench accuracy speed baselines reproduction wheels dist clean
+.PHONY: setup demo test suite test-oldest lint size docs gallery bench accuracy speed baselines reproduction wheels dist \
+	installed clean
 
 setup: $(READY)
 
@@ -108,10 +109,18 @@ baselines: $(READY)
 reproduction: $(READY)
 	$(BIN)/python benchmarks/render_reproduction.py
 
-dist: $(DEMO)
-	$(PIP) build
+# Wheel and source archive, checked; without concf's own libraries. The wheel alone, then as it is used: `make installed`.
+dist:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) build check-wheel-contents twine
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+
+# The built wheel in empty environments, every supported Python with no extras, `serve` and `all`; takes half an hour.
+installed: dist
+	$(BIN)/python tools/installed.py dist/*.whl --suite 3.12
 
 clean:
 	rm -rf $(VENV) .venv-oldest dist build site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

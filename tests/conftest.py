@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import gc
 import os
-import pty
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from skipping import absent
+from skipping import POSIX_FILES, absent
 from skipping import pytest_unconfigure as pytest_unconfigure
 
 from concf.cli.app import main
@@ -22,6 +22,7 @@ settings.register_profile("concf", max_examples=40, deadline=None, suppress_heal
 settings.register_profile("ci", settings.get_profile("concf"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 
+collect_ignore = list(POSIX_FILES) if sys.platform == "win32" else []
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -49,6 +50,8 @@ def until_closed(terminal: int) -> bytes:
 
 def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int]:
     """Run a program whose standard error is a terminal: what it showed there, its standard output, its exit code."""
+    import pty  # not on Windows
+
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [str(word) for word in words], stderr=theirs, stdout=subprocess.PIPE, text=True, **settings

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.runtime.checksums import BLANK, FIELD, seal
+from concf.runtime.files import BLANK, FIELD, seal
 from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY
 from concf.training.config.presets import choose_settings
 from concf.training.train import train

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from once import once_for_all
+from skipping import posix
 from small_run import (
     QUIET,
     SETS,
@@ -29,6 +30,7 @@ from small_run import (
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
+from concf.runtime.provenance import VERSION
 from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
@@ -172,6 +174,7 @@ def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
+@posix
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
     concf: CLI, killed: Path, whole: dict[str, Path], preset: str
 ) -> None:
@@ -193,6 +196,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_end(
         ]  # nothing half-written
 
 
+@posix
 def test_a_process_killed_from_outside_or_by_ctrl_c_goes_on(data: Path, killed: Path, whole: dict[str, Path]) -> None:
     run = killed / "disturbed"
     lines = (killed / "said").read_text().splitlines()
@@ -239,7 +243,7 @@ DAMAGED = {
     "checkpoint without a ranking": (lambda folder: change_trainer(folder, queue=[77]), "does not fit the run"),
     "unknown setting": (
         lambda folder: change_run(folder, settings={"volume": 11}),
-        "run.json: settings that this concf (0.1.0) refuses: volume",
+        f"run.json: settings that this concf ({VERSION}) refuses: volume",
     ),
 }
 
@@ -384,7 +388,7 @@ def test_rankings_that_queue_and_window_share_are_kept_once(data: Path, tmp_path
 
 
 def test_nothing_is_ever_unpickled() -> None:
-    for path in (Path(__file__).parents[1] / "src").rglob("*.py"):
+    for path in Path(library.__file__).parent.rglob("*.py"):
         text = path.read_text()
         for word in ("import pickle", "torch.load(", "torch.save(", "allow_pickle=True"):
             assert word not in text, path

@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from conftest import on_a_terminal
+from skipping import posix
 
 from concf.data.catalogue import load
 from concf.data.simulate import Simulation
@@ -140,6 +141,7 @@ print("done")
 """
 
 
+@posix
 def test_progress_shows_on_a_terminal_and_nowhere_else() -> None:
     quiet = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=True)
     assert quiet.stderr == ""

@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from skipping import posix
 from small_run import QUIET, assert_same_end
 
 from concf.cli.app import main
@@ -243,6 +244,7 @@ concf.cli.app.main()
 """
 
 
+@posix
 def test_killed_in_the_middle_it_leaves_no_half_file(concf: CLI, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "recs.csv"
     words = [sys.executable, "-c", KILLED, "recommend", str(run), "--out", str(out)]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import on_a_terminal
+from skipping import posix
 from small_run import QUIET, SETS, SMALL, contents, history, small_data
 
 import concf as library
@@ -236,6 +237,7 @@ concf.cli.app.main()
 """
 
 
+@posix
 def test_the_progress_bar_tells_how_good_it_is_in_80_columns(data: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-c", WATCHED, "train", data, "--out", tmp_path / "run", *SETS]
     size = {"COLUMNS": "80", "LINES": "25", "TERM": "xterm"}

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from skipping import posix
 
 from concf.data import interactions, protocols
 from concf.data.prepare import prepare
@@ -272,6 +273,7 @@ def test_no_room_for_temporary_rows_is_said(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
+@posix
 def test_temporary_rows_have_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
     script = """
 import os, signal, sys, tempfile

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from skipping import posix
 from small_run import LONG, QUIET, SMALL, assert_same_end, contents, small_data, stopped_run
 
 from concf.data.split import Split
@@ -87,6 +88,7 @@ def test_a_second_process_is_refused_and_told_of_the_first(
     assert contents(stopped) == before
 
 
+@posix
 def test_a_lock_of_a_process_that_was_killed_is_taken_over(
     concf: CLI, stopped: Path, holder: subprocess.Popen[str], data: Path, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def assert_stopped_and_resumable(out: Path, err: str) -> None:
 # The signal may strike while a file is being opened, before its `with` has begun; it is closed all the same.
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
+@posix
 def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_path: Path) -> None:
     """In this process, which saves the start of another one."""
     out, not_handled = tmp_path / "run", []
@@ -241,6 +244,7 @@ def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_p
     assert_stopped_and_resumable(out, err)
 
 
+@posix
 def test_sigterm_to_several_processes_says_how_to_resume(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = ["train", data, "--out", out, *LONG, "--set", "training.epochs=400", "--processes", 2]

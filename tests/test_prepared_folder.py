@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from skipping import posix
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -100,6 +101,7 @@ def test_a_failing_rename_puts_the_old_data_set_back(folder: Path, monkeypatch: 
     assert [path.name for path in folder.parent.iterdir()] == ["data"]
 
 
+@posix
 def test_a_kill_between_the_two_renames_loses_nothing(folder: Path) -> None:
     before = Split.load(folder).hash
     script = """
@@ -160,6 +162,7 @@ def run_python(script: str, *words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
+@posix
 def test_a_full_disk_ends_in_a_message_and_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log.parquet"
     LOG.write_parquet(log)
@@ -179,6 +182,7 @@ main()
 
 
 @pytest.mark.parametrize("file", ["user_ids.npy", "part.npy", "manifest.json", "rename"])
+@posix
 def test_a_kill_in_the_middle_leaves_no_data_set_and_does_not_block_the_next(tmp_path: Path, file: str) -> None:
     log = tmp_path / "log.parquet"
     LOG.write_parquet(log)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from ray_cluster import CORES, local_ray, second_machine, wait_for
 from ray_lists import FATAL, Interrupted
 from ray_work import BAD, DEADLY, Counting, Doomed, sleep
-from skipping import absent
+from skipping import absent, posix
 from small_run import QUIET, SMALL, small_data
 
 from concf.data.split import Split
@@ -145,6 +145,7 @@ def test_some_users_and_strangers_in_the_order_asked_for(run: Path, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("commands")
+@posix
 def test_a_worker_killed_in_the_middle_of_a_part_loses_and_doubles_nothing(
     run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

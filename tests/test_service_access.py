@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from skipping import posix
 from small_service import ADMIN, Client, loaded, problem, run_folder
 
 from concf.service.app import create_app
@@ -106,6 +107,7 @@ def test_only_the_admin_may_reload(service: Service) -> None:
 
 
 @pytest.mark.parametrize("name", ["{root}/../integers-9", "{root}/out", "/", "..", "\0", "x" * 5000, "{root}-2/run"])
+@posix
 def test_runs_are_named_only_below_the_root(tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"
     root.mkdir()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from skipping import skipped_line
+from skipping import MAY_SKIP, skipped_line
 
 TESTS = """
 import pytest
@@ -34,7 +34,9 @@ def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     """pytest on a file of its own, with what ends a run of this suite."""
     (folder / "conftest.py").write_text("from skipping import pytest_unconfigure as pytest_unconfigure")
     (folder / "test_outside.py").write_text(TESTS)
-    environment = {name: value for name, value in os.environ.items() if name != "CI" and "PYTEST" not in name}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("CI", MAY_SKIP) and "PYTEST" not in name
+    }
     environment["PYTHONPATH"] = str(Path(__file__).parent)
     command = [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", "-p", "no:cacheprovider", *words]
     return subprocess.run(command, cwd=folder, env=environment | variables, capture_output=True, text=True, check=False)
@@ -56,6 +58,10 @@ def test_with_ci_nothing_is_skipped_for_want_of_something(tmp_path: Path) -> Non
     assert ended.returncode == 1
     assert "4 failed" in ended.stdout
     assert "needs a browser (install one); with CI=true nothing is skipped" in ended.stdout
+
+
+def test_where_ci_lacks_the_data_it_may_skip(tmp_path: Path) -> None:
+    assert run(tmp_path, CI="true", CONCF_TESTS_MAY_SKIP="1").returncode == 0
 
 
 def test_nothing_skipped_is_said_too() -> None:

@@ -16,6 +16,7 @@ import optuna
 import pytest
 import torch
 import typer
+from skipping import posix
 from small_run import QUIET, SMALL, small_data
 
 import concf.experiments.trials as trials
@@ -174,6 +175,7 @@ concf.cli.app.main()
 """
 
 
+@posix
 def test_a_killed_search_goes_on_to_the_same_end(folder: Path, data: Split, whole: Tuning, tmp_path: Path) -> None:
     space, out = tmp_path / "space.toml", tmp_path / "search"
     space.write_text(WRITTEN)

@@ -16,6 +16,7 @@ import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_array
+from skipping import posix
 from small_recipe import CLI, assert_same, small
 from small_run import QUIET, Killed, assert_same_end, die_after
 
@@ -250,6 +251,7 @@ update(load_run(sys.argv[1]), pl.read_parquet(sys.argv[2]), out=sys.argv[3], dev
 
 
 @pytest.mark.parametrize("stage", [0, 2])
+@posix
 def test_sigkill_leaves_the_old_run_as_it_was(tmp_path: Path, concf: CLI, stage: int) -> None:
     """Killed while its folder is made it leaves none; killed later one that goes on to the same end."""
     old = saved(base(), tmp_path / "old")

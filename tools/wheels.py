@@ -32,8 +32,19 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "platforms.md"
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-ALSO = ("build",)  # `make dist`
 EXCEPTIONS = {"uvloop": "not on Windows, where uvicorn does not ask for it and asyncio's own loop serves"}
+WITHOUT = """| not available | where | instead |
+|---|---|---|
+| `concf train --processes`, several processes on one machine | Windows | refused; train with one process |
+| `concf serve --workers`, several processes at one port | Windows | refused; serve with one, or several behind a proxy |
+| SIGHUP, which reloads a served run | Windows | `POST /reload`, with `--admin-token-file` |
+| SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |
+| the free memory, by which too large a training is refused before it starts | macOS, Windows | training starts, and may end with "not enough memory" |
+| freed memory kept for the next step (glibc) | macOS, Windows | steps are somewhat slower |
+| Triton's kernels on a GPU | Windows | the same formulas in PyTorch, slower |
+| one import of PyTorch shared by worker processes (fork server) | Windows | each worker imports it, which takes seconds |
+| a file replaced while another process has it open | Windows | an error that names the file; close the other process, or choose another `--out` |
+"""  # noqa: E501
 
 
 def _linux(machine: str) -> tuple[str, ...]:
@@ -117,7 +128,7 @@ def roots() -> list[Requirement]:
     """What the core, every extra and the tests ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
-    return [Requirement(each) for each in (*asked, *ALSO) if not each.startswith("concf[")]
+    return [Requirement(each) for each in asked if not each.startswith("concf[")]
 
 
 def needed(target: Target, start: list[Requirement], requires: dict[str, list[str]]) -> dict[str, SpecifierSet]:
@@ -231,6 +242,13 @@ on CPython {PYTHONS[0]} to {PYTHONS[-1]}. The versions are those of `constraints
 Rebuilt by `make wheels`, which asks pip for each of them on each platform. This is its answer of
 {date.today():%d %B %Y}.
 
+## What a system lacks
+
+Everything is developed and tested on Linux x86_64. The workflows run the suite on the others; until they have done so,
+a test on Linux that takes all of this away stands for them. What differs is decided in `src/concf/runtime/system.py` or
+in the one function that needs it:
+
+{WITHOUT}
 ## Exceptions
 
 {exceptions}

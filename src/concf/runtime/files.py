@@ -1,9 +1,14 @@
-"""Files and folders that appear complete or not at all: they are written beside their place, then renamed."""
+"""Files and folders that appear complete or not at all: they are written beside their place, then renamed.
+
+A safetensors file has its checksum inside, so that both are renamed together: the SHA-256 of the whole file with 64
+zeros in place of the checksum, which is in the metadata of the header.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.errors import DataError, option
+from concf.runtime.system import is_alive, sync
+
+FIELD = "sha256"
+BLANK = "0" * 64  # the value of the field until the file is sealed
+PLACE = re.compile(rb'"sha256": ?"([0-9a-f]{64})"')  # strings inside the header's strings have escaped quotes
 
 
 @contextmanager
@@ -28,7 +38,7 @@ def new_folder(target: Path, *, marker: str, overwrite: bool = False) -> Iterato
         fresh.mkdir()
         yield fresh
         for path in [*fresh.iterdir(), fresh]:
-            _sync(path)
+            sync(path)
         _replace(target, fresh)
 
 
@@ -37,7 +47,7 @@ def new_file(target: Path) -> Iterator[Path]:
     """Write to the yielded path; it is renamed to `target` if the block succeeds and is removed if not."""
     with _written(target) as fresh:
         yield fresh
-        _sync(fresh)
+        sync(fresh)
         fresh.replace(target)
 
 
@@ -68,6 +78,27 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def seal(path: Path) -> None:
+    """Write a file's checksum into its metadata, which must have a blank one."""
+    field, digest = _field_and_digest(path)
+    if field is None:
+        raise ValueError(f"{path}: has no place for a checksum")
+    with path.open("r+b") as file:
+        file.seek(field.start(1))
+        file.write(digest.encode())
+
+
+def refuse_changed(path: Path) -> None:
+    """Refuse a file that was changed since it was sealed, or that has no checksum."""
+    field, digest = _field_and_digest(path)
+    if field is None or digest != field[1].decode():
+        sealed = "its checksum is gone" if field is None else f"and was {field[1][:16].decode()} when it was written"
+        raise DataError(
+            f"{path}: cut short or damaged: its SHA-256 is {digest[:16]}, {sealed}. "
+            "Restore a copy, or remove it to start the run again"
+        )
+
+
 def refuse_no_file(path: Path, fix: str = "") -> None:
     """Refuse what is not a file. fix: what to do about a folder."""
     if path.is_dir():
@@ -96,7 +127,9 @@ def _clean_up(target: Path) -> None:
     """Repair what a killed process left beside the target: move a replaced folder back, remove the rest."""
     for stale in sorted(target.parent.glob(f".{target.name}.*-*"), reverse=True):  # `replaced` before `partial`
         state, _, pid = stale.name.removeprefix(f".{target.name}.").partition("-")
-        if state not in ("partial", "replaced") or not pid.isdigit() or (int(pid) != os.getpid() and _alive(int(pid))):
+        if state not in ("partial", "replaced") or not pid.isdigit():
+            continue
+        if int(pid) != os.getpid() and is_alive(int(pid)):
             continue
         if state == "replaced" and not target.exists():
             stale.rename(target)
@@ -111,24 +144,6 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _replace(target: Path, fresh: Path) -> None:
     if not target.exists():
         fresh.rename(target)
@@ -141,3 +156,15 @@ def _replace(target: Path, fresh: Path) -> None:
         old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _field_and_digest(path: Path) -> tuple[re.Match[bytes] | None, str]:
+    """The checksum in the header (None if there is none), and what it should be."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        file.seek(0)
+        header = file.read(8 + min(size, path.stat().st_size))
+        field = PLACE.search(header)
+        blank = header if field is None else header[: field.start(1)] + BLANK.encode() + header[field.end(1) :]
+        digest = hashlib.sha256(blank)
+        return field, hashlib.file_digest(file, lambda: digest).hexdigest()

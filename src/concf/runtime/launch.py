@@ -12,6 +12,7 @@ from threading import current_thread, main_thread
 from types import FrameType
 
 from concf.errors import PeerError
+from concf.runtime.system import refuse_on_windows
 
 
 class Stopped(KeyboardInterrupt):
@@ -44,6 +45,7 @@ def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
 
     restarts: how often all of them are started again after a failure
     """
+    refuse_on_windows(f"--processes {processes}", "Train with one process")
     import torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

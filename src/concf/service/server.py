@@ -23,6 +23,7 @@ import typer
 import uvicorn
 
 from concf.errors import ConcfError, ConfigError
+from concf.runtime.system import RELOAD, refuse_on_windows
 from concf.service.app import create_app
 from concf.service.http.guards import LOOPBACK, Access
 from concf.service.http.protocol import limited
@@ -74,7 +75,8 @@ class Server(uvicorn.Server):
                 return
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_signal_handler(signal.SIGHUP, lambda: self._start(self._load_again()))
+        if RELOAD is not None:
+            self._loop.add_signal_handler(RELOAD, lambda: self._start(self._load_again()))
         if self.link is None:
             self._start(asyncio.to_thread(self._load_first))
         else:
@@ -165,6 +167,8 @@ def serve(
 
     make: the service, in each worker; access_log: a file for a line of JSON about each request; "-": standard error
     """
+    if workers > 1:
+        refuse_on_windows(f"--workers {workers}", "Serve with one, or start several services behind a proxy")
     if access_log is not None:
         _logger(access_log).handlers[0].close()  # an error now, if it cannot be written
     listener, folder = _listen(host, port), make().folder

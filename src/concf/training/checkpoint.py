@@ -23,11 +23,11 @@ from torch import Tensor
 from concf.data.ids import Ids
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, note
-from concf.runtime.checksums import BLANK, FIELD, refuse_changed, seal
-from concf.runtime.files import is_partial, new_file
+from concf.runtime.files import BLANK, FIELD, is_partial, new_file, refuse_changed, seal
 from concf.runtime.locks import held
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
+from concf.runtime.system import LOCKS_MAPPED_FILES
 from concf.training.config.settings import ConCFSettings
 from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
 from concf.training.run import Run, make_model
@@ -220,7 +220,7 @@ class RunFolder:
         _refuse_another(description, run, path)
         device, rest = run.model.user.device, description["state"]
         resumed = rest.pop(TRAINER, None)
-        tensors = {name: tensor.to(device) for name, tensor in tensors.items()}
+        tensors = {name: tensor.to(device, copy=LOCKS_MAPPED_FILES) for name, tensor in tensors.items()}
         try:
             run.load_state_dict(unflatten(rest, tensors))
             if trainer and resumed is None and not run.finished:

@@ -1,0 +1,174 @@
+"""Run by test_without_posix.py: the main job as Windows would have it, with what only POSIX systems have taken away.
+
+`python without_posix.py FOLDER`. The libraries are imported first, since they were built for this system.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import io
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import rich.console
+import scipy.optimize
+import scipy.sparse.csgraph
+import scipy.sparse.linalg
+import torch
+import torch._dynamo
+import typer
+from safetensors.torch import save_file
+
+LIBRARIES = (
+    np,
+    pl,
+    pq,
+    rich.console,
+    scipy.optimize,
+    scipy.sparse.csgraph,
+    scipy.sparse.linalg,
+    torch,
+    torch._dynamo,
+    save_file,
+)
+LACKING = (
+    "fork", "forkpty", "getuid", "geteuid", "getgid", "getpgid", "getpgrp", "setpgrp", "setsid", "killpg", "uname",
+    "nice", "getloadavg", "mkfifo", "sched_getaffinity", "sched_setaffinity", "statvfs", "sysconf", "wait", "waitid",
+    "WNOHANG",
+)  # fmt: skip
+SIGNALS = ("SIGKILL", "SIGHUP", "SIGSTOP", "SIGCONT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGQUIT")
+MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "_posixsubprocess", "posix")
+STILL_RUNNING = 0x102
+REAL_OPEN = builtins.open
+locked: set[tuple[int, int]] = set()  # files, as the fake of msvcrt knows them
+asked: list[int] = []  # processes, of which Windows was asked whether they run
+
+
+def refuse(*_: Any, **__: Any) -> Any:
+    raise AssertionError("Windows would send Ctrl-C to a process, or end it")
+
+
+def no_program(*words: Any, **_: Any) -> Any:
+    raise FileNotFoundError(2, "No such file or directory", words)
+
+
+def locking(descriptor: int, mode: int, size: int) -> None:
+    """One process at a time; closing the file frees it, which the fake does not notice, so this process may again."""
+    assert (mode, size, os.lseek(descriptor, 0, os.SEEK_CUR)) == (2, 1, 1 << 30)
+    locked.add((os.fstat(descriptor).st_dev, os.fstat(descriptor).st_ino))
+
+
+def kernel(name: str | None = None, **_: Any) -> types.SimpleNamespace:
+    """Windows' own library; there is none of that name elsewhere, as there is no C library without one."""
+    assert name == "kernel32", "ctypes.CDLL(None) is a TypeError on Windows"
+    return types.SimpleNamespace(
+        OpenProcess=lambda access, inherit, pid: asked.append(pid) or (0 if pid > 9_000_000 else pid),
+        WaitForSingleObject=lambda handle, milliseconds: STILL_RUNNING if handle == os.getpid() else 0,
+        CloseHandle=lambda handle: 1,
+    )
+
+
+def guard_files() -> None:
+    """No file of the system's own, no open folder, and only a file that may be written can be flushed."""
+    opened, flushed, plain = os.open, os.fsync, builtins.open
+
+    def own(path: Any) -> None:
+        if isinstance(path, str | Path) and str(path).startswith(("/proc/", "/sys/", "/dev/")):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    def open_descriptor(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        own(path)
+        if Path(path).is_dir():
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, flags, *more, **options)
+
+    def open_file(path: Any, *words: Any, **options: Any) -> Any:
+        own(path)
+        return plain(path, *words, **options)
+
+    def fsync(descriptor: int) -> None:
+        os.write(descriptor, b"")  # OSError: Bad file descriptor
+        flushed(descriptor)
+
+    os.open, os.fsync, builtins.open, io.open = open_descriptor, fsync, open_file, open_file  # type: ignore[assignment]
+
+
+def become_windows() -> None:
+    for name in LACKING:
+        if hasattr(os, name):
+            delattr(os, name)
+    for name in SIGNALS:
+        delattr(signal, name)
+    for name in MODULES:
+        sys.modules[name] = None  # type: ignore[assignment]
+    sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)  # type: ignore[assignment]
+    ctypes.CDLL = ctypes.WinDLL = kernel  # type: ignore[attr-defined, misc, assignment]
+    ctypes.get_last_error = lambda: 87  # type: ignore[attr-defined]
+    os.kill = refuse
+    subprocess.Popen = no_program  # type: ignore[assignment, misc]
+    multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[method-assign]
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]
+    guard_files()
+    sys.platform = "win32"
+
+
+def main(folder: Path) -> None:
+    is_linux = sys.platform == "linux"
+    become_windows()
+    from concf.cli.app import app
+    from concf.errors import ConfigError
+    from concf.inference.recommender import Recommender
+    from concf.runtime import executors, provenance
+    from concf.runtime.launch import launch
+    from concf.runtime.locks import held
+    from concf.training.memory import available_memory
+
+    def concf(*words: object) -> None:
+        typer.main.get_command(app).main([str(word) for word in words], standalone_mode=False)
+
+    draw = np.random.default_rng(0)
+    pairs = {(user, (user % 4) * 8 + int(item)) for user in range(40) for item in draw.integers(0, 10, 16)}
+    log = folder / "log.csv"
+    log.write_text("user,item\n" + "".join(f"u{user},i{item}\n" for user, item in sorted(pairs)), encoding="utf-8")
+    left_behind = folder / ".data.partial-9999999"  # by a process that is no more
+    left_behind.mkdir()
+    concf("prepare", log, "--protocol", "random", "--out", folder / "data")
+    assert not left_behind.exists()
+    assert 9999999 in asked
+    concf("train", folder / "data", "--budget", "fast", "--out", folder / "run")
+    concf("train", "--resume", "--out", folder / "run")
+    assert locked
+    assert not list((folder / "run").glob("*lock*"))
+    concf("recommend", folder / "run", "--users", "all", "-k", 3, "--out", folder / "lists.csv")
+    recommender = Recommender.load(folder / "run")
+    assert len(recommender.recommend("u1", k=3)) == 3
+    if is_linux:  # a mapped file could not be replaced
+        with REAL_OPEN("/proc/self/maps") as maps:
+            assert "checkpoint.safetensors" not in maps.read()
+    with held(folder / "lock", "works here"):
+        assert (folder / "lock").exists()
+    assert available_memory(torch.device("cpu")) is None
+    assert provenance.provenance()["machine"]["cores"]
+    assert executors._context().get_start_method() == "spawn"
+    try:
+        launch(["train"], 2)
+    except ConfigError as error:
+        assert "--processes 2: not available on Windows. Train with one process" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError("several processes were started")
+    print("done")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
