@@ -25,7 +25,7 @@ endif
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: setup demo test suite test-oldest lint size docs bench baselines reproduction wheels dist clean
+.PHONY: setup demo test suite test-oldest lint size docs gallery bench baselines reproduction wheels dist clean
 
 setup: $(READY)
 
@@ -72,7 +72,11 @@ $(OLDEST): pyproject.toml tools/oldest.py
 wheels: $(TEST)
 	$(BIN)/python tools/wheels.py --write
 
-docs: $(TEST)
+# The examples, run, with what they print and draw: docs/gallery/.
+gallery: $(TEST)
+	$(BIN)/python tools/gallery.py docs
+
+docs: $(TEST) gallery
 	$(BIN)/python tools/reference.py docs
 	$(BIN)/python tools/architecture.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
