@@ -44,7 +44,7 @@ print("concf:", model.recommend(7, k=5, by=model.run.best_head(), frame="arrays"
 # ## What the vectors know
 #
 # Items that the same people use point the same way. The cosines of the forty most popular items, in the order of their
-# first principal component:
+# angle in the plane of the first two principal components:
 
 # %%
 popular = np.argsort(-np.asarray(model.run.log.sum(axis=0)).ravel())[:40]

@@ -261,6 +261,15 @@ def test_a_rendered_page_is_that_of_its_lines(script: str, page: str) -> None:
     assert text == benchmark(script).page(), f"docs/{page} is old; run: python benchmarks/{script}.py"
 
 
+def test_pictures_of_the_essay_are_described_by_their_lines() -> None:
+    render = benchmark("render_how_it_works")
+    text = render.PAGE.read_text(encoding="utf-8")
+    assert text == render.filled(text, render.drawings()), "run: python benchmarks/render_how_it_works.py"
+    assert {match[1] for match in render.MARKED.findall(text)} == set(render.PICTURES)
+    drawn = {path.stem for path in (ROOT / "docs" / "how-it-works").iterdir()}
+    assert drawn == set(render.PICTURES)
+
+
 def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
     sources = benchmark("sources")
     for script in map(benchmark, ("render_sampled", "render_weights")):
