@@ -44,7 +44,7 @@ def disagree(measured: Lines) -> Drawing:
         value = per[row, column]
         left.text(column, row, f"{value:.2f}", ha="center", va="center", color="white" if value > 0.42 else "black")
     left.set(xticks=range(5), yticks=range(5), yticklabels=list(NAMES.values()))
-    left.set_xticklabels(list(NAMES.values()), rotation=20, ha="right", rotation_mode="anchor")
+    left.set_xticklabels(list(NAMES.values()), rotation=40, ha="right", rotation_mode="anchor")
     left.set(xlabel="... and missed by", ylabel="hit by ...", title="Share of hits that the other misses (PER)")
     left.grid(False)
     shares = {name: known(measured.chr(variant, CITEULIKE)) for variant, name in FACTORS.items()}
@@ -142,15 +142,19 @@ def _test(name: str, refit: str, row: str) -> float:
     """The mean test Recall@50 over the splits of a row of `strong`, or of the baseline `als`."""
     if row == "als":
         wanted = {"data": name, "refit": refit, "model": "als"}
-        return mean(x["test"]["recall@50"] for x in lines("strong-baselines") if wanted.items() <= x["key"].items())
+        return float(
+            mean(x["test"]["recall@50"] for x in lines("strong-baselines") if wanted.items() <= x["key"].items())
+        )
     wanted = {"data": name, "refit": refit, "budget": "default"}
-    return mean(x["rows"][row]["test"]["recall@50"] for x in lines("strong") if wanted.items() <= x["key"].items())
+    return float(
+        mean(x["rows"][row]["test"]["recall@50"] for x in lines("strong") if wanted.items() <= x["key"].items())
+    )
 
 
 def _popularity(name: str) -> float:
     keys = {"model": "popularity", "on": "test"}
     found = (x for x in lines(f"baselines-{name}") if keys.items() <= x.get("key", {}).items())
-    return mean(x["mean"]["recall@50"] for x in found)
+    return float(mean(x["mean"]["recall@50"] for x in found))
 
 
 def waterfall(_: Lines) -> Drawing:
@@ -204,7 +208,7 @@ def without(_: Lines) -> Drawing:
         told.append(f"{label}: " + ", ".join(f"{v} {loss:+.1f} %" for v, loss in zip(voters, losses, strict=True)))
     axes.set(yticks=range(4), yticklabels=[f"without {each}" for each in voters], ylim=(3.6, -0.6), xlim=(-3.6, 0))
     axes.set(xlabel="change of the consensus' validation Recall@50, %")
-    axes.legend(loc="lower left")
+    axes.legend(loc="upper left")
     axes.grid(False, axis="y")
     caption = (
         "What the re-ranked consensus loses without each voter, on validation. " + "; ".join(told) + ". Differences "

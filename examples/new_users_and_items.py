@@ -61,8 +61,8 @@ plt.show()
 # %%
 model.add_items(catalogue)
 new = list(range(160, 168))
-for reader, kind in ((3, "novels"), (1, "jazz")):
-    print(f"User {reader}, who likes {kind}, is shown first of the new items:")
+for reader, taste in ((3, "novels"), (1, "jazz")):
+    print(f"User {reader}, who likes {taste}, is shown first of the new items:")
     print(model.recommend(reader, k=2, items=new).join(catalogue, on="item_id").select("item_id", "kind", "rank"))
 
 # %%
