@@ -188,9 +188,12 @@ class Page:
     def stop(self) -> None:
         """End the server, if there is one."""
         if self.server is not None:
-            self.server.terminate()
-            self.server.join(STARTING)
-            self.server = None
+            server, self.server = self.server, None
+            server.terminate()
+            server.join(STARTING)
+            if server.exitcode is None:
+                server.kill()
+                pytest.fail("the server did not end at SIGTERM")
 
 
 def serve_here(folder: Path, words: list[str]) -> None:

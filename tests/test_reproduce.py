@@ -19,7 +19,9 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.experiments.paper.plan import EXPERIMENTS, Cell
 from concf.experiments.paper.running import is_current, rounded, run_cells
+from concf.experiments.paper.variants import VARIANTS
 from concf.experiments.results_log import ResultsLog
+from concf.training.config.presets import choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -92,6 +94,10 @@ def test_a_line_of_settings_that_a_variant_no_longer_has_is_measured_again(prepa
     stale = line | {"settings": line["settings"] | {"objectives": ["bpr"]}, "rows": {}}
     assert not is_current(stale, CELLS[2], SMALL)
     assert not is_current(None, CELLS[2], SMALL)
+    assert not is_current(line | {"settings": line["settings"] | {"gone": 1}}, CELLS[2], SMALL)
+    earlier = {name: value for name, value in line["settings"].items() if name != "weights"}
+    assert is_current(line | {"settings": earlier}, CELLS[2], SMALL), "measured before there were weights"
+    assert not is_current(line | {"settings": earlier}, CELLS[2], [*SMALL, "weights.function=log"])
     book.add(CELLS[2].key(SMALL), {name: value for name, value in stale.items() if name != "key"})
     run(CELLS[2:3], tmp_path / "book", prepared)
     assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == line["rows"]
@@ -192,8 +198,9 @@ def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
 def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path: Path) -> None:
     book = ResultsLog(tmp_path / "book")
     for cell in (Cell("statistics", "ciao", "paper", 0), Cell("SingleCF", "citeulike", "released", 0)):
-        book.add(cell.key(), {"cell": {}})
-    book.add(Cell("SingleCF", "citeulike", "released", 1).key(SMALL), {"cell": {}})  # stands apart
+        settings = choose_settings(cell.preset, words=VARIANTS[cell.variant]).model_dump(mode="json")
+        book.add(cell.key(), {"cell": {}, "settings": settings})
+    book.add(Cell("SingleCF", "citeulike", "released", 1).key(SMALL), {"cell": {}, "settings": settings})
     code, out, err = concf("reproduce", "--list", "--results", tmp_path / "book", "--json")
     assert (code, err) == (0, "")
     listed = {each["name"]: each for each in json.loads(out)}

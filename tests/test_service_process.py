@@ -5,16 +5,22 @@ from __future__ import annotations
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from small_server import SOON, Process, received, serving, wait_until
 from small_service import ADMIN, loaded, run_folder
+
+from concf.service.workers import METRICS, Workers
 
 CLI = Callable[..., tuple[int, str, str]]
 
@@ -46,6 +52,47 @@ def test_it_says_where_it_listens_and_warns_of_no_token(server: Process, home: P
     answer = httpx.get(f"http://127.0.0.1:{server.port}/recommend/3?k=4", verify=False).json()
     wanted = loaded(home).model.recommender.recommend(3, 4, frame="polars")
     assert [each["item"] for each in answer["items"]] == wanted["item_id"].to_list()
+
+
+EARLY = """
+import os, signal, sys, uvicorn
+from concf.cli.app import main
+run = uvicorn.Server.run
+uvicorn.Server.run = lambda *words, **options: (os.kill(os.getpid(), signal.SIGTERM), run(*words, **options))
+sys.argv = ["concf", "serve", sys.argv[1], "--port", "0"]
+main()
+"""
+
+
+def test_a_signal_that_comes_before_the_server_listens_for_them_ends_it(home: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY, home], timeout=SOON, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("when", ["before it is started", "once it is started"])
+def test_a_worker_that_starts_while_the_others_are_told_to_end_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    monkeypatch.setenv(METRICS, "")  # it is set anew, for the workers
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        workers = Workers(1, asleep, listener)
+        start = workers._context.Process.start
+
+        def told(process: Any) -> None:
+            if when == "before it is started":
+                workers._pass_on(signal.SIGTERM)
+            start(process)
+            if when == "once it is started":
+                workers._pass_on(signal.SIGTERM)
+
+        monkeypatch.setattr(workers._context.Process, "start", told)
+        workers.serve(lambda: None)
+    assert not workers.links
+
+
+def asleep(listener: socket.socket, link: Connection, folder: Path | None) -> None:
+    """The work of a worker that nothing but a signal ends."""
+    time.sleep(10 * SOON)
 
 
 @pytest.mark.parametrize(

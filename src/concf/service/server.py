@@ -196,7 +196,7 @@ def _serve_here(
         timeout_keep_alive=connections.idle_seconds, timeout_graceful_shutdown=connections.closing_seconds,
     )  # fmt: skip
     server = Server(config, service, connections.drain_seconds, when_ready or (lambda: server._tell("ready")), link)
-    with _ignored_signals():
+    with _signals_beside(server):
         server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
@@ -230,9 +230,12 @@ def _logger(target: str) -> logging.Logger:
 
 
 @contextmanager
-def _ignored_signals() -> Iterator[None]:
-    """uvicorn raises the signal that ended it once more, which would end the process with an error."""
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals_beside(server: Server) -> Iterator[None]:
+    """A signal before uvicorn listens for them ends the server as one after it does.
+
+    At its end uvicorn raises the signal that ended it once more, which would end the process with an error.
+    """
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

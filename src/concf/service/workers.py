@@ -58,6 +58,8 @@ class Workers:
         process.start()
         theirs.close()
         self.links[mine] = process
+        if self.closing:  # since the signal came while this one was not among those to tell
+            self._pass_on(signal.SIGTERM)
 
     def _hear(self, link: Connection, when_ready: Callable[[], None]) -> None:
         try:

@@ -83,11 +83,12 @@ def reproduce(
 
 def _list(log: ResultsLog, *, as_json: bool) -> None:
     from concf.experiments.paper.plan import EXPERIMENTS
+    from concf.experiments.paper.running import is_current
 
     listed = []
     for name, experiment in EXPERIMENTS.items():
         cells = experiment.cells()
-        measured = sum(log.find(cell.key()) is not None for cell in cells)
+        measured = sum(is_current(log.find(cell.key()), cell) for cell in cells)
         listed.append({"name": name, "what": experiment.title, "cells": len(cells), "measured": measured})
     if as_json:
         typer.echo(json.dumps(listed))

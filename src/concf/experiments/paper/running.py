@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
@@ -22,6 +23,7 @@ from concf.experiments.results_log import ResultsLog
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
 
 
 def run_cells(
@@ -76,9 +78,11 @@ def run_cells(
 
 
 def is_current(line: Mapping[str, Any] | None, cell: Cell, changes: Sequence[str] = ()) -> bool:
-    """Whether a line is there and of the settings that the cell has today."""
+    """Whether a line is there and of the settings that the cell has today; one that came later had its default."""
     chosen = choose_settings(cell.preset, words=[*VARIANTS[cell.variant], *changes])
-    return line is not None and line.get("settings") == chosen.model_dump(mode="json")
+    with suppress(ValidationError):
+        return line is not None and ConCFSettings.model_validate(line.get("settings")) == chosen
+    return False
 
 
 def _measured(
