@@ -58,8 +58,8 @@ def disagree(measured: Lines) -> Drawing:
     start, size, objective = (one.mean for one in shares.values())
     caption = (
         f"CiteULike, five splits. Left: an objective misses {off.min():.0%} to {off.max():.0%} of what another hits. "
-        f"Right: BPR misses {objective:.0%} of what five objectives hit together, {size:.0%} of what other sizes of BPR "
-        f"hit, and {start:.0%} of what other starts of the same model hit."
+        f"Right: BPR misses {objective:.0%} of what five objectives hit together, {size:.0%} of what other sizes "
+        f"of BPR hit, and {start:.0%} of what other starts of the same model hit."
     )
     return Drawing("disagree", figure, caption, "Heat map of PER between five objectives, and bars of CHR.")
 
