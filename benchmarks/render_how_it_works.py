@@ -185,8 +185,7 @@ def waterfall(_: Lines) -> Drawing:
         told.append(f"{log}: " + ", ".join(f"{step} {value:.3f}" for step, value in steps.items()))
     caption = (
         "Test Recall@50, means of five splits, protocol `released`; popularity is from five other splits of the same "
-        "logs. " + "; ".join(told) + ". On CiteULike the last step has a wider search for the settings of ALS too, "
-        "which brought 1 to 1.5 % of recall."
+        "logs. " + "; ".join(told) + "."
     )
     return Drawing("waterfall", figure, caption, "Waterfall charts from popularity to the refitted head of strong.")
 
@@ -206,12 +205,15 @@ def without(_: Lines) -> Drawing:
         bars = axes.barh(np.arange(4) + shift, losses, 0.34, color=colour, label=label)
         axes.bar_label(bars, fmt="%.1f", padding=3)
         told.append(f"{label}: " + ", ".join(f"{v} {loss:+.1f} %" for v, loss in zip(voters, losses, strict=True)))
-    axes.set(yticks=range(4), yticklabels=[f"without {each}" for each in voters], ylim=(3.6, -0.6), xlim=(-3.6, 0))
+    axes.set(yticks=range(4), yticklabels=[f"without {each}" for each in voters], ylim=(3.6, -0.6), xlim=(-3.2, 0.5))
     axes.set(xlabel="change of the consensus' validation Recall@50, %")
+    axes.axvline(0, color=GREY, linewidth=0.8)
     axes.legend(loc="upper left")
     axes.grid(False, axis="y")
     caption = (
-        "What the re-ranked consensus loses without each voter, on validation. " + "; ".join(told) + ". Differences "
+        "How the validation figure of the re-ranked consensus changes without each voter. "
+        + "; ".join(told)
+        + ". Differences "
         "below half a percent are noise."
     )
     return Drawing("without", figure, caption, "Bars of what the consensus loses without each voter.")
