@@ -73,7 +73,11 @@ $(OLDEST): pyproject.toml tools/oldest.py
 wheels: $(TEST)
 	$(BIN)/python tools/wheels.py --write
 
-docs: $(TEST)
+# The examples, run, with what they print and draw: docs/gallery/.
+gallery: $(TEST)
+	$(BIN)/python tools/gallery.py docs
+
+docs: $(TEST) gallery
 	$(BIN)/python tools/reference.py docs
 	$(BIN)/python tools/architecture.py docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -1,25 +1,103 @@
-"""Models of other libraries and concf's own agree on one head: python examples/combine_models.py
+# %% [markdown]
+# # A consensus of your own models
+#
+# Models that see differently find different items. Here three of them vote beside concf's own voters: ALS and BPR of
+# `implicit`, and EASE^R. A re-ranker learns on the validation part whom to believe, and one head learns the result.
+#
+# What can vote, and what must be fitted on what: [combining models](../docs/combine.md).
 
-A small log is simulated; its training part is what the models are fitted on.
-"""
-
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
 from implicit.als import AlternatingLeastSquares
+from implicit.bpr import BayesianPersonalizedRanking
 from scipy.sparse import csr_matrix
 
 import concf
 
-log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
+log = concf.Simulation(users=400, items=300, events=14_000).draw(seed=0)
 data = concf.prepare(log, protocol="random")
-als = AlternatingLeastSquares(factors=16, random_state=0)
-als.fit(csr_matrix(data.train), show_progress=False)
-voters = {"als": als} | {name: concf.BASELINES[name].make().fit(data.train) for name in ("ease", "popularity")}
+print(f"{data.train.shape[0]:,} users, {data.train.shape[1]:,} items, {data.train.nnz:,} pairs to learn from")
 
-run = concf.combine(data, voters, with_own=True, settings={"model": {"dimensions": 32}})
-for name, each in run.evaluate(at=20, metrics=["recall"]).items():
-    print(f"{name}: recall@20 {each.means()['recall@20']:.3f}")
+# %% [markdown]
+# ## The voters
+#
+# They are fitted on the training part and on nothing else: the re-ranker learns from the validation part, and a voter
+# that has seen it would look better there than it is.
 
-model = concf.Recommender(run, frame="arrays")
-user = model.user_ids.values[:1].tolist()[0]
-item = model.recommend(user, k=1)[0].tolist()[0]
-votes = {each["head"]: each["rank"] for each in model.explain(user, item)["heads"]}
+# %%
+als = AlternatingLeastSquares(factors=32, random_state=0)
+bpr = BayesianPersonalizedRanking(factors=32, random_state=0)
+for model in (als, bpr):
+    model.fit(csr_matrix(data.train), show_progress=False)
+ease = concf.BASELINES["ease"].make().fit(data.train)
+
+settings = {"model": {"dimensions": 32}, "recipe": {"budget": "fast"}}
+run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, with_own=True, settings=settings)
+
+# %% [markdown]
+# ## They see differently
+#
+# The share of the first 20 items of a list that another list has too. Where models agree on everything, there is
+# nothing to combine.
+
+# %%
+everyone = ["als", "bpr", "als-a", "als-b", "student", "consensus"]
+lists = {name: concf.rank(run.recommender(name), data.evaluated, 20, seen=data.seen("test")) for name in everyone}
+shared = np.array(
+    [
+        [np.mean([len(set(a) & set(b)) / 20 for a, b in zip(lists[x], lists[y], strict=True)]) for y in everyone]
+        for x in everyone
+    ]
+)
+fig, ax = plt.subplots(figsize=(4.8, 3.8))
+ax.imshow(shared, cmap="Blues", vmin=0, vmax=1)
+for row, column in np.ndindex(shared.shape):
+    share = shared[row, column]
+    ax.text(column, row, f"{share:.2f}", ha="center", va="center", color="white" if share > 0.6 else "black")
+ax.set_xticks(range(len(everyone)), everyone, rotation=45, ha="right", rotation_mode="anchor")
+ax.set_yticks(range(len(everyone)), everyone)
+ax.grid(False)
+ax.set_title("Shared items of two lists of 20")
+plt.show()
+
+# %% [markdown]
+# ## Better than each, and than plain fusions
+#
+# Validation figures, by re-ranker weights that the user's own items did not help to fit
+# ([cross-fitting](../docs/glossary.md#cross-fitting)). The fusions are of the same voters.
+
+# %%
+measured = next(record for record in run.history if "fusions" in record)
+figures = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
+bars = figures | {f"{name} (fusion)": each for name, each in measured["fusions"].items() if name != "consensus"}
+bars = dict(sorted(bars.items(), key=lambda bar: bar[1]))
+colour = {"consensus": "#0072B2", "student": "#56B4E9"}
+fig, ax = plt.subplots(figsize=(6.4, 3.8))
+drawn = ax.barh(list(bars), list(bars.values()), color=[colour.get(name, "#cccccc") for name in bars])
+ax.bar_label(drawn, fmt="%.3f", padding=3)
+ax.margins(x=0.12)
+ax.set_xlabel(f"validation {run.metric}")
+ax.set_title("The consensus and its student beside the voters")
+plt.show()
+
+# %% [markdown]
+# On the test part, which nothing above has looked at:
+
+# %%
+for name, result in run.evaluate(at=20, metrics=["recall"]).items():
+    print(f"{name}: recall@20 {result.means()['recall@20']:.3f}")
+
+# %% [markdown]
+# ## Why an item is there, and what to ship
+#
+# `explain` names your voters, and at which rank each of them has the item. The student alone has the vectors of one
+# model: an index, a database or [a few lines of NumPy](serve_vectors.py) serve it.
+
+# %%
+recommender = concf.Recommender(run, frame="arrays")
+user = recommender.user_ids.values[:1].tolist()[0]
+item = recommender.recommend(user, k=1)[0].tolist()[0]
+votes = {each["head"]: each["rank"] for each in recommender.explain(user, item)["heads"]}
 print(f"Item {item} is first for user {user}. Its rank by each voter: {votes}")
+print(f"The student's list: {recommender.recommend(user, k=5, by='student')[0].tolist()}")

@@ -269,6 +269,15 @@ def test_the_leaderboard_has_our_lines_as_they_were_measured() -> None:
     assert text == script.page("leaderboard_words.md"), "docs/leaderboard.md is old; run: benchmarks/render_strong.py"
 
 
+def test_pictures_of_the_essay_are_described_by_their_lines() -> None:
+    render = benchmark("render_how_it_works")
+    text = render.PAGE.read_text(encoding="utf-8")
+    assert text == render.filled(text, render.drawings()), "run: python benchmarks/render_how_it_works.py"
+    assert {match[1] for match in render.MARKED.findall(text)} == set(render.PICTURES)
+    drawn = {path.stem for path in (ROOT / "docs" / "how-it-works").iterdir()}
+    assert drawn == set(render.PICTURES)
+
+
 def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
     sources = benchmark("sources")
     for script in map(benchmark, ("render_sampled", "render_weights")):

@@ -1,0 +1,117 @@
+# %% [markdown]
+# # Scale to ten million rows
+#
+# The way of a large log: files that are never held in memory as a whole, a data set on disk, the memory that training
+# needs told before it begins, a fast budget, and lists that are written in blocks.
+#
+# `ROWS` is small here, so that the example runs in seconds on two cores. Set it to `10_000_000` for the full size: the
+# code is the same. What 10 and 100 million rows took is measured in [scale](../docs/scale.md), and a log of 8.7 million
+# training pairs on a GPU in [the cost of `strong`](../docs/strong.md#cost).
+
+# %%
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import matplotlib.pyplot as plt
+import pyarrow.parquet as pq
+import torch
+
+import concf
+from concf.runtime.process_group import ALONE
+from concf.training.memory import available_memory
+from concf.training.recipe.needs import least_memory
+
+ROWS = 40_000
+FULL = 10_000_000
+FILES = 4
+folder = TemporaryDirectory()
+home = Path(folder.name)
+spent: dict[str, float] = {}
+
+# %% [markdown]
+# ## A log of many files
+#
+# Simulated here; yours may be a folder of Parquet or CSV files, gzipped or not.
+
+# %%
+size = concf.Simulation(users=ROWS // 40, items=ROWS // 80, events=ROWS // FILES)
+for part in range(FILES):
+    size.draw(seed=part).write_parquet(home / f"log-{part}.parquet")
+print(f"{ROWS:,} rows in {FILES} files, {sum(f.stat().st_size for f in home.glob('*.parquet')) / 1e6:.1f} MB")
+
+# %% [markdown]
+# ## Prepare: streamed, and kept on disk
+#
+# The files are read batch by batch. Memory grows with the ids and the distinct pairs, not with the rows, and the data
+# set that is written is mapped into memory when it is used. On the command line: `concf prepare 'logs/*.parquet' --out
+# data/mine --protocol random`.
+
+# %%
+begin = time.process_time()
+concf.prepare(str(home / "log-*.parquet"), protocol="random", out=home / "data")
+data = concf.Split.load(home / "data")
+spent["prepare"] = time.process_time() - begin
+print(f"{data.train.shape[0]:,} users, {data.train.shape[1]:,} items, {data.train.nnz:,} pairs to learn from")
+
+# %% [markdown]
+# ## Memory, told first
+#
+# Before its first stage, training adds up what its fullest moment must hold, and refuses at once what cannot fit, with
+# settings that may. The same sum can be asked for. With as many users and items for each row it grows in proportion, so
+# that it tells the full size too:
+
+# %%
+there = available_memory(torch.device("cpu"))
+needs = {}
+for budget, factors in (("default", 256), ("fast", 64)):
+    chosen = concf.choose_settings("strong", {"recipe": {"budget": budget}, "model": {"dimensions": factors}})
+    needs[f"{budget}, {factors} factors"] = least_memory(data, chosen, ALONE) * FULL / ROWS
+for name, need in needs.items():
+    print(f"{FULL:,} rows with budget {name}: at least {need / 1e9:.1f} GB")
+
+# %% [markdown]
+# ## Train, fast
+#
+# `--budget fast` searches less and does without the softmax voter ([budgets](../docs/training.md#budgets)).
+
+# %%
+settings = concf.choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 32}})
+begin = time.process_time()
+run = concf.train(data, settings, out=home / "run", data_folder=home / "data")
+spent["train"] = time.process_time() - begin
+
+# %% [markdown]
+# ## Lists for everyone, in blocks
+#
+# `stream` gives Arrow tables of some thousand users each; `concf recommend RUN --users all --out recs/` does the same
+# with several workers.
+
+# %%
+begin, rows = time.process_time(), 0
+model = concf.Recommender.load(home / "run")
+for part, table in enumerate(model.stream(k=10)):
+    pq.write_table(table, home / f"lists-{part}.parquet")
+    rows += len(table)
+spent["recommend"] = time.process_time() - begin
+print(f"{rows:,} rows of lists for {len(model.user_ids):,} users")
+
+# %%
+fig, (left, right) = plt.subplots(1, 2, figsize=(8, 2.6))
+drawn = left.barh(list(spent), list(spent.values()), color="#0072B2")
+left.bar_label(drawn, fmt="%.1f", padding=3)
+left.margins(x=0.15)
+left.invert_yaxis()
+left.set_title(f"Processor seconds, {ROWS:,} rows")
+names = [name.replace(", ", "\n") for name in needs]
+drawn = right.barh(names, [need / 1e9 for need in needs.values()], color=["#E69F00", "#0072B2"])
+right.bar_label(drawn, fmt="%.1f", padding=3)
+right.margins(x=0.15)
+right.invert_yaxis()
+right.set_title(f"Least memory, GB, {FULL:,} rows")
+plt.show()
+folder.cleanup()
+
+# %% [markdown]
+# The memory of this machine is not shown, since it is not yours; `available_memory` has it, and training compares the
+# two by itself. With more rows than one machine holds, see [several processes](../docs/processes.md).
