@@ -228,10 +228,10 @@ def test_settings_of_a_head_are_those_that_training_chose(run: Run) -> None:
     assert softmax.user[[0, 2, 3]].norm(dim=1) == pytest.approx(known.user.norm(dim=1)[:3], rel=1e-4)
 
 
-def test_activity_is_standardised_by_the_users_of_the_log(run: Run) -> None:
-    new = drawn(5, run.log.shape[1], seed=13)
+def test_activity_is_standardised_by_the_users_of_the_log_and_none_is_beyond_theirs(run: Run) -> None:
+    new = drawn(5, run.log.shape[1], seed=13)  # and among them nobody's history
     logs = np.log(np.maximum(np.diff(run.log.indptr), 1))
-    expected = (np.log(np.maximum(np.diff(new.indptr), 1)) - logs.mean()) / logs.std()
+    expected = (np.log(np.maximum(np.diff(new.indptr), 1)).clip(logs.min(), logs.max()) - logs.mean()) / logs.std()
     users = [each.user[:5] for each in run.voters.values()]
     context = run.fold_in.context.folded(new, users)
     assert context.activity == pytest.approx(expected, abs=1e-5)

@@ -104,10 +104,15 @@ class Context(NamedTuple):
         return cls(p, q, log, [HeadFeatures(each, log) for each in factors], _moments_of(_logarithms(train)))
 
     def folded(self, histories: csr_array, users: Sequence[Tensor]) -> Context:
-        """Of other users [n, items], as it would be had they been fitted to. users: of each head [n, d]."""
+        """Of other users [n, items], as it would be had they been fitted to. users: of each head [n, d].
+
+        Whoever is less or more active than all users of the log counts as the least or the most active of them: the
+        weights of the re-ranker know nothing of others, and where all are alike one item fewer is deviations away.
+        """
         log = Histories(histories, slice(0, histories.shape[0]), self.popularity.device)
         mean, deviation = self.moments
-        activity = ((_logarithms(histories) - mean) / deviation).to(self.activity)
+        known = self.activity[self.log.first.diff() > 0]
+        activity = ((_logarithms(histories) - mean) / deviation).to(self.activity).clamp(known.min(), known.max())
         heads = [each.folded(user, log) for each, user in zip(self.heads, users, strict=True)]
         return self._replace(activity=activity, log=log, heads=heads)
 
