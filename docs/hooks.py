@@ -9,7 +9,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files, InclusionLevel
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = re.compile(r"\]\(((?:\.\./)+)([\w-][\w./-]*)\)")
+OUTSIDE = re.compile(r"\]\(((?:\.\./)+)(\.?[\w-][\w./-]*)\)")
 SOURCE = "---\nsearch: {{exclude: true}}\nhide: [toc]\n---\n\n# {path}\n\n```python\n{text}```\n"
 
 
