@@ -51,9 +51,9 @@ lint: $(TEST)
 
 test: lint suite
 
-# Four workers on two cores: many tests wait for processes of their own.
+# Three workers on two cores: many tests wait for processes of their own.
 suite: $(TEST)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 4 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Lines of code by folder, the largest last: a change reports how much they grew.
 size:

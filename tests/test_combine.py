@@ -22,7 +22,7 @@ from small_service import Client, loaded
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import by_lists, by_scores, moments_of_lists
-from concf.errors import ConfigError
+from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.ranking import rank
 from concf.inference.explain import about
 from concf.inference.export import export
@@ -183,6 +183,14 @@ def test_a_student_may_learn_within_groups_of_popularity() -> None:
     items = [run.model.item[run.model.names.index(STUDENT)] for run in (plain, *runs)]
     assert torch.equal(items[0], items[1])
     assert not torch.allclose(items[0], items[2])
+
+
+def test_a_refit_that_the_voters_do_not_allow_is_noted() -> None:
+    settings = SMALL | {"recipe": {"refit": "everything", "budget": "fast"}}
+    with pytest.warns(ConcfWarning, match=r"recipe\.refit=everything: not used. It follows from final voters .*: none"):
+        run = combine(data(), voters(), settings=settings, seed=3)
+    assert run.settings.recipe is not None
+    assert run.settings.recipe.refit == "none"
 
 
 def test_the_student_ranks_as_the_consensus_rather_than_as_the_log() -> None:

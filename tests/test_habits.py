@@ -105,6 +105,9 @@ def test_a_fitted_model_is_not_pickled_and_parameters_are(model: Model) -> None:
     for way in (pickle.dumps, copy.deepcopy):
         with pytest.raises(ConfigError, match=r"not pickled, since .* Use model.save\(folder\) and ConCF.load"):
             way(model)
+    twin = copy.copy(model)
+    twin.set_params(seed=7)
+    assert (twin.seed, model.seed, twin.run is model.run) == (7, 0, True)
     again = pickle.loads(pickle.dumps(clone(model)))  # noqa: S301
     assert again.get_params() == clone(model).get_params()
 

@@ -68,6 +68,12 @@ class Parameters:
         self._take(changed)
         return self
 
+    def __copy__(self) -> Self:
+        """The same model once more; fitting or updating one leaves the other as it is."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
     def __reduce__(self) -> Any:
         if self._fitted_to():
             raise ConfigError(NO_PICKLE)

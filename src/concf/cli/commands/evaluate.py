@@ -52,8 +52,8 @@ def evaluate(
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     title = f"{title_of(run)}: {on} figures{unfinished}"
     print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
-    on_users, chosen_on = len(run.data.users(on)), report["validated_users"]
+    chosen = "with settings chosen by" if run.settings.recipe else "each at the epoch of its best"
     typer.echo(
-        f"Means over {on_users:,} users, each at the epoch of its best validation (of {chosen_on:,} users). "
+        f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "
         f"Split hash {run.data.hash[:16]}."
     )

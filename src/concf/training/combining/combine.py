@@ -12,14 +12,14 @@ from scipy.sparse import csr_array
 
 from concf.consensus.consensus import consistencies
 from concf.data.split import Split
-from concf.errors import ConfigError, option
+from concf.errors import ConfigError, note, option
 from concf.evaluation.validation_metric import fitting_metric, parsed, refuse_blind
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_folder, sha256
 from concf.training.checkpoint import RUN, RunFolder
 from concf.training.combining.voters import as_voter, ranking
 from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
+from concf.training.config.settings import ConCFSettings, RecipeSettings
 from concf.training.recipe.combine import NOBODY, Combine, Given, Voters
 from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import Watch, watched
@@ -72,6 +72,10 @@ def combine(
     learned = ("train", "valid", "test") if final else ("train", "valid")
     refitted = NOBODY if final_voters is None else _made(final_voters, split, learned, plain, here)
     _refuse_other_kinds(given, refitted)
+    for name, value, why in (("refit", refit, FINAL_VOTERS), ("own", with_own, option("with_own"))):
+        wanted = getattr(plain.recipe, name)
+        if wanted not in (value, RecipeSettings.model_fields[name].default):
+            note(f"recipe.{name}={wanted}: not used. It follows from {why}: {value}")
     chosen = _settings(plain, given, refitted, with_own, refit)
     run = Run(split, chosen, 0 if seed is None else check_seed(seed), make_model(split, chosen).to(here))
     refuse_blind(run.metric, split)
