@@ -12,7 +12,7 @@ from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
 from sources import commit_of, commits_table, lines
-from strong import PUBLIC, ROOT, ROWS
+from strong import GUARDS, PUBLIC, ROOT, ROWS
 
 from concf.experiments.leaderboard.board import HEADER, SPLITS, Entry, entries, ordered
 from concf.runtime.text_tables import markdown
@@ -72,12 +72,12 @@ def row(who: str, known: dict[str, Series]) -> list[str]:
     return cells
 
 
-def tables(refit: str) -> str:
+def tables(refit: str, names: tuple[str, ...] = ROWS) -> str:
     """A table for each data set."""
     known, parts = series(refit), []
     header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
     for name in (
-        each for each in ROWS if known[each].keys() - OURS.keys() - VOTERS.keys()
+        each for each in names if known.get(each, {}).keys() - OURS.keys() - VOTERS.keys()
     ):  # baselines were measured there
         ordered = sorted(known[name], key=lambda who: -value(known[name][who], "recall@50"))
         source, _, protocol = name.partition("-")
@@ -215,6 +215,7 @@ def page(words: str = "strong_words.md") -> str:
         "ablations": ablations(),
         "times": times(),
         "alone": alone(),
+        "guards": tables("validation", GUARDS),
         "large": f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB ({large['pairs']:,} training pairs)",
         "gowalla": leaderboard("gowalla"),
         "yelp": leaderboard("yelp2018"),
