@@ -15,7 +15,6 @@ therefore compared with the sums in order, bit by bit, and steps with the sums a
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ from gpu_kernels import EXACT, moving, settings, small, with_a_student
 from torch import Tensor
 
 from concf.model import kernels
-from concf.training.batches import Batch
 from concf.training.config.settings import ConCFSettings
 from concf.training.cuda_graphs import Streams
 from concf.training.head_losses import HeadLosses
@@ -315,34 +313,3 @@ def test_captured_epochs_have_the_bits_of_eager_ones(preset: str, dropout: float
     assert len(captured.step.graphs) >= 2
     assert not eager.step.graphs
     assert losses[-1] < losses[0]
-
-
-@pytest.mark.usefixtures("kind")
-def test_a_graph_that_waits_for_the_collector_does_not_end_a_capture() -> None:
-    """Of every training before this one there may be some; here the collector would come at every object."""
-    left = Trainer(small(), chosen("reference", 0.0, None), 3, "cuda")
-    for epoch in range(2):
-        left.epoch(epoch)
-    assert left.step.graphs
-    trainer, thresholds = Trainer(small(), chosen("reference", 0.0, None), 3, "cuda"), gc.get_threshold()
-    gc.collect()
-    captured, capture = [], trainer.step._capture
-
-    def collecting(batch: Batch, teaching: bool) -> Any:
-        nonlocal left
-        if not captured:
-            cycle: list[Any] = [left]
-            cycle.append(cycle)
-            del left, cycle
-        gc.set_threshold(1, 1, 1)
-        try:
-            captured.append(capture(batch, teaching))
-        finally:
-            gc.set_threshold(*thresholds)
-        return captured[-1]
-
-    trainer.step._capture = collecting  # type: ignore[method-assign]
-    for epoch in range(2):
-        trainer.epoch(epoch)
-    assert captured
-    assert gc.isenabled()
