@@ -93,17 +93,8 @@ def suite(version: str, python: str, wheel: Path, tests: list[str]) -> bool:
         shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)  # the options of pytest
         left_out = [f"--{'deselect' if '::' in name else 'ignore'}=tests/{name}" for name in NOT_FOR_A_WHEEL]
-        words = [
-            "-q",
-            "-n",
-            "3",
-            "--dist",
-            "worksteal",
-            "-p",
-            "no:cacheprovider",
-            *left_out,
-            *(f"tests/{name}" for name in tests),
-        ]
+        many = ["-q", "-n", "3", "--dist", "worksteal"]
+        words = [*many, *left_out, *(f"tests/{name}" for name in tests)]
         good = here.install(wheel, "test") and here.run("-m", "pytest", *words, cwd=copy) == 0
     for name, reason in NOT_FOR_A_WHEEL.items():
         print(f"left out: {name}, which is about {reason}")
