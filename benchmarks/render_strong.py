@@ -59,7 +59,7 @@ def row(who: str, known: dict[str, Series]) -> list[str]:
     cells, best = [who], best_baseline(known)
     for figure in FIGURES:
         figures = [run[figure] for run in known[who].values()]
-        cells.append(f"{mean(figures):.4f} ± {stdev(figures):.4f}")
+        cells.append(f"{mean(figures):.4f}" + (f" ± {stdev(figures):.4f}" if len(figures) > 1 else " (one seed)"))
     for figure in FIGURES:
         baseline = known[best[figure]]
         shared = sorted(baseline.keys() & known[who].keys())
@@ -67,8 +67,8 @@ def row(who: str, known: dict[str, Series]) -> list[str]:
         if who == best[figure]:
             cells.append("best baseline")
         else:
-            p = ttest_rel(mine, theirs).pvalue
-            cells.append(f"{100 * (mean(mine) / mean(theirs) - 1):+.1f} % (p {p:.2g})")
+            sure = f"p {ttest_rel(mine, theirs).pvalue:.2g}" if len(shared) > 1 else "one seed"
+            cells.append(f"{100 * (mean(mine) / mean(theirs) - 1):+.1f} % ({sure})")
     return cells
 
 
