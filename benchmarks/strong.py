@@ -69,8 +69,8 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
         if name == LARGE:
             split_log(Simulation(**SIMULATED).draw(seed), seed, min_item=1).save(path)
         elif source == "sparse":
-            core = {"min_user": 5, "min_item": 5, "core": True}
-            prepare(Simulation(**SPARSE).draw(seed), protocol="random", seed=seed, out=path, **core)
+            log = Simulation(**SPARSE).draw(seed)
+            prepare(log, protocol="random", seed=seed, out=path, min_user=5, min_item=5, core=True)
         else:
             prepare(source, protocol=protocol, seed=seed, out=path, valid=0.05 if protocol == "given" else None)
     return Split.load(path)
