@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -17,7 +18,7 @@ NO_PICKLE = (
 )
 
 
-class Parameters:
+class Parameters(ABC):
     """What the constructor was given, and the settings that follow from it.
 
     settings, seed, device: what `fit` trains with
@@ -83,9 +84,9 @@ class Parameters:
         told = [f"{name}={value!r}" for name, value in self._params.items() if DEFAULTS.get(name, ...) != value]
         return f"{type(self).__name__}({', '.join(told)})  # {self._fitted_to() or 'not fitted'}"
 
+    @abstractmethod
     def _fitted_to(self) -> str:
         """What it was fitted to; empty if to nothing."""
-        raise NotImplementedError
 
 
 def _made(kind: type[Any], params: dict[str, Any]) -> Any:

@@ -16,7 +16,7 @@ import typer
 from concf.cli.output import Json
 from concf.runtime.provenance import provenance
 
-FOR_DEVELOPERS = ("all", "docs", "test")  # extras that are made of others, or of no use to a user
+FOR_DEVELOPERS = ("all", "docs", "release", "test")  # extras that are made of others, or of no use to a user
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

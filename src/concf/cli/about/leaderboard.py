@@ -31,5 +31,6 @@ def leaderboard(
     if as_json:
         typer.echo(json.dumps({"data": data, "split": SPLITS[data], "lines": [each.model_dump() for each in lines]}))
         return
-    rows = [[*each.cells(), "<- this run" if each in own else ""] for each in lines]
-    print_table([*HEADER, ""], rows, title=f"{data}, test part of the public split {SPLITS[data][:16]}")
+    marks = {each.method: ["<- this run"] for each in own}
+    rows = [each.cells() + (marks.get(each.method, [""]) if own else []) for each in lines]
+    print_table(HEADER + [""] * bool(own), rows, title=f"{data}, test part of the public split {SPLITS[data][:16]}")
