@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from math import exp
 from statistics import pstdev
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.consensus import consensus as module
 from concf.consensus.consensus import NOTHING, consensus, consistency, rank_importance, ranks_over_time
@@ -196,6 +198,26 @@ def test_a_rank_is_found_where_it_stands(lists: list[list[int]], kept: int) -> N
     for ranks, rows in zip(found.tolist(), (lists, [row[::-1] for row in lists]), strict=True):
         expected = [[row[:kept].index(item) if item in row[:kept] else kept for item in range(12)] for row in rows]
         assert ranks == expected
+
+
+class LargestTensor(TorchDispatchMode):
+    """The elements of the largest tensor that any operation made; a view makes none."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation: Any, types: Any, words: Any = (), named: Any = None) -> Any:
+        made = operation(*words, **(named or {}))
+        if isinstance(made, torch.Tensor) and made._base is None:
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+def test_a_long_window_is_not_copied() -> None:
+    """|Q| = all keeps every ranking: a copy of all of them was larger than everything else together."""
+    window = [torch.rand(3, 4, 200).argsort(2).to(torch.int32) for _ in range(50)]
+    with LargestTensor() as largest:
+        consensus(window[-1], window, 200, 10, top_k=10)
+    assert largest.elements <= 50 * 4 * 10  # the ranks over time of a head's items; the window has 50 x 3 x 4 x 200
 
 
 def test_importance_and_consistency_are_exponentials() -> None:

@@ -125,7 +125,7 @@ def consistency_by_rank(
         block = users[begin : begin + size]
         rows = torch.as_tensor(block, device=newest.device)
         top = newest[rows, :depth].long()
-        ranks = ranks_over_time(top, [ranking[rows].long() for ranking in window], n_items)
+        ranks = ranks_over_time(top, [ranking[rows] for ranking in window], n_items)
         values, items = consistency(ranks, temperature).cpu().numpy(), top.cpu().numpy()
         correct = hits(items, test[block])
         incorrect = (items != NOTHING) & ~correct & ~hits(items, valid[block])

@@ -51,14 +51,15 @@ def consensus(
     voters: the heads that vote, None: all; voter_weights: of each of them, None: 1;
     top_k: K; temperature: T; consistency_temperature: T_c, or None for R in both
     """
-    n_users = newest.shape[1]
+    n_users, heads = newest.shape[1], list(range(len(newest)) if voters is None else voters)
     size = block_of_users(newest.device, n_items)
     agreed = []
     for begin in range(0, n_users, size):
         users = slice(begin, begin + size)
-        listed = _of(newest[:, users, :top_k], voters)
-        lists = [_of(ranking[:, users], voters) for ranking in window] if consistency_temperature is not None else []
-        agreed.append(_agree(listed, lists, voter_weights, n_items, length, temperature, consistency_temperature))
+        listed, steady = newest[heads, users, :top_k].long(), None
+        if window and consistency_temperature is not None:
+            steady = _consistency(listed, heads, users, window, n_items, consistency_temperature)
+        agreed.append(_agree(listed, steady, voter_weights, n_items, length, temperature))
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
 
@@ -83,14 +84,8 @@ def consistencies(listed: Tensor, window: Sequence[Tensor], n_items: int, temper
     blocks = []
     for begin in range(0, listed.shape[1], size):
         users = slice(begin, begin + size)
-        scores = [
-            consistency(
-                ranks_over_time(mine[users].long(), [each[head, users].long() for each in window], n_items), temperature
-            )
-            for head, mine in enumerate(listed)
-        ]
-        blocks.append(torch.stack(scores).float())
-    return torch.cat(blocks, 1)
+        blocks.append(_consistency(listed[:, users].long(), range(len(listed)), users, window, n_items, temperature))
+    return torch.cat(blocks, 1).float()
 
 
 def block_of_users(device: torch.device, n_items: int) -> int:
@@ -98,8 +93,18 @@ def block_of_users(device: torch.device, n_items: int) -> int:
     return max(SMALLEST_BLOCK, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // (n_items + 1))
 
 
-def _of(ranking: Tensor, voters: Sequence[int] | None) -> Tensor:
-    return (ranking if voters is None else ranking[list(voters)]).long()
+def _consistency(
+    listed: Tensor, heads: Sequence[int], users: slice, window: Sequence[Tensor], n_items: int, temperature: float
+) -> Tensor:
+    """[heads, b, K] C (Eq. 11) of the items listed [heads, b, K] by those heads to those users. window: of all.
+
+    A long window is looked at ranking by ranking: a copy of it could be larger than all the rest.
+    """
+    over_time = (
+        ranks_over_time(mine, [ranking[head, users] for ranking in window], n_items)
+        for mine, head in zip(listed, heads, strict=True)
+    )
+    return torch.stack([consistency(ranks, temperature) for ranks in over_time])
 
 
 def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Tensor:
@@ -109,7 +114,7 @@ def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
     rank = torch.arange(length, dtype=torch.int32, device=device).expand(len(items), -1)
     ranks = []
     for listed in lists:
-        at = listed.where(listed != NOTHING, n_items)
+        at = listed.long().where(listed != NOTHING, n_items)
         table.scatter_(1, at, rank)
         ranks.append(table.gather(1, items.where(items != NOTHING, n_items)))
         table.scatter_(1, at, length)  # as it was, for the next list
@@ -117,24 +122,18 @@ def ranks_over_time(items: Tensor, lists: Sequence[Tensor], n_items: int) -> Ten
 
 
 def _agree(
-    listed: Tensor, window: Sequence[Tensor], voter_weights: Sequence[float] | None, n_items: int, length: int,
-    temperature: float, consistency_temperature: float | None,
+    listed: Tensor, steady: Tensor | None, voter_weights: Sequence[float] | None, n_items: int, length: int,
+    temperature: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The consensus of a block of users. listed: [heads, b, K]; window: of [heads, b, M]."""
+    """The consensus of a block of users. listed, steady (C, if it counts): [heads, b, K]."""
     heads, users, top_k = listed.shape
     rank = torch.arange(top_k, device=listed.device)
     voter_weight = torch.ones(heads, 1) if voter_weights is None else torch.tensor(voter_weights)[:, None]
     voter_weight = voter_weight.to(listed.device, torch.float64)
     importance = _steps(voter_weight * rank_importance(rank.double(), temperature)).expand(users, heads, top_k)
     votes = [importance]
-    if window and consistency_temperature is not None:
-        scores = [
-            consistency(
-                ranks_over_time(listed[head], [ranking[head] for ranking in window], n_items), consistency_temperature
-            )
-            for head in range(heads)
-        ]
-        votes.insert(0, importance + _steps(voter_weight * torch.stack(scores, 1)))
+    if steady is not None:
+        votes.insert(0, importance + _steps(voter_weight * steady.transpose(0, 1)))
     in_order = _listed(listed, n_items)
     lists = [_by_total(each.reshape(users, -1), *in_order, n_items, length) for each in votes]
     return lists[0], lists[-1]

@@ -76,7 +76,7 @@ class Fusions:
         self.candidates = by_votes(items, torch.zeros_like(items), n_items, most)
         blocks = torch.split(torch.arange(len(users), device=users.device), block_of_users(users.device, n_items))
         self.ranks = torch.cat(
-            [ranks_over_time(self.candidates[mine].long(), list(items[:, mine].long()), n_items) for mine in blocks], 1
+            [ranks_over_time(self.candidates[mine].long(), list(items[:, mine]), n_items) for mine in blocks], 1
         )
 
     def fit(self, figures: Sequence[float], measure: Callable[[Tensor], float], depth: int) -> dict[str, Tensor]:

@@ -228,7 +228,7 @@ class Reranker:
         blocks = []
         for begin in range(0, max(len(lists), 1), size):  # nobody may have anything to learn from
             mine = slice(begin, begin + size)
-            ranked = [each.lists[rows[mine], : self.top_k].long() for each in self.voters]
+            ranked = [each.lists[rows[mine], : self.top_k] for each in self.voters]
             blocks.append(ranks_over_time(lists[mine].long(), ranked, self.n_items))
         return torch.cat(blocks, 1)
 
