@@ -138,18 +138,24 @@ class Side:
         return solved
 
     def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
-        """[b, d] the rows of a block. diagonal: [b, d] of M_u."""
-        paired = F.embedding(block.columns, turned).mul_(block.root[..., None])  # [b, L, d]
-        wanted = (block.root * block.target)[..., None]
+        """[b, d] the rows of a block. diagonal: [b, d] of M_u.
+
+        A product of the form Q'Q with Q in rows is several times faster on a CPU than QQ': paired vectors are turned
+        while they are scaled, and roots of weights enter the smaller matrices.
+        """
+        paired, root = F.embedding(block.columns, turned), block.root  # [b, L, d], [b, L]
+        wanted = (root * block.target)[..., None]
         if block.columns.shape[1] > self.factors:
+            paired *= root[..., None]
             system = torch.bmm(paired.transpose(1, 2), paired)
             system.diagonal(dim1=1, dim2=2).add_(diagonal)
             return _cholesky_solve(system, torch.bmm(paired.transpose(1, 2), wanted))[..., 0]
         scale = diagonal.rsqrt()
-        paired *= scale[:, None]
-        system = torch.bmm(paired, paired.transpose(1, 2))
+        upright = paired.new_empty(len(paired), self.factors, paired.shape[1])  # [b, d, L]
+        torch.mul(paired.transpose(1, 2), scale[..., None], out=upright)
+        system = torch.bmm(upright.transpose(1, 2), upright).mul_(root[..., None]).mul_(root[:, None])
         system.diagonal(dim1=1, dim2=2).add_(1)
-        return torch.bmm(paired.transpose(1, 2), _cholesky_solve(system, wanted))[..., 0] * scale
+        return torch.bmm(upright, _cholesky_solve(system, wanted).mul_(root[..., None]))[..., 0] * scale
 
 
 class UserSolver:
