@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,13 @@ def quick_collections() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def quick_processes() -> None:
+    """The server that forks the processes of `execute` has imported what they train with, and not PyTorch alone."""
+    multiprocessing.set_forkserver_preload(["torch._dynamo", "concf.training.train"])
+    ensure_running()
 
 
 @pytest.fixture

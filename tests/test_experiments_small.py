@@ -72,7 +72,7 @@ def measured_again(line: dict[str, Any]) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def data() -> Split:
     """Some held-out pairs of it are of items that never train."""
-    split = prepare(Simulation(users=70, items=150, events=2000, tastes=4).draw(3), protocol="random")
+    split = prepare(Simulation(users=40, items=150, events=1300, tastes=4).draw(3), protocol="random")
     assert split.counts()["dropped"] > 0
     return split
 

@@ -103,6 +103,7 @@ def test_a_line_of_settings_that_a_variant_no_longer_has_is_measured_again(prepa
     assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == line["rows"]
 
 
+@pytest.mark.usefixtures("quick_processes")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_cell_is_begun_after_the_minutes_and_the_next_call_goes_on(
     prepared: Path, tmp_path: Path, workers: int
@@ -146,6 +147,7 @@ def test_an_error_of_another_kind_is_named(prepared: Path, tmp_path: Path, monke
     assert not (tmp_path / "book").exists()
 
 
+@pytest.mark.usefixtures("quick_processes")
 def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: Path, tmp_path: Path) -> None:
     Split.load(home / "demo-released-0").save(home / "demo-released-2")
     (home / "demo-released-2" / "part.npy").write_bytes(b"")

@@ -37,8 +37,8 @@ def run(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProc
     environment = {
         name: value for name, value in os.environ.items() if name not in ("CI", MAY_SKIP) and "PYTEST" not in name
     }
-    environment["PYTHONPATH"] = str(Path(__file__).parent)
-    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", "-p", "no:cacheprovider", *words]
+    environment |= {"PYTHONPATH": str(Path(__file__).parent), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # they take long
+    command = [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", "-p", "no:cacheprovider", "-p", "xdist", *words]
     return subprocess.run(command, cwd=folder, env=environment | variables, capture_output=True, text=True, check=False)
 
 

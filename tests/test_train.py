@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 import numpy as np
@@ -118,7 +118,7 @@ def test_a_preset_trains_as_the_literal_algorithm(in_double, preset: str, encode
     assert follow(small(preset, encoder, sharing, training={"epochs": epochs})) == TAUGHT_EPOCHS[preset]
 
 
-ALONE: dict[str, dict[str, Any]] = {
+BALANCES: dict[str, dict[str, Any]] = {
     "the weights move once an epoch": {"balance": {"update": "epoch"}},
     "the weights move once an epoch, by descent": {"balance": {"update": "epoch", "optimiser": "descent"}},
     "plain descent": {"balance": {"optimiser": "descent", "learning_rate": 1e-4}},
@@ -130,6 +130,8 @@ ALONE: dict[str, dict[str, Any]] = {
     "items count for less": {"balance": {"item_share": 0.1}},
     "one norm": {"balance": {"norm": "joint"}},
     "no balance": {"balance": {"on": False}},
+}
+CONSENSUSES: dict[str, dict[str, Any]] = {
     "the consensus target carries the weight": {"consensus": {"weight_range": None, "weight": 0.3}},
     "a narrow range of weights": {"consensus": {"weight_range": (0.99, 1.002), "weight": 0.3}},
     "low clips": {"consensus": {"clip": 0.2, "clipped": ("bpr", "cml", "multinomial")}},
@@ -140,7 +142,6 @@ ALONE: dict[str, dict[str, Any]] = {
     "no consistency": {"consensus": {"consistency_temperature": None}},
     "everything is ranked and taught": {"consensus": {"top_k": None, "kept": None, "tail": None}},
     "all of the list is taught": {"consensus": {"length": 20, "tail": 0}},
-    "none": {"consensus": {"weight": 0.0}},
     "a longer window": {"consensus": {"window": 3}, "training": {"epochs": 4}},
     "a frozen window": {
         "consensus": {"window_moves": False, "consistency_temperature": 1.0},
@@ -148,9 +149,11 @@ ALONE: dict[str, dict[str, Any]] = {
     },
     "a late vote": {"consensus": {"newest_votes": False, "consistency_temperature": 1.0}},
     "every other epoch": {"consensus": {"every": 2}, "training": {"epochs": 4}},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "no consensus loss, batches of five": {"consensus": {"weight": 0.0}, "training": {"batch": 5}},
     "plain distances": {"losses": {"distance": "plain", "distance_scale": 3.0, "margin": 0.5}},
     "other scales": {"losses": {"distance_scale": 2.0, "error_scale": 3.0, "margin": 0.2}},
-    "batches of five": {"training": {"batch": 5}},
     "all unobserved pairs": {
         "objectives": ("bpr", "squared-error-everywhere", "multinomial"),
         "losses": {"unobserved": 0.3, "error_scale": 0.5},
@@ -173,9 +176,16 @@ ALONE: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", ALONE)
-def test_a_setting_alone_trains_as_the_literal_algorithm(in_double, case: str) -> None:
-    chosen = small(**ALONE[case])
+# A setting of the balance and one of the consensus at a time, which meet in no part of the settings; then the others.
+TOGETHER = {
+    " and ".join(names): BALANCES.get(names[0], {}) | CONSENSUSES.get(names[-1], {})
+    for names in zip_longest(BALANCES, CONSENSUSES, fillvalue="nothing")
+} | OTHERS
+
+
+@pytest.mark.parametrize("case", TOGETHER)
+def test_settings_train_as_the_literal_algorithm(in_double, case: str) -> None:
+    chosen = small(**TOGETHER[case])
     assert bool(follow(chosen)) == (chosen.consensus.weight > 0)
 
 
