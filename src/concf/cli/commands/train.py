@@ -74,7 +74,6 @@ def train(
     from concf.runtime.process_group import joined, launched, restarted
     from concf.training.checkpoint import RunFolder
     from concf.training.config.presets import choose_settings
-    from concf.training.train import refuse_sharded_recipe
     from concf.training.train import train as train_model
 
     if folder is None and not resume:
@@ -99,7 +98,7 @@ def train(
         signals.enter_context(stoppable())
     try:
         if starts:
-            refuse_sharded_recipe(choose(resume), shard_tables)  # a mistake is reported before any process starts
+            choose(resume)  # a mistake is reported before any process starts
             if not resume:
                 home.refuse_occupied()
             launch(sys.argv[1:], processes, restarts)
@@ -110,7 +109,6 @@ def train(
             if again and group.is_main:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
-            refuse_sharded_recipe(settings, shard_tables)  # before a log is prepared
             data, folder = _data(folder, home, seed, log, resume, group)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
