@@ -87,9 +87,9 @@ def one_epoch(group: ProcessGroup) -> dict[str, Any]:
 
 def the_default(group: ProcessGroup) -> dict[str, Any]:
     """The peak of all stages of the preset strong, with the budget fast."""
-    sizes = {"users": 60_000, "items": 2_000, "dimensions": 64}
+    sizes = {"users": 40_000, "items": 1_000, "dimensions": 64}
     words = ["model.dimensions=64", "recipe.budget=fast"]
-    return sizes | {"budget": "fast"} | whole_run(group, "strong", words, sizes, 600_000)
+    return sizes | {"budget": "fast"} | whole_run(group, "strong", words, sizes, 300_000)
 
 
 def whole_run(group: ProcessGroup, preset: str, words: list[str], sizes: dict[str, int], pairs: int) -> dict[str, Any]:
