@@ -28,6 +28,7 @@ from concf.runtime.provenance import VERSION
 from concf.training.checkpoint import Resumable, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
+from concf.training.embeddings.sharded import refuse_unsplittable
 from concf.training.memory import kept_memory
 from concf.training.recipe.combine import Combine
 from concf.training.recipe.needs import refuse_too_large
@@ -106,6 +107,7 @@ def train(
     seed, here = before.get("seed", 0) if seed is None else seed, device_of(device, before.get("device"), group)
     data = data.weighted(chosen.weights)
     if group.several:
+        refuse_unsplittable(group, data)
         data.share(group)
     watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
     home = None if folder is None else folder.path

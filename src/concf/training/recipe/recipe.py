@@ -27,7 +27,6 @@ from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
@@ -107,8 +106,6 @@ class Recipe:
         self.plan = PLANS[settings.recipe.budget]
         everyone = sample(data.validated, n_validated(data, settings), seed)
         self.validation = Validation(data, run.metric, device, group, validated=everyone)
-        if group.size > len(everyone):
-            raise ConfigError(f"{group.size} processes for {len(everyone)} validated users: expected no more processes")
         few = sample(everyone, self.plan.users, seed)
         self.searched = Validation(data, run.metric, device, group, validated=few)
         self.own = group.share(data.train.shape[0])
