@@ -11,6 +11,7 @@ from pathlib import Path
 
 import process_group
 import pytest
+import torch
 from once import once_for_all
 from process_job import TORCHRUN, WAIT, Job, double_precision, linux, until
 from recipe_worker import CASES, COMMAND, DEFAULT, UNEVEN, case, trained
@@ -18,8 +19,12 @@ from small_recipe import data
 from small_run import QUIET, assert_same_end
 from test_processes import assert_alike, assert_same_files
 
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.runtime.process_group import ProcessGroup
+from concf.training.checkpoint import load_run
+from concf.training.config.presets import choose_settings
 from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
 
@@ -64,6 +69,20 @@ def test_another_number_of_processes_goes_on(group: Path, tmp_path_factory) -> N
     with double_precision():
         trained(DEFAULT, out=group / "4" / "left", resume=True)  # one, after four
     assert_same_files(group / "4" / "left", expected)
+
+
+def test_single_precision_rounds_a_little_differently(group: Path) -> None:
+    """Two processes, sharded, and one: scores by their standard deviation, and lists."""
+    words = [word for word in COMMAND if "=" in word]
+    alone, run = train(data(), choose_settings("strong", words=words), device="cpu"), load_run(group / "undisturbed")
+    assert run.chosen == alone.chosen
+    for name, expected in alone.model.factors().items():
+        factors = run.model.factors()[name]
+        scores, wanted = (each.user @ each.item.T for each in (factors, expected))
+        assert float((scores - wanted).abs().max() / wanted.std()) < 1e-4
+    for name in (CONSENSUS, R_CONSENSUS):
+        lists, wanted = (torch.as_tensor(each.best[name].lists) for each in (run, alone))
+        assert float((lists == wanted).double().mean()) > 0.99
 
 
 @linux

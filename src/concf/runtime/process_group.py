@@ -149,8 +149,8 @@ class ProcessGroup:
         return bool(value)
 
     def barrier(self) -> None:
-        """Until all processes have come here."""
-        self.broadcast_flag(True)
+        """Until all processes have come here: a sum waits for everyone, a broadcast not for those at its end."""
+        self.any(False)
 
     def shared(self, make: Callable[[], csr_array]) -> csr_array:
         """A matrix that the first process of every machine makes, and all of the machine map: it is there once.
