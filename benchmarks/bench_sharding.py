@@ -1,11 +1,12 @@
 """What a process holds and sends in a training step with replicated and with sharded embedding tables.
 
 python benchmarks/bench_sharding.py                                                      # one process
-torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--shard] [--epoch]
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--shard] [--epoch | --strong]
 
 Random pairs, as in bench_scaling.py; four heads that look at pairs, and the consensus target of random items, so that
 as many rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one
-epoch of fewer users and longer rows, its ranking, its consensus and its checkpoint. On a CPU.
+epoch of fewer users and longer rows, its ranking, its consensus and its checkpoint, or with --strong the default preset
+from the search to the last student, for many users. On a CPU.
 """
 
 from __future__ import annotations
@@ -77,22 +78,33 @@ def measure(group: ProcessGroup, users: int, items: int, pairs: int, steps: int)
     }  # fmt: skip
 
 
-def whole_run(group: ProcessGroup) -> dict[str, Any]:
+def one_epoch(group: ProcessGroup) -> dict[str, Any]:
     """The peak of one epoch and all that comes after it."""
     sizes = {"users": 20_000, "items": 20_000, "dimensions": 512, "batch": 16384}
     words = [f"objectives={list(HEADS)}", "training.epochs=1", "model.dimensions=512", "training.batch=16384"]
-    data = random_split(sizes["users"], sizes["items"], 200_000)
+    return sizes | {"heads": list(HEADS)} | whole_run(group, "reference", words, sizes, 200_000)
+
+
+def the_default(group: ProcessGroup) -> dict[str, Any]:
+    """The peak of all stages of the preset strong, with the budget fast."""
+    sizes = {"users": 40_000, "items": 1_000, "dimensions": 64}
+    words = ["model.dimensions=64", "recipe.budget=fast"]
+    return sizes | {"budget": "fast"} | whole_run(group, "strong", words, sizes, 300_000)
+
+
+def whole_run(group: ProcessGroup, preset: str, words: list[str], sizes: dict[str, int], pairs: int) -> dict[str, Any]:
+    data = random_split(sizes["users"], sizes["items"], pairs)
     before = peak_memory()
     out = Path(gettempdir()) / f"dividing-{os.getppid()}"  # of one launcher
-    settings = choose_settings("reference", words=words)
+    settings = choose_settings(preset, words=words)
     took = seconds(lambda: train(data, settings, out=out, group=group, device="cpu"))
     size = (out / CHECKPOINT).stat().st_size
     group.barrier()
     if group.is_main:
         rmtree(out)
     peaks = group.gather(torch.tensor([before, peak_memory()], dtype=torch.float64)[None], group.size)
-    return sizes | {
-        "heads": list(HEADS), "processes": group.size, "divided": group.sharded, "run_seconds": took,
+    return {
+        "preset": preset, "processes": group.size, "divided": group.sharded, "run_seconds": took,
         "peak_mb_before": peaks[:, 0].tolist(), "peak_mb": peaks[:, 1].tolist(), "checkpoint_mb": size / 2**20,
     }  # fmt: skip
 
@@ -105,11 +117,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--epoch", action="store_true")
+    parser.add_argument("--strong", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with joined(shards=chosen.shard) as group:
-        if chosen.epoch:
-            result = whole_run(group)
+        if chosen.epoch or chosen.strong:
+            result = (the_default if chosen.strong else one_epoch)(group)
         else:
             result = measure(group, chosen.users, chosen.items, chosen.pairs, chosen.steps)
         if group.is_main:

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from small_recipe import data as recipe_data
-from small_recipe import small as small_recipe
 from small_run import LONG, small_data
 
 from concf.cli.app import main as command_line
@@ -22,7 +20,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings, preset
+from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.run import Run
 from concf.training.train import train
@@ -209,32 +207,6 @@ def run_commands(folder: Path) -> None:
     torch.set_default_dtype(torch.float64)
 
 
-def default(group: ProcessGroup = ALONE, stop_after: int | None = None, **words: Any) -> Run | None:
-    """The default preset, in all processes; or its first stages alone."""
-
-    def watch(record: dict[str, Any]) -> None:
-        if record["epoch"] == stop_after:
-            raise InterruptedError
-
-    try:
-        return train(recipe_data(), small_recipe(), seed=SEED, device="cpu", group=group, watch=watch, **words)
-    except InterruptedError:
-        return None
-
-
-def train_default(group: ProcessGroup, folder: Path) -> None:
-    """To its end; and three processes leave it half done for two."""
-    run = default(group)
-    assert run is not None
-    write(run, folder, "default", group)
-    if group.size == 3:
-        default(group, stop_after=3, out=folder / "default")
-    if group.size == 2:
-        run = default(group, out=folder.parent / "3" / "default", resume=True)
-        assert run is not None
-        write(run, folder, "default resumed", group)
-
-
 def train_all(group: ProcessGroup, folder: Path) -> None:
     for case in cases(group.size):
         write(trained(case, group), folder, case, group)
@@ -242,9 +214,6 @@ def train_all(group: ProcessGroup, folder: Path) -> None:
     write(trained(RESUMED, group, out=folder / "stopped alone", resume=True), folder, "resumed", group)
     if group.several:
         (folder / f"refused.{group.rank}").write_text(refused(group, settings("mlp"), seed=group.rank))
-        sharded = replace(group, shards=True)
-        (folder / f"strong.{group.rank}").write_text(refused(sharded, preset("strong"), out=folder / "never"))
-        train_default(group, folder)
 
 
 def work(folder: Path) -> None:

@@ -7,10 +7,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,18 +19,18 @@ import process_worker
 import pytest
 import torch
 from once import once_for_all
-from process_worker import RESUMED, WHOLE, cases, default, recipe_data, settings, stopped, tensors, trained
+from process_job import TORCHRUN, WAIT, Job, double_precision, linux, until
+from process_worker import RESUMED, WHOLE, cases, settings, stopped, tensors, trained
 from safetensors.torch import load_file
 from small_run import LONG, QUIET, checkpoint, history, small_data
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.experiments.paper.ablations import ABLATIONS
 from concf.runtime.process_group import ProcessGroup
 from concf.training.batches import Sampler
-from concf.training.checkpoint import HISTORY, load_run
+from concf.training.checkpoint import load_run
 from concf.training.embeddings.row_index import distinct
 from concf.training.embeddings.sharded import refuse_unsplittable
 from concf.training.run import Run
@@ -40,16 +38,7 @@ from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
 once = cache(trained)  # in one process, in double precision; said with `out`, its checkpoint is there too
-WAIT = 300  # seconds after which a test gives up
-
-
-@contextmanager
-def double_precision() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 @pytest.fixture
@@ -65,7 +54,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     def make(folder: Path) -> None:
         with double_precision():
             leave_unfinished(folder, 3, 2)
-        words = [*TORCHRUN, process_group.__file__, folder, "3"]
+        words = [*TORCHRUN, process_group.__file__, folder, "3", "process_worker"]
         done = subprocess.run(words, env=QUIET, timeout=WAIT, stdout=subprocess.PIPE, text=True, check=True)
         (folder / "said").write_text(done.stdout)
 
@@ -115,8 +104,6 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
         for rank in range(processes):
             message = (here / f"refused.{rank}").read_text()
             assert f"process 1 of {processes} has another seed than process 0" in message
-            message = (here / f"strong.{rank}").read_text()
-            assert "--shard-tables: every process of the preset strong holds whole tables" in message
         assert not (here / "never").exists()
     assert_same_checkpoint(folder / "3" / "divided stopped", folder / "alone" / RESUMED, RESUMED)
     assert_goes_on_alone(folder / "2" / "divided stopped", folder)
@@ -128,23 +115,6 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
     assert "checkpoint.safetensors: could not be written" in message
     assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
     assert [path.name for path in (folder / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
-
-
-def test_processes_train_the_default_as_one(in_double, group: tuple[Path, str]) -> None:
-    alone = default()
-    assert alone is not None
-    for processes, names in ((3, ["default"]), (2, ["default", "default resumed"])):
-        for name in names:
-            assert_alike(group[0] / str(processes), name, processes, alone)
-    assert_same_end_of_default(load_run(group[0] / "3" / "default", recipe_data()), alone)
-
-
-def assert_same_end_of_default(run: Run, alone: Run) -> None:
-    """Of three processes' folder, which two went on with."""
-    assert run.finished
-    assert run.chosen == alone.chosen
-    for name in (CONSENSUS, R_CONSENSUS):
-        assert torch.equal(torch.as_tensor(run.best[name].lists), torch.as_tensor(alone.best[name].lists))
 
 
 def leave_unfinished(folder: Path, *processes: int) -> None:
@@ -165,14 +135,19 @@ def validations(state: dict[str, Any]) -> dict[str, Any]:
 def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
     """The one that sharded tables were written to piece by piece: the optimiser's state too."""
     once(name, out=expected)
+    assert_same_files(folder, expected)
+
+
+def assert_same_files(folder: Path, expected: Path) -> None:
+    """The same checkpoint and history, but for rounding."""
     (state, parts), (wanted_state, wanted) = checkpoint(folder), checkpoint(expected)
     assert parts.keys() == wanted.keys()
     for part, tensor in parts.items():
         assert tensor.shape == wanted[part].shape
-        assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, part)
+        assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), part
     assert figures(validations(state)) == pytest.approx(figures(validations(wanted_state)), rel=1e-9)
     for mine, theirs in zip(history(folder), history(expected), strict=True):
-        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), name
+        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9)
 
 
 def assert_goes_on_alone(left: Path, folder: Path) -> None:
@@ -200,12 +175,6 @@ def test_what_cannot_be_sharded_is_refused() -> None:
         train(data, chosen, parts=ABLATIONS["PCL"], group=ProcessGroup(0, 2))
 
 
-def test_the_default_preset_has_whole_tables(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--shard-tables: every process of the preset strong holds whole tables"):
-        train(process_worker.data(), group=ProcessGroup(0, 2, shards=True), device="cpu", out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
 def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -> None:
     data = prepare(Simulation(users=20, items=15, events=200).draw(0), protocol="random")
@@ -222,52 +191,18 @@ def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -
     assert torch.equal(torch.cat([part.user for part in parts]), whole.user)
 
 
-class Job:
-    """`concf train` in two processes on the small data; what it says is in `said`."""
-
-    def __init__(self, out: Path, *words: object) -> None:
-        self.out, self.said = out, out.with_suffix(".said")
-        command = [sys.executable, "-m", "concf", "train", *words, "--out", out, "--device", "cpu", "--processes", "2"]
-        with self.said.open("a") as log:
-            self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=log, stderr=log)
-
-    def until_epoch(self, epochs: int) -> None:
-        _until(lambda: (self.out / HISTORY).exists() and len((self.out / HISTORY).read_text().splitlines()) >= epochs)
-
-    def pid(self, rank: int) -> int:
-        """Of one of the processes that train."""
-        pid = self.process.pid
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if f"RANK={rank}" in Path(f"/proc/{child}/environ").read_text().split("\0"):
-                return int(child)
-        raise AssertionError(self.said.read_text())
-
-    def end(self) -> int:
-        return self.process.wait(WAIT)
-
-
-def _until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
-
-
 @linux
 def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: tuple[Path, str], tmp_path: Path) -> None:
     """With dropout, bit for bit: as many processes add up in the same order."""
     job = Job(tmp_path / "run", small_data(tmp_path / "small"), *LONG, "--restarts", "1", "--timeout", "10")
     job.until_epoch(3)
     os.kill(job.pid(0), signal.SIGKILL)
-    _until(lambda: "a process failed, all are started again" in job.said.read_text())
+    until(lambda: "a process failed, all are started again" in job.said.read_text())
     job.until_epoch(6)
     hung = job.pid(1)
     os.kill(hung, signal.SIGSTOP)
     begin = time.monotonic()
-    _until(lambda: "process 0 of 2: another process has ended, or has not answered for 10 s" in job.said.read_text())
+    until(lambda: "process 0 of 2: another process has ended, or has not answered for 10 s" in job.said.read_text())
     assert time.monotonic() - begin < 60
     os.kill(hung, signal.SIGKILL)  # the launcher would, but is patient
     assert job.end() == 2
@@ -285,7 +220,4 @@ def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path
     code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
     assert code == 2
     assert err.count("unknown setting") == err.count("\n") == 1
-    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--shard-tables")
-    assert code == 2
-    assert err.count("every process of the preset strong holds whole tables") == err.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -37,15 +37,15 @@ def test_what_the_recipe_has_no_place_for_is_refused(name: str) -> None:
         train(data(), small(), **{name: own[name]})
 
 
-def test_more_processes_than_validated_users_are_refused() -> None:
-    n = len(data().validated)
-    with pytest.raises(ConfigError, match=f"{n + 1} processes for {n} validated users: expected no more processes"):
+def test_more_processes_than_users_are_refused() -> None:
+    n = data().train.shape[0]
+    with pytest.raises(ConfigError, match=f"{n + 1} processes for {n} users: expected no more processes"):
         train(data(), small(), group=ProcessGroup(0, n + 1), device="cpu")
 
 
-def test_divided_tables_are_refused() -> None:
-    with pytest.raises(ConfigError, match="every process of the preset strong holds whole tables"):
-        train(data(), small(), group=ProcessGroup(0, 2, shards=True), out="nowhere")
+def test_sharded_tables_need_a_folder() -> None:
+    with pytest.raises(ConfigError, match="sharded tables: say `out`, a folder for the run"):
+        train(data(), small(), group=ProcessGroup(0, 2, shards=True))
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,8 @@ def consensus(
         if window and consistency_temperature is not None:
             steady = _consistency(listed, heads, users, window, n_items, consistency_temperature)
         agreed.append(_agree(listed, steady, voter_weights, n_items, length, temperature))
+    if not agreed:  # a process may have nobody to list for
+        return newest.new_empty(0, length), newest.new_empty(0, length)
     both, by_rank = (torch.cat(parts) for parts in zip(*agreed, strict=True))
     return both, by_rank
 

@@ -26,6 +26,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.model.scorers import Factors
+from concf.runtime.process_group import ALONE, ProcessGroup
 
 PAIR_FEATURES = 4  # z-score, relative score, two similarities: of the user and the item
 ITEM_FEATURES = 3
@@ -75,14 +76,20 @@ class HeadFeatures:
     """The features of one head: made from its vectors and from statistics of every item.
 
     typical: whether the similarity to all items is computed for every item at once, or when an item is asked about
+    group:   of several processes each has the vectors and the log of its own users, and the statistics are of everyone
     """
 
-    def __init__(self, factors: Factors, log: Histories, typical: bool = True) -> None:
-        self.factors, self.log = factors, log
+    def __init__(self, factors: Factors, log: Histories, typical: bool = True, group: ProcessGroup = ALONE) -> None:
+        self.factors, self.log, self.group = factors, log, group
         user, item, bias = factors.user, factors.item, factors.bias
-        mean = item @ user.mean(0) + (0 if bias is None else bias)
-        away = user - user.mean(0)
-        square = ((item @ (away.T @ away / len(user))) * item).sum(1).clamp(min=0)
+        n, centre = sum(group.lengths(user)), user.sum(0)
+        group.all_reduce([centre])
+        centre /= n
+        mean = item @ centre + (0 if bias is None else bias)
+        away = user - centre
+        spread = away.T @ away
+        group.all_reduce([spread])
+        square = ((item @ (spread / n)) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
         self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=LEAST_STD)
         self.gap = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=LEAST_GAP)
@@ -111,6 +118,8 @@ class HeadFeatures:
             )
             scores[pairs] = users.mul_(items).sum(1)
         sums = torch.segment_reduce(scores, "sum", offsets=self.log.of_item, axis=0)
+        self.group.all_reduce([sums])
+        self.group.all_reduce([count])
         own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
         return own.where(count > 0, mean)
 

@@ -37,6 +37,7 @@ from concf.consensus.voters import LISTED_FEATURES, Voter
 from concf.errors import DataError
 from concf.model.scorers import Factors
 from concf.runtime.executors import in_blocks
+from concf.runtime.process_group import ALONE, ProcessGroup
 
 TEMPERATURES = (0.25, 1.0, 4.0)  # t / T
 PLAIN = 1  # where T is
@@ -72,7 +73,7 @@ class TrainingSet(NamedTuple):
 
     features: [users, L, F], centred; empty: [users, L] where a list is shorter; wanted: [users, L] the share of each
     item in what the user holds out; blocks: of each fold, the rows of its learners; prior: [F] the weights of the plain
-    consensus, float64; penalty: [F] of the squared distance from them
+    consensus, float64; penalty: [F] of the squared distance from them; group: the processes that have the users
     """
 
     features: Tensor
@@ -81,6 +82,7 @@ class TrainingSet(NamedTuple):
     blocks: list[list[slice]]
     prior: Tensor
     penalty: Tensor
+    group: ProcessGroup
 
 
 class Context(NamedTuple):
@@ -97,11 +99,14 @@ class Context(NamedTuple):
     moments: tuple[Tensor, Tensor]
 
     @classmethod
-    def of(cls, train: csr_array, factors: Sequence[Factors], device: torch.device) -> Context:
-        """Of the users [users, items] that the voters were fitted to."""
+    def of(
+        cls, train: csr_array, factors: Sequence[Factors], device: torch.device, group: ProcessGroup = ALONE
+    ) -> Context:
+        """Of the users [users, items] that the voters were fitted to; of several processes each has its own users."""
         log = Histories(train, slice(0, train.shape[0]), device)
-        p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train))
-        return cls(p, q, log, [HeadFeatures(each, log) for each in factors], _moments_of(_logarithms(train)))
+        p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train, group))
+        heads = [HeadFeatures(each, log, group=group) for each in factors]
+        return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))))
 
     def folded(self, histories: csr_array, users: Sequence[Tensor]) -> Context:
         """Of other users [n, items], as it would be had they been fitted to. users: of each head [n, d].
@@ -122,16 +127,18 @@ class Reranker:
 
     users: [n] the positions of those whom the voters list items for; lists: [n, length] the plain consensus by rank
     (Eq. 12 with R alone), of which the first TOP are re-ranked
+    group: of several processes each has its own users, in log, vectors and lists; what is fitted is of all of them
     """
 
     def __init__(
         self, train: csr_array, users: Tensor, voters: Sequence[Voter], voter_weights: Sequence[float], *,
-        length: int, top_k: int, temperature: float, context: Context | None = None,
+        length: int, top_k: int, temperature: float, context: Context | None = None, group: ProcessGroup = ALONE,
     ) -> None:  # fmt: skip
         self.users, self.voters, self.voter_weights = users, voters, voter_weights
         self.n_items, self.top_k, self.temperature = train.shape[1], top_k, temperature
         factors = [each.factors for each in voters if each.factors is not None]
-        context = Context.of(train, factors, users.device) if context is None else context
+        context = Context.of(train, factors, users.device, group) if context is None else context
+        self.group, self.first = group, sum(group.lengths(users)[: group.rank])
         self.popularity, self.activity, self.log, self.heads = context[:4]
         rankings = torch.stack([each.lists[:, :top_k] for each in voters])
         _, self.lists = consensus(
@@ -147,18 +154,18 @@ class Reranker:
         before:   [F] weights that were fitted to more users, which the penalty draws to, and more strongly; None: it
                   draws to the plain consensus
         """
-        rows = torch.arange(len(self.users), device=self.users.device)[:MOST_LEARNERS]
-        fold = (rows % FOLDS).where(held_out[rows].any(1), FOLDS)
+        rows = torch.arange(len(self.users), device=self.users.device)[: max(0, MOST_LEARNERS - self.first)]
+        fold = ((rows + self.first) % FOLDS).where(held_out[rows].any(1), FOLDS)
         fold, order = fold.sort(stable=True)  # what is fitted on lies together, fold by fold
         blocks = _blocks(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS])
         features, empty = self.features(order)
-        centre, variance = _moments(features, empty, list(chain(*blocks)))
+        centre, variance = _moments(features, empty, list(chain(*blocks)), self.group)
         self.made = order.argsort(), features.sub_(centre)
         prior = self._plain(features.shape[2]) if before is None else before.to(rows.device, torch.float64)
         wanted = held_out[order].to(features)
         wanted /= wanted.sum(1, keepdim=True).clamp(min=1)
         penalty = (PENALTY if before is None else PENALTY_BEFORE) * variance.clamp(min=LEAST_VARIANCE)
-        training = TrainingSet(features, empty, wanted, blocks, prior, penalty)
+        training = TrainingSet(features, empty, wanted, blocks, prior, penalty, self.group)
         everyone, curvature = _fit(training, None, prior)
         folds = [_fit(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
         if not everyone.isfinite().all():
@@ -184,12 +191,12 @@ class Reranker:
         scores = self.popularity.new_empty(len(rows), min(TOP, self.lists.shape[1]))
         for mine in torch.split(rows, SCORED_USERS):
             features = self._centred(mine, weights.centre)
-            scores[mine] = torch.bmm(features, choices[mine % len(choices), :, None])[..., 0]
+            scores[mine] = torch.bmm(features, choices[(mine + self.first) % len(choices), :, None])[..., 0]
         return _ordered(self.lists, scores)
 
     def _centred(self, rows: Tensor, centre: Tensor) -> Tensor:
         """[b, L, F] the features of rows [b], as `fit` has made them or made now."""
-        if self.made is not None and int(rows[-1]) < len(self.made[0]):
+        if self.made is not None and len(rows) and int(rows[-1]) < len(self.made[0]):
             return self.made[1][self.made[0][rows]]
         return self.features(rows)[0].sub_(centre)
 
@@ -247,7 +254,7 @@ def _blocks(counts: list[int]) -> list[list[slice]]:
     ]
 
 
-def _moments(features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor]:
+def _moments(features: Tensor, empty: Tensor, blocks: Sequence[slice], group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """([F], [F]) the mean of each feature, and its variance, float64, over some blocks of users.
 
     No softmax notices a mean that is taken away, but the rounding of single precision does.
@@ -257,6 +264,7 @@ def _moments(features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[
     for rows in blocks:
         there = features[rows][~empty[rows]].double()
         total, square, count = total + there.sum(0), square + there.square().sum(0), count + len(there)
+    group.all_reduce([total, square, count])
     mean = total / count.clamp(min=1)
     return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
 
@@ -301,8 +309,11 @@ def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> t
 
     away = weights - training.prior
     cost, slope = (training.penalty * away.square()).sum(), 2 * training.penalty * away
+    if not training.group.is_main:  # once in the sum over processes
+        cost, slope = torch.zeros_like(cost), torch.zeros_like(slope)
     for more_cost, more_slope in in_blocks(of_block, blocks, weights.device):
         cost, slope = cost + more_cost, slope + more_slope
+    training.group.all_reduce([cost, slope])
     return float(cost), slope
 
 
@@ -316,9 +327,10 @@ def _curvature(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) 
         mean = torch.bmm(share[:, None], features)[:, 0]
         return features.mul(share[:, :, None]).flatten(0, 1).T @ features.flatten(0, 1) - mean.T @ mean
 
-    curvature = torch.diag(2 * training.penalty)
+    curvature = torch.diag(2 * training.penalty * training.group.is_main)
     for more in in_blocks(of_block, blocks, weights.device):
         curvature = curvature + more
+    training.group.all_reduce([curvature])
     return curvature
 
 
@@ -334,16 +346,19 @@ def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([lists[:, :reranked].gather(1, order), lists[:, reranked:]], 1), torch.cat([scores, below], 1)
 
 
-def popularity_and_activity(train: csr_array) -> tuple[Tensor, Tensor]:
-    """([items], [users]) p and q."""
-    logs = _logarithms(train.T.tocsr()), _logarithms(train)
-    popularity, activity = ((each - mean) / deviation for each in logs for mean, deviation in [_moments_of(each)])
+def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:
+    """([items], [users]) p and q; of several processes each has the log of its own users."""
+    of_items, of_users = _logarithms(train.T.tocsr(), group), _logarithms(train)
+    parts = (of_items, _moments_of(of_items)), (of_users, _moments_of(group.join(of_users)))
+    popularity, activity = ((each - mean) / deviation for each, (mean, deviation) in parts)
     return popularity, activity
 
 
-def _logarithms(rows: csr_array) -> Tensor:
-    """[n] of the sum of the weights of each row, at least 1."""
-    return torch.from_numpy(np.log(np.maximum(rows.sum(axis=1, dtype=np.float64), 1.0)))
+def _logarithms(rows: csr_array, group: ProcessGroup = ALONE) -> Tensor:
+    """[n] of the sum of the weights of each row, at least 1. group: processes over which the sum goes, too."""
+    sums = torch.from_numpy(np.asarray(rows.astype(np.float64).sum(axis=1)))
+    group.all_reduce([sums])
+    return torch.from_numpy(np.log(np.maximum(sums.numpy(), 1.0)))
 
 
 def _moments_of(logs: Tensor) -> tuple[Tensor, Tensor]:

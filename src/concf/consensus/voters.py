@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import exp
 from typing import Any
@@ -50,11 +50,6 @@ class Voter:
     listed: Tensor | None = None
     of_items: Tensor | None = None
     consistency: Tensor | None = None
-
-    def gathered(self, group: ProcessGroup, n: int) -> Voter:
-        """For all n users, of whom each process has its share."""
-        listed = None if self.listed is None else group.gather(self.listed, n)
-        return replace(self, lists=group.gather(self.lists, n), listed=listed)
 
 
 def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:

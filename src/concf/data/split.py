@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ from concf.runtime.arguments import check_seed
 from concf.runtime.files import mapped, new_folder, sha256
 from concf.runtime.provenance import VERSION
 from concf.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    from concf.runtime.process_group import ProcessGroup  # which loads PyTorch
 
 FORMAT = 1  # of the folder; a newer one is refused
 MANIFEST = "manifest.json"
@@ -138,6 +141,11 @@ class Split:
     def test(self) -> csr_array:
         """[users, items] the test part."""
         return self.interactions.matrix(self.parts == TEST)
+
+    def share(self, group: ProcessGroup) -> None:
+        """Have the processes of a machine share the pages of what is trained and validated on."""
+        for part in ("train", "valid"):
+            vars(self)[part] = group.shared(partial(self.part, part))
 
     def part(self, name: str) -> csr_array:
         """[users, items] the part called train, valid or test."""

@@ -23,6 +23,7 @@ class Validation:
 
     The test part is not looked at, not even to leave its items out of the lists.
     depth: places of a list that are looked at
+    users: [e] this process's validated users, counted from its `first` user
     group: of several processes each looks at the lists of its own users, and all know the figure of everyone's
     validated: the users whose lists are looked at; None: all who hold out items
     """
@@ -36,6 +37,7 @@ class Validation:
         self.n_users, self.n_items = data.train.shape
         self.group, self.validated = group, data.validated if validated is None else validated
         mine = group.share(self.n_users)
+        self.first = mine.start
         users = self.validated[(self.validated >= mine.start) & (self.validated < mine.stop)]
         self.users = torch.from_numpy(users - mine.start).to(device)
         self.total: NDArray[np.float64] = np.diff(data.valid.indptr)[users].astype(np.float64)

@@ -52,6 +52,17 @@ class Pairs(NamedTuple):
         weight = torch.from_numpy(train.data).to(device, dtype)
         return cls(users, items, weight, torch.full_like(weight, target))
 
+    def by_item(self, first: int, group: ProcessGroup) -> Pairs:
+        """Those of every `size`-th item, and of all users, of whom this process had its own. first: its first user."""
+        if not group.several:
+            return self
+        owner, order = (self.item % group.size).sort(stable=True)
+        sent = torch.bincount(owner, minlength=group.size)
+        counts = group.join(sent).view(group.size, group.size)  # [sender, receiver]
+        received = counts[:, group.rank].tolist()
+        columns = (self.user + first, *self[1:])
+        return Pairs(*(group.exchange(column[order], sent.tolist(), received) for column in columns))
+
     def and_more(self, others: Pairs) -> Pairs:
         """These and others."""
         return Pairs(*(torch.cat(both) for both in zip(self, others, strict=True)))
@@ -84,22 +95,19 @@ class Basis(NamedTuple):
     def of(cls, fixed: Tensor) -> Basis:
         """Of vectors [columns, d]."""
         values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
+        basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()  # rounding must not choose the sign
         turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, fixed.shape[1])])
         return cls(turned, values.clamp(min=0).to(fixed), basis.to(fixed))
 
 
 class Side:
-    """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights.
-
-    group: of several processes each has some of the blocks, and all know what comes of all of them
-    """
+    """The rows of one side, users or items, in blocks of like length. weight: [n] the sum of each row's weights."""
 
     def __init__(
-        self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int,
-        group: ProcessGroup = ALONE,
+        self, row: Tensor, column: Tensor, pairs: Pairs, shape: tuple[int, int], factors: int
     ) -> None:  # fmt: skip
         self.n, n_columns = shape
-        self.factors, self.group = factors, group
+        self.factors = factors
         order = (row * n_columns + column).argsort(stable=True)
         column, root, target = column[order], pairs.weight[order].sqrt(), pairs.target[order]
         count = torch.bincount(row, minlength=self.n)
@@ -108,8 +116,7 @@ class Side:
         first = count.cumsum(0) - count
         by_length = count.sort(stable=True).indices
         self.blocks = []
-        everyones = _blocks(count[by_length].cpu(), factors, column.device)
-        for begin, end, length in everyones[group.rank :: group.size]:
+        for begin, end, length in _blocks(count[by_length].cpu(), factors, column.device):
             rows = by_length[begin:end]
             place = torch.arange(length, device=column.device)
             there = place < count[rows, None]
@@ -134,7 +141,6 @@ class Side:
 
         for _ in in_blocks(solve, self.blocks, turned.device):
             pass
-        self.group.all_reduce([solved])  # a row is 0 but in the process that solves it: nothing is rounded
         return solved
 
     def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
@@ -176,13 +182,20 @@ class UserSolver:
 class ALS:
     """The pairs of a log, ready to be factorised.
 
-    pairs: what is fitted; shape: (users, items); factors: d; unobserved: a; penalty: b; group: who solves together
+    pairs: what is fitted; shape: (users, items); factors: d; unobserved: a; penalty: b
+    group: of several processes each has the pairs of its own users, who are `shape[0]`, and their vectors; it solves
+           these, and every `size`-th item, whose pairs the others send it. All have the vectors of all items, and while
+           items are solved those of all users
     """
 
     def __init__(self, pairs: Pairs, shape: tuple[int, int], factors: int, group: ProcessGroup = ALONE) -> None:
-        self.pairs, self.shape, self.factors = pairs, shape, factors
-        self.users = Side(pairs.user, pairs.item, pairs, shape, factors, group)
-        self.items = Side(pairs.item, pairs.user, pairs, (shape[1], shape[0]), factors, group)
+        self.pairs, self.shape, self.factors, self.group = pairs, shape, factors, group
+        self.users = Side(pairs.user, pairs.item, pairs, shape, factors)
+        lengths = group.lengths(self.users.weight)
+        first, self.n_users = sum(lengths[: group.rank]), sum(lengths)
+        self.own = slice(first, first + shape[0])
+        pairs = pairs.by_item(first, group)
+        self.items = Side(pairs.item, pairs.user, pairs, (shape[1], self.n_users), factors)
 
     def start(self, seed: int) -> Tensor:
         """[items, d] random item vectors, drawn on the CPU: the same on every device."""
@@ -193,8 +206,8 @@ class ALS:
 
     def penalties(self, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:
         """([users], [items]) p and q."""
-        users, items = self.shape
-        return penalty * (self.users.weight + unobserved * items), penalty * (self.items.weight + unobserved * users)
+        items, weights = self.shape[1], (self.users.weight, self.items.weight)
+        return penalty * (weights[0] + unobserved * items), penalty * (weights[1] + unobserved * self.n_users)
 
     def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
         """([users, d], [items, d]) after so many sweeps, each over users and then items. item: [items, d] the start."""
@@ -202,7 +215,9 @@ class ALS:
         user = item.new_zeros(self.shape[0], self.factors)
         for _ in range(sweeps):
             user, item = self.users.solve(item, unobserved, of_users)
-            item, user = self.items.solve(user, unobserved, of_items)
+            item, everyone = self.items.solve(self.group.join(user), unobserved, of_items)
+            self.group.all_reduce([item])  # a row is 0 but in the process that solves it: nothing is rounded
+            user = everyone[self.own].clone() if self.group.several else everyone
         return user, item
 
     def fit_users(self, item: Tensor, unobserved: float, penalty: float) -> tuple[Tensor, Tensor]:

@@ -14,18 +14,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.errors import ConfigError, PeerError
+from concf.errors import ConfigError, DataError, PeerError
+from concf.runtime.system import LOCKS_MAPPED_FILES
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+MATRIX = "data", "indices", "indptr", "shape"  # a file each
 TIMEOUT = 600.0  # seconds that a process waits for the others
 
 
@@ -85,21 +91,30 @@ class ProcessGroup:
         """All n along a dimension, of which this process holds its share."""
         if not self.several:
             return part
-        part = part.movedim(dim, 0)
-        padded = part.new_zeros(-(-n // self.size), *part.shape[1:])  # as long in every process
+        shares = [self.share(n, rank) for rank in range(self.size)]
+        lengths = [mine.stop - mine.start for mine in shares]
+        return self._gather(part.movedim(dim, 0), lengths).movedim(0, dim).contiguous()
+
+    def lengths(self, part: Tensor) -> list[int]:
+        """How many rows each process has of something that is divided in whatever way."""
+        if not self.several:
+            return [len(part)]
+        count = torch.zeros(self.size, dtype=torch.int64, device=part.device)
+        count[self.rank] = len(part)
+        self.all_reduce([count])
+        return [int(each) for each in count.tolist()]
+
+    def join(self, part: Tensor) -> Tensor:
+        """[all, ...] the rows of all processes, in the order of the processes, of which each has any number."""
+        return self._gather(part, self.lengths(part)) if self.several else part
+
+    def _gather(self, part: Tensor, lengths: Sequence[int]) -> Tensor:
+        padded = part.new_zeros(max(lengths), *part.shape[1:])  # as long in every process
         padded[: len(part)] = part
-        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        parts = [torch.empty_like(padded) for _ in lengths]
         with self._talking():
             dist.all_gather(parts, padded)
-        shares = [self.share(n, rank) for rank in range(self.size)]
-        parts = [each[: mine.stop - mine.start] for each, mine in zip(parts, shares, strict=True)]
-        return torch.cat(parts).movedim(0, dim).contiguous()
-
-    def of_everyone(self, function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        """[n, ...] what a function finds for rows [n]: each process calls it with its share of them."""
-        if not self.several or len(rows) < self.size:
-            return function(rows)
-        return self.gather(function(rows[self.share(len(rows))]), len(rows))
+        return torch.cat([each[:length] for each, length in zip(parts, lengths, strict=True)])
 
     def exchange(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
         """[all received, ...] so many rows from each process. rows: [all sent, ...] so many for each, in order."""
@@ -134,16 +149,37 @@ class ProcessGroup:
         return bool(value)
 
     def barrier(self) -> None:
-        """Until all processes have come here."""
-        self.broadcast_flag(True)
+        """Until all processes have come here: a sum waits for everyone, a broadcast not for those at its end."""
+        self.any(False)
+
+    def shared(self, make: Callable[[], csr_array]) -> csr_array:
+        """A matrix that the first process of every machine makes, and all of the machine map: it is there once.
+
+        It lies in a temporary file that no folder names any more. Whoever writes to it has a copy of the page.
+        """
+        if not self.several or LOCKS_MAPPED_FILES:
+            return make()
+        with TemporaryDirectory(prefix="concf-") as folder:
+            if self.local_rank == 0:
+                _write_matrix(make(), Path(folder))
+            first = Path(self._everyones(folder)[self.rank - self.local_rank])
+            parts = [np.load(first / f"{name}.npy", mmap_mode="c") for name in MATRIX]
+            self.barrier()  # all of them have mapped it
+        data, indices, indptr, shape = map(np.asarray, parts)
+        return csr_array((data, indices, indptr), shape=tuple(shape.tolist()))
+
+    def _everyones(self, value: Any) -> list[Any]:
+        """The values of all processes."""
+        everyone: list[Any] = [None] * self.size
+        with self._talking():
+            dist.all_gather_object(everyone, value)
+        return everyone
 
     def refuse_difference(self, values: Mapping[str, str]) -> None:
         """Refuse a process whose values are not those of process 0."""
         if not self.several:
             return
-        everyone: list[Any] = [None] * self.size
-        with self._talking():
-            dist.all_gather_object(everyone, dict(values))
+        everyone = self._everyones(dict(values))
         for rank, theirs in enumerate(everyone):
             for name, value in everyone[0].items():
                 if theirs[name] != value:
@@ -222,6 +258,17 @@ def _unused(store: Store, group: ProcessGroup) -> Store:
                 return PrefixStore(called, store)
         time.sleep(0.01)
     raise RuntimeError("not all processes have come")
+
+
+def _write_matrix(matrix: csr_array, folder: Path) -> None:
+    try:
+        for name in MATRIX:
+            np.save(folder / f"{name}.npy", getattr(matrix, name), allow_pickle=False)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: the log could not be written there for the other processes ({error.strerror}). Set TMPDIR to a "
+            "folder with more room"
+        ) from error
 
 
 def _backend() -> str:

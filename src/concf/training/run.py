@@ -197,6 +197,10 @@ class Run:
         """[users, items] of those parts, by the weights of the settings."""
         return self.data.log(self.learned)
 
+    def share_log(self, group: ProcessGroup) -> None:
+        """Have the processes of a machine share its pages."""
+        vars(self)["log"] = group.shared(lambda: self.data.log(self.learned))
+
     @property
     def chosen(self) -> dict[str, dict[str, float]]:
         """Voter -> the settings that training chose for it on validation."""
@@ -293,7 +297,8 @@ def make_model(
     group: where it divides tables, this process's rows of them
     """
     made, shape = settings.model, data.train.shape
-    held = (group.share(shape[0]), group.share(shape[1])) if group.sharded else None
+    items = group.share(shape[1]) if settings.recipe is None else slice(0, shape[1])  # those of a recipe are whole
+    held = (group.share(shape[0]), items) if group.sharded else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(

@@ -12,6 +12,7 @@ from concf.runtime.process_group import ProcessGroup
 from concf.training.embeddings.sharded_file import Division
 
 TRAINER = "trainer"  # the part that only a run that goes on needs
+ALWAYS = f"{TRAINER}/consensus/rankings/", f"{TRAINER}/vectors/"  # are divided among several processes
 PATH = "tensor"  # stands in the JSON for the tensor of that path
 
 
@@ -38,12 +39,16 @@ def unflatten(rest: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def divisions(paths: Iterable[str], model: Model, group: ProcessGroup) -> dict[str, Division]:
-    """How those of the tensors that no process has whole are divided: rankings always, the rest by sharded tables."""
-    counts, found = {"user": model.n_users, "item": model.n_items}, {}
+    """How those of the tensors that no process has whole are divided.
+
+    Rankings and the stages' vectors of users always, the rest by sharded tables: those rows that the model has in part.
+    """
+    every, found = {"user": slice(0, model.n_users), "item": slice(0, model.n_items)}, {}
+    held = every if model.held is None else dict(zip(every, model.held, strict=True))
     for path in paths if group.several else ():
         rows = _rows(path)
-        if rows is not None and (group.sharded or "/rankings/" in path):
-            found[path] = Division(rows[0], counts[rows[1]])
+        if rows is not None and (path.startswith(ALWAYS) or held[rows[1]] != every[rows[1]]):
+            found[path] = Division(rows[0], every[rows[1]].stop)
     return found
 
 
@@ -52,6 +57,8 @@ def _rows(path: str) -> tuple[int, str] | None:
     match path.split("/"):
         case ["trainer", "consensus", "rankings", _]:
             return 1, "user"
+        case ["trainer", "vectors", _, "0"] | ["best", _, "votes", "reranked"]:
+            return 0, "user"
         case ["model", ("user" | "item") as side] | ["best", _, "state", ("user" | "item") as side]:
             return 1, side
         case ["trainer", "optimiser", "state", ("0" | "1") as number, "exp_avg" | "exp_avg_sq"]:

@@ -28,6 +28,7 @@ from concf.runtime.provenance import VERSION
 from concf.training.checkpoint import Resumable, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
+from concf.training.embeddings.sharded import refuse_unsplittable
 from concf.training.memory import kept_memory
 from concf.training.recipe.combine import Combine
 from concf.training.recipe.needs import refuse_too_large
@@ -105,12 +106,14 @@ def train(
     chosen = settings if isinstance(settings, ConCFSettings) else choose_settings(base, settings)
     seed, here = before.get("seed", 0) if seed is None else seed, device_of(device, before.get("device"), group)
     data = data.weighted(chosen.weights)
+    if group.several:
+        refuse_unsplittable(group, data)
+        data.share(group)
     watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
     home = None if folder is None else folder.path
     if chosen.recipe is not None:
         own = {"objectives": objectives, "encoder": encoder, "teacher": teacher, "parts": parts}
         _refuse_own([name for name, each in own.items() if each is not None])
-        refuse_sharded_recipe(chosen, group.shards)
         if chosen.recipe.refit == "everything" and data.has_new_users:
             raise ConfigError(
                 "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
@@ -118,7 +121,9 @@ def train(
             )
         if not resume:
             refuse_too_large(data, chosen, here, group)
-        run = Run(data, chosen, seed, make_model(data, chosen).to(here))
+        run = Run(data, chosen, seed, make_model(data, chosen, group=group).to(here))
+        if group.several:
+            run.share_log(group)
         recipe = _stages(run, here, before, group)
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):
             group.refuse_difference(_beginning(run, recipe))
@@ -179,15 +184,6 @@ def _refuse_own(given: Sequence[str]) -> None:
     if given:
         raise ConfigError(
             f"{given[0]}: for Algorithm 1, and the preset strong has a recipe. Choose the preset reference"
-        )
-
-
-def refuse_sharded_recipe(settings: ConCFSettings, shards: bool) -> None:
-    """Refuse to divide the tables of a recipe."""
-    if settings.recipe is not None and shards:
-        raise ConfigError(
-            "--shard-tables: every process of the preset strong holds whole tables. Leave it out, or choose the preset "
-            "reference"
         )
 
 
@@ -276,6 +272,7 @@ def _beginning(run: Run, trainer: Trainer | Recipe) -> dict[str, str]:
         "seed": str(run.seed),
         "kind of device": trainer.device.type,
         "checkpoint": str(run.epoch),
+        "way to hold tables": str(trainer.group.shards),
     }
 
 
@@ -286,7 +283,6 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
         | {
             "teacher": str(trainer.consensus.teacher),
             "model": fingerprint(trainer.replicated),
-            "way to hold tables": str(trainer.group.shards),
         }
     )
 

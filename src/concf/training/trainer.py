@@ -31,7 +31,7 @@ from concf.training.config.settings import ConCFSettings
 from concf.training.cuda_graphs import CudaGraph, Streams
 from concf.training.embeddings.replicated import ITEMS, USERS, ReplicatedTables
 from concf.training.embeddings.row_index import Rows
-from concf.training.embeddings.sharded import ShardedTables, refuse_unshardable, refuse_unsplittable
+from concf.training.embeddings.sharded import ShardedTables, refuse_unshardable
 from concf.training.head_losses import HeadLosses
 from concf.training.run import make_model
 from concf.training.sampled_softmax import SampledSoftmax
@@ -78,7 +78,6 @@ class Trainer:
         parts: Parts | None = None,
         group: ProcessGroup = ALONE,
     ) -> None:
-        refuse_unsplittable(group, data)
         if group.several and settings.losses.likelihood == "mean":
             raise ConfigError("losses.likelihood = 'mean' is over the rows of a whole batch: train in one process")
         self.data, self.settings, self.seed, self.group = data, settings, seed, group

@@ -50,7 +50,7 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they are restarted after one has failed.", rich_help_panel=RUNNING)] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
-    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
+    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables (of the preset strong: its users) and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
@@ -74,7 +74,6 @@ def train(
     from concf.runtime.process_group import joined, launched, restarted
     from concf.training.checkpoint import RunFolder
     from concf.training.config.presets import choose_settings
-    from concf.training.train import refuse_sharded_recipe
     from concf.training.train import train as train_model
 
     if folder is None and not resume:
@@ -99,7 +98,7 @@ def train(
         signals.enter_context(stoppable())
     try:
         if starts:
-            refuse_sharded_recipe(choose(resume), shard_tables)  # a mistake is reported before any process starts
+            choose(resume)  # a mistake is reported before any process starts
             if not resume:
                 home.refuse_occupied()
             launch(sys.argv[1:], processes, restarts)
@@ -110,7 +109,6 @@ def train(
             if again and group.is_main:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
-            refuse_sharded_recipe(settings, shard_tables)  # before a log is prepared
             data, folder = _data(folder, home, seed, log, resume, group)
             run = train_model(
                 data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,

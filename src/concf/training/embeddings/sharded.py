@@ -187,7 +187,7 @@ class ShardedTables(ReplicatedTables):
 
 def refuse_unsplittable(group: ProcessGroup, data: Split) -> None:
     """Refuse what cannot be split among processes."""
-    users = data.train.shape[0]
+    users = data.interactions.n_users
     if group.size > users:
         raise ConfigError(f"{group.size} processes for {users} users: expected no more processes than users")
 

@@ -23,27 +23,29 @@ ROOM = 1.6  # times the least, that what is advised shall have
 
 
 def least_memory(data: Split, settings: ConCFSettings, group: ProcessGroup) -> int:
-    """Bytes of the tensors that are there together, at the fullest of three moments.
+    """Bytes of the tensors that are there together in a process, at the fullest of four moments.
 
     When the re-ranker is fitted: the features of its learners. When voters are asked for everyone: their lists, once
     more as they are kept, and what is known of listed items. When the student is solved: the lists that are kept, and
-    the pairs of the log and of the consensus, of both sides.
+    the pairs of the log and of the consensus, of both sides; of several processes also the pairs as they were sent, and
+    the vectors of all users, twice. In the end: the lists and votes of all users, or with sharded tables of its own.
     """
     recipe, (users, items) = settings.recipe, data.train.shape
     assert recipe is not None
     own = group.share(users)
-    n, k = own.stop - own.start, min(settings.consensus.top_k or items, items)
+    n, k, several = own.stop - own.start, min(settings.consensus.top_k or items, items), int(group.several)
+    held, factors = n if group.sharded else users, settings.model.dimensions
     heads, fixed = len(settings.heads), len(set(recipe.fixed_voters) - {"ease"})  # which large logs do without
     voters = heads - 1 + fixed
-    tables = 2 * heads * (users + items) * settings.model.dimensions * FLOAT  # the model's, and the recipe's own
-    lists = 3 * users * list_length(data, settings) * PLACE
-    asked = (2 * voters * PLACE + 3 * fixed * FLOAT) * n * k
+    tables = heads * (held + n + 2 * items) * factors * FLOAT  # the model's, and the recipe's own
+    lists, votes = 3 * list_length(data, settings) * PLACE, voters * k * PLACE  # of a user
+    asked = n * (lists + (2 * voters * PLACE + 3 * fixed * FLOAT) * k)
     learned = data.train.nnz + (0 if recipe.refit == "none" else data.valid.nnz)
-    pairs = learned + users * PLANS[recipe.budget].places[0]
-    solved = voters * users * k * PLACE + pairs * (PAIR + 2 * BLOCK // group.size)
-    learners = min(n_validated(data, settings), MOST_LEARNERS) * min(TOP, items)
+    pairs = (learned + users * PLANS[recipe.budget].places[0]) // group.size
+    solved = n * (lists + votes) + pairs * (PAIR * (1 + several) + 2 * BLOCK) + several * 2 * users * factors * FLOAT
+    learners = min(n_validated(data, settings), MOST_LEARNERS) * min(TOP, items) // group.size
     fitted = learners * n_features(voters, heads - 1, fixed) * FLOAT
-    return int(tables + max(fitted, lists + asked, lists + solved))
+    return int(tables + max(fitted, asked, solved, held * (lists + votes)))
 
 
 def refuse_too_large(data: Split, settings: ConCFSettings, device: torch.device, group: ProcessGroup) -> None:

@@ -27,11 +27,10 @@ from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.data.split import Split
-from concf.errors import ConfigError
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs
-from concf.model.scorers import Factors
+from concf.model.scorers import Factors, Scorer
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
@@ -46,6 +45,7 @@ SMALL = 32  # factors of the first search
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT = "student"
+VOTES_OF_USERS = {"items": 1, "consistency": 1, "reranked": 0}  # votes that are of users, along which dimension
 
 
 class Plan(NamedTuple):
@@ -74,15 +74,28 @@ PLANS = {
 }
 
 
+class Counted(NamedTuple):
+    """A scorer of all users for whom users are counted from the `first` on."""
+
+    scorer: Scorer
+    first: int
+
+    def scores(self, users: Tensor) -> Tensor:
+        """[b] -> [b, items]."""
+        return self.scorer.scores(users + self.first)
+
+
 class Recipe:
     """A run of stages, and what they have come to so far.
 
     stages:  name -> what it does, in order
     chosen:  voter -> its settings
-    vectors: head -> ([users, d], [items, d])
+    vectors: head -> ([own users, d], [items, d])
     figures: head, voter or consensus -> its validation
     weights: of the re-ranker
-    group:   of several processes each solves its rows, and ranks for its users; all come to the same
+    group:   of several processes each has its own users: their rows of the log, vectors, lists and votes; positions of
+             users are counted from the first of them. What is of items all have
+    shape:   (own users, items)
     """
 
     def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
@@ -92,12 +105,11 @@ class Recipe:
         self.group = group
         self.plan = PLANS[settings.recipe.budget]
         everyone = sample(data.validated, n_validated(data, settings), seed)
-        self.validation = Validation(data, run.metric, device, validated=everyone)
-        if group.size > len(everyone):
-            raise ConfigError(f"{group.size} processes for {len(everyone)} validated users: expected no more processes")
+        self.validation = Validation(data, run.metric, device, group, validated=everyone)
         few = sample(everyone, self.plan.users, seed)
-        self.searched = Validation(data, run.metric, device, validated=few)
-        self.shape: tuple[int, int] = data.train.shape
+        self.searched = Validation(data, run.metric, device, group, validated=few)
+        self.own = group.share(data.train.shape[0])
+        self.shape: tuple[int, int] = (self.own.stop - self.own.start, data.train.shape[1])
         self.factors = settings.model.dimensions
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
@@ -133,31 +145,42 @@ class Recipe:
         """Hand everything over to the run."""
         model, last = self.run.model, len(self.stages) - 1
         for place, head in enumerate(model.names):
-            model.user[place], model.item[place] = self.vectors[head]
+            user, model.item[place] = self.vectors[head]
+            model.user[place] = self._everyones(user)
             self.run.best[head] = Best(self.figures[head], last, last)
         lists, plain, votes = self.agreed()
+        lists, plain = self._everyones(lists), self._everyones(plain)
+        votes |= {name: self._everyones(votes[name], dim) for name, dim in VOTES_OF_USERS.items() if name in votes}
         self.run.best[R_CONSENSUS] = Best(self.figures[R_CONSENSUS], last, last, lists=plain)
         self.run.best[CONSENSUS] = Best(self.figures[CONSENSUS], last, last, lists=lists, votes=votes)
+
+    def _everyones(self, part: Tensor, dim: int = 0) -> Tensor:
+        """Of all users what is of the own ones along a dimension; where tables are sharded, the part itself."""
+        return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim)
 
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
 
+    def _mine(self, log: csr_array) -> csr_array:
+        """[own users, items] of a log [users, items]."""
+        return log[self.own] if self.group.several else log
+
     def _pairs(self, log: csr_array) -> Pairs:
-        """What ALS fits: the pairs of a log by their weights, and dislikes as zeros."""
+        """What ALS fits: the own users' pairs of a log by their weights, and dislikes as zeros."""
         dtype, disliked = torch.get_default_dtype(), self.data.disliked
-        observed = Pairs.observed(log, self.device, dtype)
+        observed = Pairs.observed(self._mine(log), self.device, dtype)
         if disliked is None:
             return observed
-        return observed.and_more(
-            Pairs.observed(disliked * self.settings.weights.dislike, self.device, dtype, target=0.0)
-        )
+        weighted = self._mine(disliked) * self.settings.weights.dislike
+        return observed.and_more(Pairs.observed(weighted, self.device, dtype, target=0.0))
 
     def _seen(self, log: csr_array) -> csr_array:
-        """[users, items] what is not listed: the pairs of a log, and dislikes."""
-        return log if self.data.disliked is None else (log + self.data.disliked).tocsr()
+        """[own users, items] what is not listed: the pairs of a log [users, items], and dislikes."""
+        mine, disliked = self._mine(log), self.data.disliked
+        return mine if disliked is None else (mine + self._mine(disliked)).tocsr()
 
     def _solver(self, log: csr_array, factors: int | None = None) -> ALS:
-        """Of the pairs of a log. None: with all factors"""
+        """Of the pairs of a log [users, items]. None: with all factors"""
         return ALS(self._pairs(log), self.shape, factors or self.factors, self.group)
 
     def _search(self) -> dict[str, Any]:
@@ -165,7 +188,7 @@ class Recipe:
         train, few = self.data.train, self.searched
         small, seen = self._solver(train, min(SMALL, self.factors)), self._seen(train)
         start, rounds = small.start(self._seed(0)), self.plan.rounds[0]
-        points = search.search_als(small, seen, few, start, search.MIDDLE, rounds, self.group)
+        points = search.search_als(small, seen, few, start, search.MIDDLE, rounds)
         self.chosen["als"] = _als_settings(points[0])
         for name in self.fixed:
             self.chosen[name] = (
@@ -185,7 +208,7 @@ class Recipe:
         )
         start = als.start(self._seed(1))
         rounds = self.plan.rounds[1]
-        points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), rounds, self.group)
+        points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), rounds)
         for name, point in zip(("als-a", "als-b"), points, strict=False):
             self.chosen[name] = _als_settings(point)
             assert point.state is not None
@@ -200,7 +223,8 @@ class Recipe:
         train = self.data.train
         if head == self.softmaxes[0]:
             vectors = self.vectors["als-a"]
-            tried = search.search_temperature(train, self.validation, *vectors, self._seed(2), self.group)
+            mine = self._mine(train)
+            tried = search.search_temperature(mine, self.validation, *vectors, self._seed(2), self.group)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
                 more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
                 self.chosen[name], self.vectors[name] = {"temperature": temperature, "epochs": 1 + more}, vectors
@@ -212,39 +236,32 @@ class Recipe:
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> tuple[Tensor, Tensor]:
         """From where the head is."""
         temperature = self.chosen[head]["temperature"]
-        return fit_softmax(log, *self.vectors[head], temperature, epochs, seed, group=self.group)
+        return fit_softmax(self._mine(log), *self.vectors[head], temperature, epochs, seed, group=self.group)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """The validation figures of heads."""
         for head in heads:
             factors = Factors(*self.vectors[head])
-            lists = search.validated_lists(factors, self._seen(self.data.train), self.validation, self.group)
-            self.figures[head] = self.validation.of_its_users(lists)
+            self.figures[head] = search.measured(factors, self._seen(self.data.train), self.validation)
         return {"validation": {head: self.figures[head] for head in heads}}
 
     def _voters(self, log: csr_array, users: Tensor) -> list[Voter]:
-        """Everyone who votes, for some users, with what each has not used of a log."""
+        """Everyone who votes, for some of the own users, with what each has not used of a log [users, items]."""
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device)
-            voters.append(by_scores(name, fitted, seen, users, k, group=self.group))
+            voters.append(by_scores(name, Counted(fitted, self.own.start), seen, users, k, group=self.group))
         return voters
-
-    def _validated_voters(self) -> list[Voter]:
-        """Of the training part, for the validated users: each process asks them for its own, and has all."""
-        users = self.validation.users
-        own = self._voters(self.data.train, users[self.group.share(len(users))])
-        return [voter.gathered(self.group, len(users)) for voter in own] if self.group.several else own
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
         weights = voter_weights([self.figures[voter.name] for voter in voters], VOTER_TEMPERATURE)
         length = max(list_length(self.data, self.settings), self.validation.depth)
         return Reranker(
-            log, users, voters, weights, length=length, top_k=self.top_k,
-            temperature=self.settings.consensus.temperature,
+            self._mine(log), users, voters, weights, length=length, top_k=self.top_k,
+            temperature=self.settings.consensus.temperature, group=self.group,
         )  # fmt: skip
 
     def _measure(self, voters: list[Voter]) -> None:
@@ -254,7 +271,7 @@ class Recipe:
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker on what the validated users hold out; its figures are cross-fitted."""
-        voters = self._validated_voters()
+        voters = self._voters(self.data.train, self.validation.users)
         self._measure(voters)
         reranker = self._reranker(self.data.train, self.validation.users, voters)
         self.weights = reranker.fit(self.validation.held_out(reranker.lists[:, :TOP]), self.near)
@@ -266,11 +283,11 @@ class Recipe:
         return {"validation": {name: self.figures[name] for name in named if name in self.figures}}
 
     def _cross_fitted(self) -> Tensor:
-        """[validated, L] the consensus by weights that each user's own items did not help to fit."""
+        """[own validated, L] the consensus by weights that each user's own items did not help to fit."""
         if "lists" not in self._cache:
             assert self.weights is not None
             train, users = self.data.train, self.validation.users
-            reranker = self._reranker(train, users, self._validated_voters())
+            reranker = self._reranker(train, users, self._voters(train, users))
             self._cache["lists"] = reranker.rerank(self.weights, cross_fitted=True)[0]
         lists: Tensor = self._cache["lists"]
         return lists
@@ -315,31 +332,25 @@ class Recipe:
         return {}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The consensus of everyone: its lists [users, L], those of the plain one, and the votes."""
+        """The consensus of the own users: its lists [own users, L], those of the plain one, and the votes."""
         if "consensus" not in self._cache:
             assert self.weights is not None
-            group, n, log = self.group, self.shape[0], self.run.log
-            users = torch.arange(n, device=self.device)[group.share(n)]
+            log, users = self.run.log, torch.arange(self.shape[0], device=self.device)
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
-            lists, plain, scores = (
-                group.gather(each, n)
-                for reranked in [reranker.rerank(self.weights)]
-                for each in (reranked[0], reranker.lists, reranked[1])
-            )
+            lists, scores = reranker.rerank(self.weights)
             names = [*self.settings.heads, *self.settings.fixed_voters]
             votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
-            votes |= {name: group.gather(votes[name], n, dim=1) for name in ("items", "consistency") if name in votes}
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
             without = [voter.of_items for voter in voters if voter.of_items is not None]
             votes |= {"of_items": torch.stack(without)} if without else {}
-            self._cache["consensus"] = lists, plain, votes
+            self._cache["consensus"] = lists, reranker.lists, votes
         found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]
         return found
 
     def tables(self) -> list[Tensor]:
         """What all processes must have come to alike."""
-        return [table for vectors in self.vectors.values() for table in vectors]
+        return [item for _, item in self.vectors.values()]
 
     def state_dict(self) -> dict[str, Any]:
         """What the next stages depend on."""

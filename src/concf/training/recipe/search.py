@@ -13,7 +13,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.voters import by_factors, by_scores
+from concf.consensus.voters import by_factors, first_items
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import top_k
 from concf.evaluation.validation import Validation
@@ -78,29 +78,25 @@ def climb(
 
 
 def search_als(
-    als: ALS, train: csr_array, validation: Validation, start: Tensor, place: tuple[int, int], rounds: int,
-    group: ProcessGroup = ALONE,
+    als: ALS, seen: csr_array, validation: Validation, start: Tensor, place: tuple[int, int], rounds: int
 ) -> list[Point]:  # fmt: skip
     """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
 
+    seen: [own users, items] what is not listed
     start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
     """
     _, shared = als.fit(start, UNOBSERVED[place[0]], PENALTY[place[1]], FIRST_SWEEPS)
 
     def measure(place: tuple[int, ...]) -> Point:
         user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
-        return Point(
-            place, validation.of_its_users(validated_lists(Factors(user, item), train, validation, group)), item
-        )
+        return Point(place, measured(Factors(user, item), seen, validation), item)
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
 
 
-def validated_lists(factors: Factors, train: csr_array, validation: Validation, group: ProcessGroup) -> Tensor:
-    """[validated, depth] what is ranked by inner products."""
-    return group.of_everyone(
-        lambda users: by_factors("", factors, train, users, validation.depth).lists, validation.users
-    )
+def measured(factors: Factors, seen: csr_array, validation: Validation) -> float:
+    """The validation of what is ranked by inner products. factors, seen: of the process's own users"""
+    return validation.of_its_users(by_factors("", factors, seen, validation.users, validation.depth).lists)
 
 
 def search_walks(train: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
@@ -124,7 +120,8 @@ def search_walks(train: csr_array, validation: Validation, device: torch.device)
 def _walked_lists(
     walks: Walks, train: csr_array, validation: Validation, betas: Sequence[float]
 ) -> dict[float, Tensor]:
-    """beta -> [validated, depth] the best items that each has not used, all from the same walks."""
+    """beta -> [validated, depth] the best items that each has not used, all from the same walks; of its own users."""
+    users = validation.users + validation.first
 
     def listed(mine: Tensor) -> list[Tensor]:
         scores = walks(mine)
@@ -132,7 +129,7 @@ def _walked_lists(
         scores.view(-1).index_fill_(0, used, 0.0)
         return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in betas]
 
-    blocks = in_blocks(listed, torch.split(validation.users, WALKERS), validation.users.device)
+    blocks = in_blocks(listed, torch.split(users, WALKERS), users.device)
     return {beta: torch.cat(lists) for beta, lists in zip(betas, zip(*blocks, strict=True), strict=True)}
 
 
@@ -147,7 +144,7 @@ def search_fixed(
 
     def measure(place: tuple[int, ...]) -> Point:
         fitted = make(**settings(place)).fit(train, device=device)
-        lists = by_scores(name, fitted, train, validation.users, validation.depth).lists
+        lists = first_items(fitted, train, validation.users + validation.first, validation.depth)[0]
         return Point(place, validation.of_its_users(lists))
 
     sizes = tuple(map(len, grid.values()))
@@ -162,10 +159,12 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 def search_temperature(
     train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, group: ProcessGroup = ALONE
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:
-    """(validation, temperature, vectors) of the softmax after an epoch of the validated users, the best first."""
+    """(validation, temperature, vectors) of the softmax after an epoch of the validated users, the best first.
+
+    train, user: of the process's own users
+    """
     tried = []
     for temperature in TEMPERATURE:
         vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, group)
-        lists = validated_lists(Factors(*vectors), train, validation, group)
-        tried.append((validation.of_its_users(lists), temperature, vectors))
+        tried.append((measured(Factors(*vectors), train, validation), temperature, vectors))
     return sorted(tried, key=lambda each: -each[0])

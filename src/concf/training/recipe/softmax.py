@@ -31,13 +31,17 @@ def fit_softmax(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """([users, d], [items, d]) of length 1. user, item: the start; users: [n] those who are learned from, None: all.
 
-    Of several processes each looks at its share of the users of every batch.
+    Of several processes each has the log, the vectors and the positions of its own users, and looks at those of every
+    batch.
     """
     pairs = Pairs.observed(train, user.device, user.dtype)
     count = torch.bincount(pairs.user, minlength=len(user))
     first = count.cumsum(0) - count
     everyone = torch.arange(len(user), device=user.device) if users is None else users
     everyone = everyone[count[everyone] > 0]
+    lengths = group.lengths(user)
+    begin = sum(lengths[: group.rank])  # of the own users among all
+    everyone = group.join(everyone + begin)
     vectors = [F.normalize(each) * LENGTH for each in (user, item)]
     optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)
@@ -46,11 +50,11 @@ def fit_softmax(
     for _ in range(epochs):
         order = everyone[torch.randperm(len(everyone), generator=random).to(user.device)]
         for batch in order.chunk(batches):
-            mine = batch[group.share(len(batch))]
+            mine = batch[(batch >= begin) & (batch < begin + len(user))] - begin
             row = torch.repeat_interleave(torch.arange(len(mine), device=mine.device), count[mine])
             place = torch.arange(len(row), device=mine.device) - (count[mine].cumsum(0) - count[mine])[row]
             at = first[mine][row] + place
-            slopes = gradients(vectors[0], vectors[1], batch, row, pairs.item[at], pairs.weight[at], temperature, group)
+            slopes = gradients(vectors[0], vectors[1], mine, row, pairs.item[at], pairs.weight[at], temperature, group)
             optimiser.step(LEARNING_RATE * min(1.0, 2 * (total - step) / total), slopes)  # it falls in the second half
             step += 1
     return F.normalize(vectors[0]), F.normalize(vectors[1])
@@ -64,11 +68,11 @@ def gradients(
 
     With p_ui the softmax of the scores of user u and n_u the weights of u's pairs together, the slope of the loss at
     the score of item i is n_u p_ui, less the weight of each pair (u, i), over the weights of all pairs. As many users
-    go through together as the scores of all items can be held of. Of several processes each has the pairs of its share
-    of the users, and `row` counts within it.
+    go through together as the scores of all items can be held of. Of several processes each has its own users, and
+    their pairs.
     """
-    device, own = user.device, users[group.share(len(users))]
-    mine, theirs = F.normalize(user[own]), F.normalize(item)
+    device, own = user.device, user[users]
+    mine, theirs = F.normalize(own), F.normalize(item)
     count = torch.bincount(row, minlength=len(own))
     ends, mass = [0, *count.cumsum(0).tolist()], weight.new_zeros(len(own)).index_add_(0, row, weight)
     of_users, of_items = torch.zeros_like(mine), torch.zeros_like(theirs)
@@ -94,9 +98,8 @@ def gradients(
     total = weight.sum(dtype=torch.float64)
     group.all_reduce([total])
     group.all_reduce([of_items])
-    of_users = group.gather(_through_norm(of_users, mine, user[own]), len(users))
     scale = 1 / (temperature * float(total))
-    whole = torch.zeros_like(user).index_copy_(0, users, of_users)
+    whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, own))
     return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
 
 

@@ -45,7 +45,10 @@ def solve_student(
     observed: Pairs, users: Tensor, lists: Tensor, shape: tuple[int, int], item: Tensor, sweeps: int,
     group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """([users, d], [items, d]) by least squares. lists: [n, L] of the users [n]; item: [items, d] the start."""
+    """([users, d], [items, d]) by least squares. lists: [n, L] of the users [n]; item: [items, d] the start.
+
+    group: each process has the pairs and lists of its own users, see `ALS`
+    """
     als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1], group)
     _, item = als.fit(item, UNOBSERVED, PENALTY, sweeps)
     return als.fit_users(item, UNOBSERVED, PENALTY)
@@ -66,30 +69,35 @@ def teach_student(
     user: Tensor, item: Tensor, users: Tensor, lessons: Sequence[Tensor], epochs: int, seed: int,
     group: ProcessGroup = ALONE,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The vectors after some epochs of the consensus loss, by Adam. lessons: lists [n, L] of the users [n] each."""
+    """The vectors after some epochs of the consensus loss, by Adam. lessons: lists [n, L] of the users [n] each.
+
+    Of several processes each has the vectors and the lists of its own users, and looks at those of every batch.
+    """
     user, item = user.clone(), item.clone()
     optimiser = Adam([user, item])
     random = torch.Generator().manual_seed(seed)
-    batches = max(1, min(BATCHES, len(users) // USERS))
+    lengths = group.lengths(users)
+    begin, n = sum(lengths[: group.rank]), sum(lengths)
+    batches = max(1, min(BATCHES, n // USERS))
     for _ in range(epochs):
-        for mine in torch.randperm(len(users), generator=random).to(users.device).chunk(batches):
-            slopes = [gradients(user, item, users[mine], lists[mine].long(), group) for lists in lessons]
-            optimiser.step(LEARNING_RATE, [sum(some[1:], some[0]) for some in zip(*slopes, strict=True)])
+        for batch in torch.randperm(n, generator=random).to(users.device).chunk(batches):
+            mine = batch[(batch >= begin) & (batch < begin + len(users))] - begin
+            slopes = [gradients(user, item, users[mine], lists[mine].long(), len(batch)) for lists in lessons]
+            of_users, of_items = (sum(some[1:], some[0]) for some in zip(*slopes, strict=True))
+            group.all_reduce([of_items])
+            optimiser.step(LEARNING_RATE, [of_users, of_items])
     return user, item
 
 
-def gradients(
-    user: Tensor, item: Tensor, users: Tensor, lists: Tensor, group: ProcessGroup = ALONE
-) -> tuple[Tensor, Tensor]:
-    """([users, d], [items, d]) of the consensus loss of lists [b, L], its mean over users [b] and places.
+def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int | None = None) -> tuple[Tensor, Tensor]:
+    """([users, d], [items, d]) of the consensus loss of lists [b, L], its mean over users and places.
 
     With g_uj its slope at the score of the item at place j, that of user u is sum_j g_uj y_j, and that of an item the
-    sum of g_uj x_u over the places where it stands. Of several processes each looks at its share of the users.
+    sum of g_uj x_u over the places where it stands. n: users that the mean is over; None: these
     """
-    mine = group.share(len(users))
-    of_users, of_items = _gradients(user, item, users[mine], lists[mine], 1 / (TAUGHT * len(users)))
-    of_users = group.gather(of_users, len(users))
-    group.all_reduce([of_items])
+    if not len(users):
+        return torch.zeros_like(user), torch.zeros_like(item)
+    of_users, of_items = _gradients(user, item, users, lists, 1 / (TAUGHT * (n or len(users))))
     return torch.zeros_like(user).index_copy_(0, users, of_users), of_items
 
 
