@@ -35,7 +35,9 @@ from concf.model.als import ALS, Pairs, UserSolver
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.table import BASELINES
 from concf.model.scorers import Factors
+from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
+from concf.training.run import Run
 from concf.training.train import train
 
 if TYPE_CHECKING:
@@ -146,10 +148,11 @@ def run_times(options: argparse.Namespace) -> None:
     results = ResultsLog(options.results / "new-users-times.jsonl")
     torch.set_num_threads(1)
     for split in options.only:
-        if results.find({"split": split}) is not None:
+        key = {"split": split} | ({"label": options.label} if options.label else {})
+        if results.find(key) is not None:
             continue
-        data, settings = Split.load(options.data / split), choose_settings("strong")
-        ranker = Ranker(train(data, settings, seed=data.recipe.seed, device=options.device))
+        data = Split.load(options.data / split)
+        ranker = Ranker(trained(data, options, split))
         rows = data.history[data.evaluated[:HISTORIES]]
         used, busy = np.split(rows.indices.astype(np.int64), rows.indptr[1:-1]), busy_cores()
         alone, together = {}, {}
@@ -158,7 +161,15 @@ def run_times(options: argparse.Namespace) -> None:
             alone[name] = round(1000 * median(processor_seconds(ranker, [one], name) for one in used), 3)
             together[name] = round(1000 * processor_seconds(ranker, used, name) / len(used), 3)
         line = {"alone": alone, "together": together, "items": data.train.shape[1], "cores_busy_elsewhere": busy}
-        print(split, results.add({"split": split}, line), flush=True)
+        print(split, results.add(key, line), flush=True)
+
+
+def trained(data: Split, options: argparse.Namespace, split: str) -> Run:
+    """The default on a split: from its folder of --runs, if it is there."""
+    if options.runs and (options.runs / split).exists():
+        return load_run(options.runs / split)
+    out = options.runs / split if options.runs else None
+    return train(data, choose_settings("strong"), seed=data.recipe.seed, device=options.device, out=out)
 
 
 def processor_seconds(ranker: Ranker, histories: list[Any], name: str) -> float:
@@ -176,6 +187,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT / "data" / "new-users")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device")
+    parser.add_argument("--runs", type=Path, help="where `times` keeps its runs for another time")
+    parser.add_argument("--label", help="of lines of `times` that stand beside those without one")
     parser.add_argument("--only", nargs="*", default=SPLITS, choices=SPLITS, metavar="SPLIT", help="such as ciao-3")
     options = parser.parse_args()
     COMMANDS[options.what](options)

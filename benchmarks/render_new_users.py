@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 from statistics import mean, stdev
+from typing import Any
 
 from new_users import FILTERS, ROOT
 from sources import commits_table, lines
@@ -18,6 +19,7 @@ OURS = {"consensus": "`strong`, consensus", "student": "`strong`, the head it sh
 VOTERS = {name: f"voter {name}" for name in ("als-a", "als-b", "softmax-a")}
 RIVALS = {"ease": "EASE^R", "als": "iALS"}
 TITLES = {"citeulike": "CiteULike", "ciao": "Ciao", "foursquare": "Foursquare", "gowalla": "Gowalla"}
+TIMED = ("als-a", "softmax-a", "student", "consensus")
 Series = dict[str, dict[str, float]]  # split -> test figures
 
 
@@ -71,18 +73,33 @@ def kept() -> str:
 def times() -> str:
     rows = []
     for line in lines("new-users-times"):
-        name = TITLES[line["key"]["split"].rpartition("-")[0]]
-        for way in ("alone", "together"):
-            shown = [f"{line[way][each]:.1f}" for each in ("als-a", "softmax-a", "student", "consensus")]
-            rows.append([f"{name} ({line['items']:,} items)", "one" if way == "alone" else "of a hundred", *shown])
-    return markdown(["data", "histories at a time", "als-a", "softmax-a", "student", "consensus"], rows)
+        if "label" not in line["key"]:
+            for way, title in (("alone", "one"), ("together", "of a hundred")):
+                rows.append([data_of(line), title, *milliseconds(line[way])])
+    return markdown(["data", "histories at a time", *TIMED], rows)
+
+
+def labelled_times() -> str:
+    """One history at a time, by the lines that have a label."""
+    found = [line for line in lines("new-users-times") if "label" in line["key"]]
+    rows = [[data_of(line), line["key"]["label"], *milliseconds(line["alone"])] for line in found]
+    return markdown(["data", "code", *TIMED], rows)
+
+
+def data_of(line: dict[str, Any]) -> str:
+    name = TITLES[line["key"]["split"].rpartition("-")[0]]
+    return f"{name} ({line['items']:,} items)"
+
+
+def milliseconds(of_heads: dict[str, float]) -> list[str]:
+    return [f"{of_heads[name]:.1f}" for name in TIMED]
 
 
 def page() -> str:
     """docs/new-users.md."""
     names = ("new-users", "new-users-times")
     filled = {
-        "results": results(), "kept": kept(), "times": times(),
+        "results": results(), "kept": kept(), "times": times(), "labelled_times": labelled_times(),
         "commits": commits_table({name: lines(name) for name in names}),
     }  # fmt: skip
     text = (ROOT / "benchmarks" / "new_users_words.md").read_text("utf-8")

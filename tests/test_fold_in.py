@@ -75,6 +75,20 @@ def test_a_history_is_the_solution_of_its_normal_equations(factors: int, unobser
     assert alone[0] == pytest.approx(found[4], abs=1e-5)
 
 
+@pytest.mark.parametrize("factors", [3, 25])
+def test_a_history_that_comes_alone_is_solved_as_among_others(factors: int) -> None:
+    """In double precision: weights and targets as of a student, pairs in any order, and nobody's history."""
+    rng = np.random.default_rng(16)
+    item = torch.from_numpy(rng.normal(size=(20, factors)))
+    places, weight, target = rng.permutation(20)[:11], rng.uniform(0.5, 3, 11), rng.uniform(0.3, 1, 11)
+    values = (torch.from_numpy(each) for each in (places, weight, target))
+    solver, pairs = UserSolver(item, 0.03, 0.003), Pairs(torch.zeros(11, dtype=torch.int64), *values)
+    expected = normal_equations(item, list(zip(places, weight, target, strict=True)), 0.03, 0.003)
+    assert solver(pairs, 1)[0] == pytest.approx(expected, abs=1e-9)
+    assert solver(pairs, 2) == pytest.approx(torch.stack([expected, torch.zeros(factors)]), abs=1e-9)
+    assert solver(Pairs(*(each[:0] for each in pairs)), 1).tolist() == [[0.0] * factors]
+
+
 def softmax_loss(x: np.ndarray, item: np.ndarray, used: list[int], temperature: float) -> float:
     """-sum_i log softmax(cos(x, .) / t)_i over the history, a loop over its items."""
     scores = [float(x @ y) / float(np.linalg.norm(x) * np.linalg.norm(y)) / temperature for y in item]
@@ -205,6 +219,17 @@ def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> N
             pairs += [(place, LISTED_WEIGHT, float(target))] if place >= 0 else []
         expected = normal_equations(factors.item, pairs, UNOBSERVED, PENALTY)
         assert found[row].double() == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_history_has_the_list_that_it_has_among_others(run: Run) -> None:
+    ranker, new = Ranker(run), drawn(5, run.log.shape[1], seed=17, share=0.15)
+    used = np.split(new.indices.astype(np.int64), new.indptr[1:-1])
+    for name in run.rows():
+        together = ranker.of_histories(used, 8, name, used)
+        for own, (items, scores) in zip(used, together, strict=True):
+            ((listed, values),) = ranker.of_histories([own], 8, name, [own])
+            assert listed.tolist() == items.tolist(), name
+            assert values == pytest.approx(scores, abs=1e-4)
 
 
 def test_blocks_of_histories_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,13 +47,18 @@ class Histories:
     """Who used what. train: of all users; users: the rows of those whose histories are needed."""
 
     def __init__(self, train: csr_array, users: slice, device: torch.device) -> None:
-        def whole(numbers: NDArray[Any]) -> Tensor:
-            return torch.from_numpy(numbers.astype(np.int64)).to(device)
+        mine = train if users == slice(0, train.shape[0]) else train[users]
+        self.train, self.device, self.offset = train, device, users.start
+        self.first, self.items = self._whole(mine.indptr), self._whole(mine.indices)
 
-        mine, by_item = train[users], train.tocsc()
-        self.first, self.items = whole(mine.indptr), whole(mine.indices)
-        self.of_item, self.user = whole(by_item.indptr), whole(by_item.indices)
-        self.offset = users.start
+    def _whole(self, numbers: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(numbers.astype(np.int64)).to(self.device)
+
+    @cached_property
+    def by_item(self) -> tuple[Tensor, Tensor]:
+        """([items + 1], [pairs]) where the users of each item begin, and they themselves."""
+        columns = self.train.tocsc()
+        return self._whole(columns.indptr), self._whole(columns.indices)
 
     def blocks(self, users: Tensor) -> Iterator[Tensor]:
         """The users in blocks, of histories of like length: [b] places in `users`."""
@@ -107,17 +113,18 @@ class HeadFeatures:
 
     def _of_its_users(self, mean: Tensor) -> Tensor:
         """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""
-        count = self.log.of_item.diff()
+        first, user = self.log.by_item
+        count = first.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
         scores = torch.empty(len(item), dtype=self.factors.item.dtype, device=item.device)
         for begin in range(0, len(item), PAIR_BLOCK):
             pairs = slice(begin, begin + PAIR_BLOCK)
             users, items = (
-                F.embedding(self.log.user[pairs], self.factors.user),
+                F.embedding(user[pairs], self.factors.user),
                 F.embedding(item[pairs], self.factors.item),
             )
             scores[pairs] = users.mul_(items).sum(1)
-        sums = torch.segment_reduce(scores, "sum", offsets=self.log.of_item, axis=0)
+        sums = torch.segment_reduce(scores, "sum", offsets=first, axis=0)
         self.group.all_reduce([sums])
         self.group.all_reduce([count])
         own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
@@ -130,10 +137,13 @@ class HeadFeatures:
         cosine = self.direction[items] @ self.direction[others].T
         return (_powers(cosine.masked_fill_(items[:, None] == others, 0)) / len(others)).clamp(min=LEAST_SIMILARITY)
 
-    def __call__(self, users: Tensor, items: Tensor) -> Tensor:
-        """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item."""
+    def __call__(self, users: Tensor, items: Tensor, histories: tuple[Tensor, Tensor] | None = None) -> Tensor:
+        """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item.
+
+        histories: `log.of(users)`, if it is known
+        """
         directions = F.embedding(items, self.direction)  # [b, L, d]; five times as fast as an index
-        used, there = self.log.of(users)
+        used, there = self.log.of(users) if histories is None else histories
         user = self.factors.user[users + self.log.offset, None]
         wanted = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
         products = torch.bmm(directions, wanted.transpose(1, 2))  # [b, L, H + 1]

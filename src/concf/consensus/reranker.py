@@ -217,7 +217,8 @@ class Reranker:
 
         def fill(block: Tensor) -> None:
             mine, items = users[block], lists[block].long().clamp(min=0)
-            of_heads = [each(mine, items) for each in self.heads]
+            histories = self.log.of(mine)
+            of_heads = [each(mine, items, histories) for each in self.heads]
             of_lists = [listed_features(listed[block], ranked[block], self.top_k) for ranked, listed in without]
             popularity, activity = self.popularity[items], self.activity[mine]
             of_time = [at_ranks(each[block, :, None], ranked[block], self.top_k) for ranked, each in steady]

@@ -137,31 +137,11 @@ class Side:
         solved = turned.new_zeros(self.n, self.factors)
 
         def solve(block: Block) -> None:
-            solved[block.rows] = self._solve(block, turned, everywhere + penalty[block.rows, None])
+            solved[block.rows] = _solve(block, turned, everywhere + penalty[block.rows, None])
 
         for _ in in_blocks(solve, self.blocks, turned.device):
             pass
         return solved
-
-    def _solve(self, block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
-        """[b, d] the rows of a block. diagonal: [b, d] of M_u.
-
-        A product of the form Q'Q with Q in rows is several times faster on a CPU than QQ': paired vectors are turned
-        while they are scaled, and roots of weights enter the smaller matrices.
-        """
-        paired, root = F.embedding(block.columns, turned), block.root  # [b, L, d], [b, L]
-        wanted = (root * block.target)[..., None]
-        if block.columns.shape[1] > self.factors:
-            paired *= root[..., None]
-            system = torch.bmm(paired.transpose(1, 2), paired)
-            system.diagonal(dim1=1, dim2=2).add_(diagonal)
-            return _cholesky_solve(system, torch.bmm(paired.transpose(1, 2), wanted))[..., 0]
-        scale = diagonal.rsqrt()
-        upright = paired.new_empty(len(paired), self.factors, paired.shape[1])  # [b, d, L]
-        torch.mul(paired.transpose(1, 2), scale[..., None], out=upright)
-        system = torch.bmm(upright.transpose(1, 2), upright).mul_(root[..., None]).mul_(root[:, None])
-        system.diagonal(dim1=1, dim2=2).add_(1)
-        return torch.bmm(upright, _cholesky_solve(system, wanted).mul_(root[..., None]))[..., 0] * scale
 
 
 class UserSolver:
@@ -174,9 +154,18 @@ class UserSolver:
     def __call__(self, pairs: Pairs, n_users: int) -> Tensor:
         """[users, d] of the users' pairs."""
         items, factors = self.shape
+        if n_users == 1:
+            return self._alone(pairs)
         side = Side(pairs.user, pairs.item, pairs, (n_users, items), factors)
         penalty = self.penalty * (side.weight + self.unobserved * items)
         return side.solve_in(self.basis, self.unobserved, penalty) @ self.basis.vectors.T
+
+    def _alone(self, pairs: Pairs) -> Tensor:
+        """[1, d] of one user's pairs: a block as they are. To sort and to divide them takes longer than to solve."""
+        block = Block(pairs.user[:1], pairs.item[None], pairs.weight.sqrt()[None], pairs.target[None])
+        penalty = self.penalty * (pairs.weight.sum() + self.unobserved * self.shape[0])
+        diagonal = self.unobserved * self.basis.values + penalty
+        return _solve(block, self.basis.turned, diagonal[None]) @ self.basis.vectors.T
 
 
 class ALS:
@@ -233,6 +222,27 @@ class ALS:
         everywhere = unobserved * ((user.T @ user) * (item.T @ item)).sum()
         penalties = (of_users * user.square().sum(1)).sum() + (of_items * item.square().sum(1)).sum()
         return float(listed + everywhere + penalties)
+
+
+def _solve(block: Block, turned: Tensor, diagonal: Tensor) -> Tensor:
+    """[b, d] the rows of a block. turned: [columns + 1, d] the other side; diagonal: [b, d] of M_u.
+
+    A product of the form Q'Q with Q in rows is several times faster on a CPU than QQ': paired vectors are turned
+    while they are scaled, and roots of weights enter the smaller matrices.
+    """
+    paired, root = F.embedding(block.columns, turned), block.root  # [b, L, d], [b, L]
+    wanted = (root * block.target)[..., None]
+    if block.columns.shape[1] > turned.shape[1]:
+        paired *= root[..., None]
+        system = torch.bmm(paired.transpose(1, 2), paired)
+        system.diagonal(dim1=1, dim2=2).add_(diagonal)
+        return _cholesky_solve(system, torch.bmm(paired.transpose(1, 2), wanted))[..., 0]
+    scale = diagonal.rsqrt()
+    upright = paired.new_empty(len(paired), turned.shape[1], paired.shape[1])  # [b, d, L]
+    torch.mul(paired.transpose(1, 2), scale[..., None], out=upright)
+    system = torch.bmm(upright.transpose(1, 2), upright).mul_(root[..., None]).mul_(root[:, None])
+    system.diagonal(dim1=1, dim2=2).add_(1)
+    return torch.bmm(upright, _cholesky_solve(system, wanted).mul_(root[..., None]))[..., 0] * scale
 
 
 def _blocks(lengths: Tensor, factors: int, device: torch.device) -> list[tuple[int, int, int]]:

@@ -133,6 +133,8 @@ class UserSoftmax:
             normaliser = scores.logsumexp(1, keepdim=True)
             loss = normaliser - (here * mean).sum(1, keepdim=True) / self.temperature
             best, least = here.where(loss < least, best), loss.minimum(least)
+            if turn == steps:
+                break
             slope = mean - scores.sub_(normaliser).exp_() @ self.item
             slope -= (slope * here).sum(1, keepdim=True) * here
             if before is not None:
