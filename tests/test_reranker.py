@@ -163,8 +163,8 @@ def test_the_order_of_the_users_does_not_matter(in_double) -> None:
 def changed_feature(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
     whole = HeadFeatures.__call__
 
-    def changed(self: HeadFeatures, users: Tensor, items: Tensor) -> Tensor:
-        mine = whole(self, users, items)
+    def changed(self: HeadFeatures, *asked: Any) -> Tensor:
+        mine = whole(self, *asked)
         mine[..., -1] = change(mine[..., -1])
         return mine
 
