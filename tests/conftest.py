@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing.forkserver import ensure_running
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,9 @@ def quick_collections() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def quick_processes() -> None:
     """The server that forks the processes of `execute` has imported what they train with, and not PyTorch alone."""
-    multiprocessing.set_forkserver_preload(["torch._dynamo", "concf.training.train"])
-    ensure_running()
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        multiprocessing.set_forkserver_preload(["torch._dynamo", "concf.training.train"])
+        import_module("multiprocessing.forkserver").ensure_running()
 
 
 @pytest.fixture
