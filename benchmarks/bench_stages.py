@@ -41,6 +41,7 @@ LARGE = {
     "2 M x 500,000 x 97 M": {"users": 1_930_000, "items": 499_000, "pairs": 97_400_000},
     "10 M x 1 M x 1 G": {"users": 10_000_000, "items": 1_000_000, "pairs": 1_000_000_000},
 }
+BUFFALO = 730_000_000  # interactions that buffalo publishes a time for
 SHARES = np.linspace(0.005, 0.995, 100)  # the lengths of histories are kept as so many quantiles
 CORES = 2
 VOTERS, HEADS, PLACES = 4, 3, 100  # of the default: those who vote, those of them with vectors, items of a vote
@@ -226,6 +227,8 @@ def project() -> None:
                 if budget != "fast" or not stage.startswith("softmax")
             }
             print(title, budget, factors, "hours of two cores:", hours, "all:", round(sum(hours.values()), 1))
+    sweep = 2 * BUFFALO * SMALL**2 / 1e9 * models["search"]["solving"]
+    print(f"a sweep over {BUFFALO:,} pairs of long histories with {SMALL} factors: {sweep:.0f} processor seconds")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,12 @@ from concf.consensus.voters import by_factors, by_scores, voter_weights
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 
+def test_nobody_is_listed_for_where_the_only_user_is_not_asked_about() -> None:
+    """As in a process whose one user is not validated."""
+    lists, scores = voters.first_items(Table(case().table), case().train[:1], torch.empty(0, dtype=torch.int64), TOP_K)
+    assert lists.shape == scores.shape == (0, TOP_K)
+
+
 @pytest.mark.parametrize("cells", [1, 3 * ITEMS, 1 << 22], ids=["one by one", "in threes", "at once"])
 def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch, cells: int) -> None:
     monkeypatch.setattr(voters, "CPU_CELLS", cells)

@@ -118,8 +118,7 @@ def first_items(
     lists, scores = [], []
     for mine in torch.split(users, max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // n_items)):
         block = scorer.scores(mine).to(device)
-        rows = train if train.shape[0] == 1 else train[mine.cpu().numpy()]
-        cells = torch.from_numpy(flat_cells(rows)).to(device)
+        cells = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(device)
         if look is not None:
             look(block, cells)
         block.view(-1).index_fill_(0, cells, -torch.inf)
