@@ -20,10 +20,12 @@ import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small, with_a_student
 
+from concf.data.split import Split
 from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup
 from concf.training import cuda_graphs as capture
 from concf.training import train as training
+from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
@@ -37,7 +39,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "student": {"encoder": "mf", "sharing": "none"},
     "sampled": {"encoder": "mlp"},
 }
-DIVIDED = ("mlp", "mf", "sampled")
+STRONG = "strong"  # the default preset
+DIVIDED = ("mlp", "mf", "sampled", STRONG)
 
 
 class Several(ProcessGroup):
@@ -49,6 +52,10 @@ class Several(ProcessGroup):
 
 
 def chosen(case: str) -> ConCFSettings:
+    if case == STRONG:
+        consensus = {"top_k": 40, "kept": 40, "shown": 40}
+        changes = {"model": {"dimensions": 16}, "consensus": consensus, "training": {"metric": "recall@10"}}
+        return choose_settings("strong", changes)
     model = {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3} | CHANGES[case]
     limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
     if case == "student":
@@ -57,13 +64,17 @@ def chosen(case: str) -> ConCFSettings:
     return settings("reference", model=model, losses=losses, training=limits | {"weight_decay": 1e-3})
 
 
+def data(case: str) -> Split:
+    return small(300, 120) if case == STRONG else small()
+
+
 def trained(case: str, group: ProcessGroup = groups.ALONE, **words: Any) -> list[dict[str, Any]]:
-    return training.train(small(), chosen(case), seed=3, device="cuda", group=group, **words).history
+    return training.train(data(case), chosen(case), seed=3, device="cuda", group=group, **words).history
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:
     """Every case in double precision, whole and divided, and one in single, in which the GPU's own kernels are used."""
-    for case in CHANGES:
+    for case in (*CHANGES, STRONG):
         found = {"whole": trained(case, group)}
         if case in DIVIDED:
             found["divided"] = trained(case, replace(group, shards=True), out=folder / f"divided {case}")
@@ -106,7 +117,7 @@ def test_processes_on_gpus_train_as_one(processes: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(capture, "WARM_UP", 10**9)  # steps of several processes are not captured
     torch.set_default_dtype(torch.float64)
     try:
-        expected = {case: trained(case) for case in CHANGES}
+        expected = {case: trained(case) for case in (*CHANGES, STRONG)}
     finally:
         torch.set_default_dtype(torch.float32)
     for case, alone in expected.items():

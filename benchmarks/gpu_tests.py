@@ -1,0 +1,62 @@
+"""All tests that need a GPU, several times in a row: the lines of results/gpu-tests.jsonl.
+
+    python benchmarks/gpu_tests.py --rounds 3
+
+The files of a round run side by side, and a round begins when the one before it has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import RESULTS
+
+from concf.experiments.results_log import ResultsLog
+from concf.runtime.provenance import provenance
+
+TESTS = Path(__file__).parent.parent / "tests"
+OUTCOMES = {"PASSED": "passed", "FAILED": "failed", "ERROR": "failed", "SKIPPED": "skipped"}
+
+
+def outcome(file: Path) -> dict[str, Any]:
+    """How many tests of a file passed, failed and were skipped, and its seconds; what failed is printed."""
+    begin = time.perf_counter()
+    command = [sys.executable, "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-v", "--tb=short", str(file)]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, text=True, check=False)
+    results = (line.split("::", 1)[1].split() for line in done.stdout.splitlines() if line.startswith("tests/gpu_"))
+    counted = Counter(OUTCOMES[word] for words in results for word in words if word in OUTCOMES)
+    if done.returncode:
+        print(done.stdout[-6000:], done.stderr[-2000:], sep="\n", flush=True)
+        counted["failed"] = max(counted["failed"], 1)
+    counts = {name: counted[name] for name in ("passed", "failed", "skipped")}
+    return counts | {"seconds": round(time.perf_counter() - begin, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--results", type=Path, default=RESULTS / "gpu-tests.jsonl")
+    words = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("PyTorch finds no GPU")
+    log, commit = ResultsLog(words.results), provenance()["commit"]
+    device, files = torch.cuda.get_device_name(), sorted(TESTS.glob("gpu_*.py"))
+    for number in range(1, words.rounds + 1):
+        with ThreadPoolExecutor(len(files)) as pool:
+            for file, counts in zip(files, pool.map(outcome, files), strict=True):
+                key = {"commit": commit, "device": device, "round": number, "file": file.name}
+                print(log.add(key, counts), flush=True)
+    if any(cell["failed"] or cell["skipped"] for cell in log.cells.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
