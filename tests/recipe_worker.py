@@ -30,8 +30,8 @@ from concf.training.run import Run
 from concf.training.train import train
 
 SEED = 5
-DEFAULT, EVERYTHING, UNEVEN = "the default", "everything at once", "the last users only train"
-CASES = {4: (DEFAULT, UNEVEN), 3: (DEFAULT, EVERYTHING), 2: (DEFAULT,)}
+DEFAULT, EVERYTHING, UNEVEN, FEW = "the default", "everything at once", "the last users only train", "some are asked"
+CASES = {4: (DEFAULT, UNEVEN), 3: (DEFAULT, EVERYTHING), 2: (DEFAULT, FEW)}
 COMMAND = ["--set", "model.dimensions=8", "--set", "training.metric=recall@5", "--device", "cpu"]
 ELASTIC = {4: 1, 3: 3, 2: None}  # processes -> the last stage that they do of a run that the others go on with
 
@@ -60,7 +60,7 @@ def case(name: str) -> tuple[Split, ConCFSettings]:
     if name == EVERYTHING:
         changes = {"recipe": {"budget": "thorough", "popularity_groups": 2}, "weights": {"function": "log"}}
         return disliking(), choose_settings(small(), changes)
-    return data(), small()
+    return data(), choose_settings(small(), {"recipe": {"asked_users": 9}}) if name == FEW else small()
 
 
 def trained(name: str, group: ProcessGroup = ALONE, stop_after: int | None = None, **words: Any) -> Run | None:

@@ -57,8 +57,13 @@ class Histories:
     @cached_property
     def by_item(self) -> tuple[Tensor, Tensor]:
         """([items + 1], [pairs]) where the users of each item begin, and they themselves."""
-        columns = self.train.tocsc()
-        return self._whole(columns.indptr), self._whole(columns.indices)
+        if self.device.type == "cpu":
+            columns = self.train.tocsc()
+            return self._whole(columns.indptr), self._whole(columns.indices)
+        item, count = self._whole(self.train.indices), self._whole(np.diff(self.train.indptr))
+        user = torch.repeat_interleave(torch.arange(len(count), device=self.device), count)
+        of_item = torch.bincount(item, minlength=self.train.shape[1])
+        return torch.cat([of_item.new_zeros(1), of_item.cumsum(0)]), user[item.argsort(stable=True)]
 
     def blocks(self, users: Tensor) -> Iterator[Tensor]:
         """The users in blocks, of histories of like length: [b] places in `users`."""

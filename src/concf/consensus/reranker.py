@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
@@ -349,17 +350,24 @@ def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:
     """([items], [users]) p and q; of several processes each has the log of its own users."""
-    of_items, of_users = _logarithms(train.T.tocsr(), group), _logarithms(train)
+    sums = np.bincount(train.indices, train.data, train.shape[1]).astype(np.float64)
+    of_items = _logarithms_of(sums, group)
+    of_users = _logarithms(train)
     parts = (of_items, _moments_of(of_items)), (of_users, _moments_of(group.join(of_users)))
     popularity, activity = ((each - mean) / deviation for each, (mean, deviation) in parts)
     return popularity, activity
 
 
-def _logarithms(rows: csr_array, group: ProcessGroup = ALONE) -> Tensor:
-    """[n] of the sum of the weights of each row, at least 1. group: processes over which the sum goes, too."""
-    sums = torch.from_numpy(np.asarray(rows.astype(np.float64).sum(axis=1)))
-    group.all_reduce([sums])
-    return torch.from_numpy(np.log(np.maximum(sums.numpy(), 1.0)))
+def _logarithms(rows: csr_array) -> Tensor:
+    """[n] of the sum of the weights of each row, at least 1."""
+    return _logarithms_of(np.asarray(rows.sum(axis=1, dtype=np.float64)))
+
+
+def _logarithms_of(sums: NDArray[np.float64], group: ProcessGroup = ALONE) -> Tensor:
+    """[n] of sums [n], at least 1. group: processes over which they go, too."""
+    total = torch.from_numpy(sums)
+    group.all_reduce([total])
+    return torch.from_numpy(np.log(np.maximum(total.numpy(), 1.0)))
 
 
 def _moments_of(logs: Tensor) -> tuple[Tensor, Tensor]:

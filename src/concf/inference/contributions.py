@@ -66,6 +66,8 @@ class Contributions:
         assert self.votes.reranked is not None
         listed, scores = self.votes.reranked[0][user, :TOP], self.votes.reranked[1][user, :TOP]
         items, scores = listed[listed >= 0], scores[listed >= 0]
+        if not len(items):  # voters were not asked for this user
+            return {}
         features = self._features(user, torch.from_numpy(items))
         terms = (features - self.centre[: features.shape[1]]) * self.weights[: features.shape[1]]
         group = self._group[: features.shape[1]].expand_as(terms)

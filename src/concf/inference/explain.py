@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
+from concf.consensus.consensus import NOTHING
 from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError, DataError
 from concf.inference.contributions import Kind, similarity_shares, speakers
@@ -89,7 +90,7 @@ def explain(ranker: Ranker, row: int, index: int, user: Id, item: Id) -> Explana
     terms = None if contributions is None else contributions.of_user(row).get(index)
     (places,) = speakers(similarity_shares(ranker.voters.values(), seen, np.array([index])))
     listed = [] if best.lists is None else best.lists[row].tolist()
-    if ranker.new is not None:
+    if ranker.new is not None or listed[:1] == [NOTHING]:  # new items are woven in, or nobody was asked
         shown = ranker.run.settings.consensus.shown
         listed = ranker.short(np.array([row]), [shown], CONSENSUS, [seen])[0][0].tolist()
     return {

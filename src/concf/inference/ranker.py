@@ -166,7 +166,10 @@ class Ranker:
             agreed = [
                 self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
             ]
-            return self._with_new(agreed, ks, lambda: self.short(users, ks, self.run.best_head(), hidden))
+            head = self.run.best_head()
+            for at in np.flatnonzero(lists[users, 0] < 0).tolist():  # users for whom voters were not asked
+                (agreed[at],) = self.short(users[[at]], [ks[at]], head, [hidden[at]])
+            return self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
         rows = torch.from_numpy(users)
         found = self._by_rank(
             [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among

@@ -26,21 +26,32 @@ class Walks:
 
     def __init__(self, train: csr_array, alpha: float, device: torch.device) -> None:
         per_user, per_item = degrees(train)
-        train = csr_array((train.data**alpha, train.indices, train.indptr), train.shape)
         self.device, self.per_item = device, torch.from_numpy(per_item).to(device, torch.float32)
-        self.from_user = csr_array(diags_array(per_user**-alpha) @ train, dtype=np.float32)
-        self.from_item = csr_array(diags_array(per_item**-alpha) @ train.T, dtype=np.float32)
-        if device.type != "cpu":
-            self.into_users, self.into_items = (
-                on_device(each.T.tocsr(), device) for each in (self.from_item, self.from_user)
-            )
+        step = csr_array((train.data**alpha, train.indices, train.indptr), train.shape)
+        of_user, of_item = per_user**-alpha, per_item**-alpha
+        if device.type == "cpu":
+            self.from_user = csr_array(diags_array(of_user) @ step, dtype=np.float32)
+            self.from_item = csr_array(diags_array(of_item) @ step.T, dtype=np.float32)
+            return
+        ends, item, value = (torch.from_numpy(each).to(device) for each in (step.indptr, step.indices, step.data))
+        user = torch.repeat_interleave(torch.arange(train.shape[0], device=device), ends.diff())
+        self.into_users = _on_device(ends, item, value * _at(item, of_item), train.shape)  # P_jv ^ alpha
+        self.ends, self.item, self.value = ends, item, (value * _at(user, of_user)).float()  # P_uj ^ alpha
+        order = item.argsort(stable=True)
+        first = torch.cat([ends[:1], torch.bincount(item, minlength=train.shape[1]).cumsum(0)])
+        self.into_items = _on_device(first, user[order], self.value[order], train.shape[::-1])
 
     def __call__(self, users: Tensor) -> Tensor:
         """[b, items] the scores of users [b] with beta = 0."""
-        rows = self.from_user[users.cpu().numpy()]
         if self.device.type == "cpu":
+            rows = self.from_user[users.numpy()]
             return torch.from_numpy((rows @ self.from_item @ self.from_user).toarray())
-        start = torch.from_numpy(rows.toarray()).to(self.device).T.contiguous()  # [items, b]
+        count = self.ends[users + 1] - self.ends[users]
+        column = torch.repeat_interleave(torch.arange(len(users), device=self.device), count)
+        place = torch.arange(len(column), device=self.device) - (count.cumsum(0) - count)[column]
+        at = self.ends[users][column] + place
+        start = torch.zeros(len(self.per_item), len(users), device=self.device)
+        start[self.item[at], column] = self.value[at]
         reached: Tensor = self.into_items @ (self.into_users @ start)
         return reached.T.contiguous()
 
@@ -58,7 +69,16 @@ def degrees(train: csr_array) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def on_device(matrix: csr_array, device: torch.device) -> Tensor:
     """A sparse matrix of PyTorch's."""
-    ends, columns, data = (torch.from_numpy(each) for each in (matrix.indptr, matrix.indices, matrix.data))
+    ends, columns, data = (torch.from_numpy(each).to(device) for each in (matrix.indptr, matrix.indices, matrix.data))
+    return _on_device(ends, columns, data, matrix.shape)
+
+
+def _on_device(ends: Tensor, columns: Tensor, data: Tensor, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are young
-        return torch.sparse_csr_tensor(ends, columns, data, matrix.shape, check_invariants=False).to(device)
+        return torch.sparse_csr_tensor(ends, columns.to(ends), data.float(), shape, check_invariants=False)
+
+
+def _at(places: Tensor, numbers: NDArray[np.float64]) -> Tensor:
+    """[n] the numbers at places [n]."""
+    return torch.from_numpy(numbers).to(places.device)[places]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
+from concf.evaluation.ranking import rank
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EncoderMaker
 from concf.model.model import Model
@@ -162,7 +163,15 @@ class Run:
         if self.model.held is not None:
             raise ConfigError("this process holds only a part of the lists; use the run by load_run(its folder)")
         assert lists is not None
-        return _listed(lists.cpu().numpy())
+        return ListFunction(partial(self._lists, lists.cpu().numpy()))
+
+    def _lists(self, lists: NDArray[np.int32], users: NDArray[np.int64], _length: int) -> NDArray[np.int32]:
+        """[b, L] of a consensus; for whom the voters were not asked, the student ranks."""
+        listed, unasked = lists[users], np.flatnonzero(lists[users, 0] < 0)
+        if self.settings.recipe is not None and len(unasked):
+            student = self.keep(self.best_head()).factors()[self.best_head()].to("cpu")
+            listed[unasked] = rank(student, users[unasked], listed.shape[1], seen=self.log)
+        return listed
 
     def evaluate(
         self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
@@ -278,10 +287,6 @@ def n_validated(data: Split, settings: ConCFSettings) -> int:
 
 def _state(model: Model) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def _listed(lists: NDArray[np.int32]) -> ListFunction:
-    return ListFunction(lambda users, _length: torch.from_numpy(lists[users]))
 
 
 def make_model(

@@ -62,10 +62,10 @@ class RP3beta(Settings):
     def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
         """Multiply the transition matrices. train: [users, items]."""
         per_user, per_item = degrees(train)
-        train = train.power(self.alpha)
-        from_user = (diags_array(per_user**-self.alpha) @ train).tocsr()  # [users, items] P_ui ^ alpha
-        walks = (from_user @ diags_array(per_item**-self.alpha)).tocsr()  # [users, items] (P_jv P_vi) ^ alpha
-        by_item, by_user, profile = (Rows.of(matrix, device) for matrix in (train.T.tocsr(), walks, from_user))
+        log = Rows.of(train.power(self.alpha), device)
+        of_user, of_item = (torch.from_numpy(each**-self.alpha).to(device) for each in (per_user, per_item))
+        profile = log.times(torch.repeat_interleave(of_user, log.ends.diff()))  # [users, items] P_ui ^ alpha
+        by_item, by_user = log.T, profile.times(of_item[profile.columns])  # (P_jv P_vi) ^ alpha
         held_back = torch.from_numpy(per_item**-self.beta).to(device)
 
         def into(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
@@ -137,6 +137,10 @@ class Rows:
     def to(self, device: str | torch.device) -> Rows:
         """The same on another device."""
         return Rows(self.ends.to(device), self.columns.to(device), self.values.to(device), self.width)
+
+    def times(self, factors: Tensor) -> Rows:
+        """Every value times its factor [nnz]."""
+        return Rows(self.ends, self.columns, self.values * factors, self.width)
 
     def float(self) -> Rows:
         """In single precision."""

@@ -109,6 +109,11 @@ class RecipeSettings(Settings):
         1, ge=1, le=10, description="the student learns the order of the consensus within so many groups of items by "
         "popularity (docs/combine.md); 1: of all items together"
     )  # fmt: skip
+    asked_users: int | None = Field(
+        None, ge=1, description="users whose consensus is formed in the end, at most; it teaches the student, which "
+        "ranks for the others (docs/training.md#memory); none: everyone, or as many as the budget pays for on a very "
+        "large log"
+    )  # fmt: skip
     own: bool = Field(True, description="whether the recipe's own voters vote; false: only given ones (concf combine)")
     given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
     given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")

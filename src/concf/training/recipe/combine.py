@@ -145,7 +145,8 @@ class Combine(Recipe):
         if len(nobody):
             note(f"no voter lists anything for {len(nobody):,} of {len(lists):,} users: the student ranks for them")
             seen = self._seen(self.run.log)
-            ranked = by_factors(STUDENT, Factors(*self.vectors[STUDENT]), seen, nobody, lists.shape[1]).lists
+            users, student = self.asked[nobody], Factors(*self.vectors[STUDENT])
+            ranked = by_factors(STUDENT, student, seen, users, lists.shape[1]).lists
             lists[nobody], plain[nobody] = ranked, ranked
             places = torch.arange(lists.shape[1], device=lists.device)
             votes["reranked"][nobody] = (

@@ -13,7 +13,7 @@ from concf.runtime.process_group import ProcessGroup
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.memory import available_memory
-from concf.training.recipe.recipe import PLANS, list_length
+from concf.training.recipe.recipe import PLANS, list_length, n_asked
 from concf.training.run import n_validated
 
 FLOAT = PLACE = 4  # bytes
@@ -25,7 +25,7 @@ ROOM = 1.6  # times the least, that what is advised shall have
 def least_memory(data: Split, settings: ConCFSettings, group: ProcessGroup) -> int:
     """Bytes of the tensors that are there together in a process, at the fullest of four moments.
 
-    When the re-ranker is fitted: the features of its learners. When voters are asked for everyone: their lists, once
+    When the re-ranker is fitted: the features of its learners. When voters are asked in the end: their lists, once
     more as they are kept, and what is known of listed items. When the student is solved: the lists that are kept, and
     the pairs of the log and of the consensus, of both sides; of several processes also the pairs as they were sent, and
     the vectors of all users, twice. In the end: the lists and votes of all users, or with sharded tables of its own.
@@ -39,10 +39,11 @@ def least_memory(data: Split, settings: ConCFSettings, group: ProcessGroup) -> i
     voters = heads - 1 + fixed
     tables = heads * (held + n + 2 * items) * factors * FLOAT  # the model's, and the recipe's own
     lists, votes = 3 * list_length(data, settings) * PLACE, voters * k * PLACE  # of a user
-    asked = n * (lists + (2 * voters * PLACE + 3 * fixed * FLOAT) * k)
+    m = n_asked(data.train.shape, settings) // group.size
+    asked = m * (lists + (2 * voters * PLACE + 3 * fixed * FLOAT) * k)
     learned = data.train.nnz + (0 if recipe.refit == "none" else data.valid.nnz)
-    pairs = (learned + users * PLANS[recipe.budget].places[0]) // group.size
-    solved = n * (lists + votes) + pairs * (PAIR * (1 + several) + 2 * BLOCK) + several * 2 * users * factors * FLOAT
+    pairs = learned // group.size + m * PLANS[recipe.budget].places[0]
+    solved = m * (lists + votes) + pairs * (PAIR * (1 + several) + 2 * BLOCK) + several * 2 * users * factors * FLOAT
     learners = min(n_validated(data, settings), MOST_LEARNERS) * min(TOP, items) // group.size
     fitted = learners * n_features(voters, heads - 1, fixed) * FLOAT
     return int(tables + max(fitted, asked, solved, held * (lists + votes)))

@@ -10,6 +10,9 @@
 
 Up to `student` every figure is of users who hold out items for validation, and the settings and the weights of the
 re-ranker are chosen; `refit` and `final` carry them over. What was measured before stays the run's validation.
+
+Where users x items are too many for a budget, `final` asks the voters for a sample of the users. They teach the
+student; the others have the vectors that ALS gives them beside its items.
 """
 
 from __future__ import annotations
@@ -19,17 +22,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.consensus.consensus import NOTHING
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.data.split import Split
+from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
-from concf.model.als import ALS, Pairs
+from concf.model.als import ALS, Pairs, UserSolver
 from concf.model.scorers import Factors, Scorer
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -38,14 +44,16 @@ from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
 from concf.training.recipe import search
 from concf.training.recipe.softmax import fit_softmax
-from concf.training.recipe.students import by_groups, solve_student, teach_student
-from concf.training.run import Best, Run, n_validated
+from concf.training.recipe.students import PENALTY, UNOBSERVED, by_groups, solve_student, teach_student
+from concf.training.run import RECIPE_USERS, Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
 STUDENT = "student"
-VOTES_OF_USERS = {"items": 1, "consistency": 1, "reranked": 0}  # votes that are of users, along which dimension
+VOTES_OF_USERS = {  # votes that are of users: along which dimension, and what stands for nothing
+    "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
+}  # fmt: skip
 
 
 class Plan(NamedTuple):
@@ -57,6 +65,7 @@ class Plan(NamedTuple):
     softmax: epochs of the softmax, and of a refit
     student: sweeps of least squares, and epochs of the consensus loss
     places:  of a consensus list that the student is regressed on, and that the consensus loss looks at
+    cells:   users x items that the voters are asked about in the end, at most
     """
 
     rounds: tuple[int, int]
@@ -64,13 +73,14 @@ class Plan(NamedTuple):
     sweeps: tuple[int, int]
     softmax: tuple[int, int]
     student: tuple[int, int]
-    places: tuple[int, int] = (64, 100)
+    places: tuple[int, int]
+    cells: int
 
 
 PLANS = {
-    "fast": Plan((2, 1), 1024, (2, 2), (0, 0), (1, 2)),
-    "default": Plan((3, 3), 2048, (2, 2), (3, 2), (2, 2)),
-    "thorough": Plan((6, 6), 2048, (6, 4), (12, 6), (4, 12), (100, 150)),
+    "fast": Plan((2, 1), 1024, (2, 2), (0, 0), (1, 2), (64, 100), 1 << 35),
+    "default": Plan((3, 3), 2048, (2, 2), (3, 2), (2, 2), (64, 100), 1 << 37),
+    "thorough": Plan((6, 6), 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
 }
 
 
@@ -96,6 +106,7 @@ class Recipe:
     group:   of several processes each has its own users: their rows of the log, vectors, lists and votes; positions of
              users are counted from the first of them. What is of items all have
     shape:   (own users, items)
+    asked:   own users whom the voters are asked for in the end, ascending: all of them, or those of a sample
     """
 
     def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
@@ -110,6 +121,9 @@ class Recipe:
         self.searched = Validation(data, run.metric, device, group, validated=few)
         self.own = group.share(data.train.shape[0])
         self.shape: tuple[int, int] = (self.own.stop - self.own.start, data.train.shape[1])
+        sampled = sample(np.arange(data.train.shape[0]), n_asked(data.train.shape, settings), seed)
+        mine = sampled[(sampled >= self.own.start) & (sampled < self.own.stop)]
+        self.asked = torch.from_numpy(mine - self.own.start).to(device)
         self.factors = settings.model.dimensions
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
@@ -149,14 +163,26 @@ class Recipe:
             model.user[place] = self._everyones(user)
             self.run.best[head] = Best(self.figures[head], last, last)
         lists, plain, votes = self.agreed()
-        lists, plain = self._everyones(lists), self._everyones(plain)
-        votes |= {name: self._everyones(votes[name], dim) for name, dim in VOTES_OF_USERS.items() if name in votes}
+        lists, plain = self._everyones(self._spread(lists)), self._everyones(self._spread(plain))
+        votes |= {
+            name: self._everyones(self._spread(votes[name], dim, nothing), dim)
+            for name, (dim, nothing) in VOTES_OF_USERS.items()
+            if name in votes
+        }
         self.run.best[R_CONSENSUS] = Best(self.figures[R_CONSENSUS], last, last, lists=plain)
         self.run.best[CONSENSUS] = Best(self.figures[CONSENSUS], last, last, lists=lists, votes=votes)
 
     def _everyones(self, part: Tensor, dim: int = 0) -> Tensor:
         """Of all users what is of the own ones along a dimension; where tables are sharded, the part itself."""
         return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim)
+
+    def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
+        """Of the own users what is of the asked ones along a dimension; nothing of the others."""
+        if len(self.asked) == self.shape[0]:
+            return part
+        shape = list(part.shape)
+        shape[dim] = self.shape[0]
+        return part.new_full(shape, nothing).index_copy_(dim, self.asked, part)
 
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
@@ -325,17 +351,28 @@ class Recipe:
         return {}
 
     def _final(self) -> dict[str, Any]:
-        """The consensus of the voters as they are now, for everyone, by the weights from before; and its student."""
+        """The consensus of the voters as they are now, by the weights from before, and its student."""
         lists = self.agreed()[0]
-        users = torch.arange(self.shape[0], device=self.device)
-        self._distil(self.run.log, users, lists, self.vectors[STUDENT][1])
-        return {}
+        self._distil(self.run.log, self.asked, lists, self.vectors[STUDENT][1])
+        n, everyone = n_asked(self.data.train.shape, self.settings), self.data.train.shape[0]
+        if n == everyone:
+            return {}
+        if self.group.is_main:
+            note(
+                f"the consensus was formed for {n:,} of {everyone:,} users, drawn at random: they have taught the "
+                "student, which ranks for the others (recipe.asked_users)"
+            )
+        user, item = self.vectors[STUDENT]
+        solve = UserSolver(item, **self.chosen.get("als-a", {"unobserved": UNOBSERVED, "penalty": PENALTY}))
+        others = solve(self._pairs(self.run.log), len(user))
+        self.vectors[STUDENT] = others.index_copy_(0, self.asked, user[self.asked]), item
+        return {"asked_users": n}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """The consensus of the own users: its lists [own users, L], those of the plain one, and the votes."""
+        """The consensus of the asked users: its lists [asked, L], those of the plain one, and the votes."""
         if "consensus" not in self._cache:
             assert self.weights is not None
-            log, users = self.run.log, torch.arange(self.shape[0], device=self.device)
+            log, users = self.run.log, self.asked
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
@@ -362,6 +399,14 @@ class Recipe:
         self.chosen, self.figures = state["chosen"], state["figures"]
         self.vectors = {head: (user, item) for head, (user, item) in state["vectors"].items()}
         self.weights = None if state["weights"] is None else Weights(**state["weights"])
+
+
+def n_asked(shape: tuple[int, int], settings: ConCFSettings) -> int:
+    """How many users the voters are asked for in the end, of a log [users, items]."""
+    assert settings.recipe is not None
+    users, items = shape
+    paid = max(PLANS[settings.recipe.budget].cells // items, RECIPE_USERS)
+    return min(users, settings.recipe.asked_users or paid)
 
 
 def list_length(data: Split, settings: ConCFSettings) -> int:

@@ -1,0 +1,120 @@
+"""Where users are too many, voters are asked for a sample of them, who teach the student; it ranks for the others."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from small_recipe import CLI, assert_same, data, small, trained
+
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.errors import ConcfWarning
+from concf.evaluation.evaluate import evaluate
+from concf.evaluation.ranking import rank
+from concf.inference.recommender import Recommender
+from concf.model.als import Pairs, UserSolver
+from concf.runtime.process_group import ALONE
+from concf.training.checkpoint import load_run
+from concf.training.config.presets import choose_settings
+from concf.training.recipe import recipe as recipes
+from concf.training.recipe.needs import least_memory
+from concf.training.recipe.recipe import PLANS, STUDENT, n_asked
+from concf.training.run import RECIPE_USERS, Run
+from concf.training.train import train
+
+ASKED = 20
+pytestmark = pytest.mark.filterwarnings("ignore:the consensus was formed for", "ignore:only .* of .* users are")
+
+
+@cache
+def few() -> Run:
+    return train(data(), choose_settings(small(), {"recipe": {"asked_users": ASKED}}), seed=3)
+
+
+def listed(run: Run, name: str = CONSENSUS) -> torch.Tensor:
+    lists = run.best[name].lists
+    assert lists is not None
+    return lists
+
+
+def asked(run: Run) -> list[int]:
+    return (listed(run)[:, 0] >= 0).nonzero()[:, 0].tolist()
+
+
+def test_those_who_are_asked_have_the_lists_of_a_run_that_asks_everyone() -> None:
+    run, whole = few(), trained()
+    users = asked(run)
+    assert len(users) == ASKED == run.history[-1]["asked_users"]
+    plain, lists = ([listed(each, name)[users] for each in (run, whole)] for name in (R_CONSENSUS, CONSENSUS))
+    assert torch.equal(*plain)
+    assert torch.equal(*(each.best[CONSENSUS].votes["items"][:, users] for each in (run, whole)))
+    same = [len({*mine[:8]} & {*theirs[:8]}) for mine, theirs in zip(*(each.tolist() for each in lists), strict=True)]
+    assert np.mean(same) > 7.5  # RP3beta's statistics of an item are of those who are asked
+    assert run.summary()["recommenders"] == whole.summary()["recommenders"]  # what was measured before
+
+
+def test_to_ask_for_as_many_as_there_are_is_to_ask_everyone() -> None:
+    settings = choose_settings(small(), {"recipe": {"asked_users": 10_000}})
+    assert_same(train(data(), settings, seed=3), trained())
+
+
+def test_the_others_have_the_vectors_of_als_beside_the_student_s_items() -> None:
+    run = few()
+    factors = run.keep(STUDENT).factors()[STUDENT]
+    pairs = Pairs.observed(run.log, torch.device("cpu"))
+    expected = UserSolver(factors.item, **run.chosen["als-a"])(pairs, len(factors.user))
+    others = sorted({*range(len(factors.user))} - {*asked(run)})
+    assert torch.allclose(factors.user[others], expected[others], atol=1e-6)
+    assert not torch.allclose(factors.user[asked(run)], expected[asked(run)], atol=1e-2)
+
+
+def test_the_student_ranks_for_the_others(tmp_path: Path) -> None:
+    run = few()
+    data().save(tmp_path / "data")
+    train(data(), run.settings, seed=3, out=tmp_path / "run")
+    model = Recommender.load(tmp_path / "run", data=tmp_path / "data")
+    other = next(user for user in range(len(model.user_ids)) if user not in asked(run))
+    user = model.user_ids.values[other]
+    by_student, by_consensus = (model.recommend(user, k=5, by=by) for by in (STUDENT, CONSENSUS))
+    assert by_student.equals(by_consensus)
+    known = model.user_ids.values[asked(run)[0]]
+    assert not model.recommend(known, k=12, by=STUDENT).equals(model.recommend(known, k=12, by=CONSENSUS))
+    explained = model.explain(user, by_consensus["item_id"][0])
+    assert explained["rank"] is not None
+    assert explained["contributions"] is None
+    assert explained["reranked"] is None
+    lists = rank(run.recommender(CONSENSUS), np.array([other]), 5, seen=model.viewed)
+    assert model.item_ids.values[lists[0]].tolist() == by_consensus["item_id"].to_list()
+    assert evaluate(run.recommender(CONSENSUS), run.data, at=5).means()["recall@5"] > 0
+
+
+def test_it_is_said_and_can_be_chosen(concf: CLI, tmp_path: Path) -> None:
+    data().save(tmp_path / "data")
+    words = [f"--set=recipe.asked_users={ASKED}", "--set=model.dimensions=8", "--set=training.metric=recall@5"]
+    status, _, message = concf(
+        "train", str(tmp_path / "data"), "--out", str(tmp_path / "run"), *words, "--device", "cpu"
+    )
+    assert status == 0
+    assert f"formed for {ASKED} of {data().train.shape[0]} users" in " ".join(message.split())
+    assert load_run(tmp_path / "run").history[-1]["asked_users"] == ASKED
+
+
+def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = small(budget="fast")
+    assert n_asked((1_000_000, 1000), fast) == 1_000_000
+    assert n_asked((2_000_000, 500_000), fast) == PLANS["fast"].cells // 500_000
+    assert n_asked((2_000_000, 500_000_000), fast) == RECIPE_USERS
+    assert n_asked((100, 500_000_000), fast) == 100
+    monkeypatch.setitem(recipes.PLANS, "default", PLANS["default"]._replace(cells=10 * data().train.shape[1]))
+    monkeypatch.setattr(recipes, "RECIPE_USERS", 5)
+    with pytest.warns(ConcfWarning, match="formed for 10 of"):
+        run = train(data(), small(), seed=3)
+    assert len(asked(run)) == 10
+
+
+def test_less_memory_is_needed() -> None:
+    fewer = choose_settings(small(), {"recipe": {"asked_users": 5}})
+    assert least_memory(data(), fewer, ALONE) <= least_memory(data(), small(), ALONE)
