@@ -262,13 +262,13 @@ def test_the_vote_of_a_fixed_voter_is_its_ranking_of_all_that_was_learned_from()
 
 
 def test_ease_has_no_vote_where_it_would_cost_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trained("thorough").best[CONSENSUS].votes["voter_weights"][-1] > 0
     monkeypatch.setattr(search, "CPU_EASE", min(data().train.shape) - 1)
     run = train(data(), small(budget="thorough"), seed=3)
     assert set(run.chosen) == {"als", "als-a", "als-b", "softmax-a", "softmax-b", "rp3beta", "userknn"}
     votes = run.best[CONSENSUS].votes
     assert votes["voter_weights"][-1] == 0
     assert (votes["items"][-1] == -1).all()
-    assert trained("thorough").best[CONSENSUS].votes["voter_weights"][-1] > 0
 
 
 def test_explanations_show_every_voter_and_not_the_student() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, log
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,8 +18,9 @@ from concf.evaluation.ranking import rank
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.losses import listwise
+from concf.model.scorers import Factors
 from concf.model.walks import Walks
-from concf.training.recipe import softmax, students
+from concf.training.recipe import search, softmax, students
 from concf.training.recipe.adam import Adam
 from concf.training.recipe.search import Point, climb
 
@@ -48,6 +49,36 @@ def measured(function: Callable[..., float]) -> tuple[list[tuple[int, ...]], Cal
         return Point(place, function(*place))
 
     return places, measure
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ([0.5, 0.4, 0.3], [0, 1]),  # all stay as they were
+        ([0.1, 0.4, 0.3], [1, 2]),  # the best one falls
+        ([0.5, 0.1, 0.1], [0, 2]),  # too few stay: the last ones come in
+        ([0.1, 0.1, 0.1], [1, 2]),
+        ([0.46, 0.37, 0.3], [0, 1]),  # a little less is no fall
+    ],
+)
+def test_points_that_fall_as_sweeps_go_on_are_passed_over(
+    after: list[float], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [0.5, 0.4, 0.3]
+    points = [search.Point((2, at), value, torch.tensor([[float(at)]])) for at, value in enumerate(before)]
+
+    class Solver:
+        def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
+            assert (unobserved, penalty, sweeps) == (search.UNOBSERVED[2], search.PENALTY[int(item)], 4)
+            return item, item
+
+    def measured(factors: Factors, *_: Any) -> float:
+        return after[int(factors.item)]
+
+    monkeypatch.setattr(search, "measured", measured)
+    solver, nothing = cast("ALS", Solver()), cast("Any", None)
+    found = search.steady_points(solver, points, nothing, nothing, 4)
+    assert [int(vectors[1]) for _, vectors in found] == expected == [point.place[1] for point, _ in found]
 
 
 @given(

@@ -215,7 +215,7 @@ class Recipe:
         small, seen = self._solver(train, min(SMALL, self.factors)), self._seen(train)
         start, rounds = small.start(self._seed(0)), self.plan.rounds[0]
         points = search.search_als(small, seen, few, start, search.MIDDLE, rounds)
-        self.chosen["als"] = _als_settings(points[0])
+        self.chosen["als"] = search.als_settings(points[0])
         for name in self.fixed:
             self.chosen[name] = (
                 search.search_walks(train, few, self.device)
@@ -225,7 +225,7 @@ class Recipe:
         return {"chosen": dict(self.chosen)}
 
     def _als(self) -> dict[str, Any]:
-        """The two best of the neighbourhood with all factors."""
+        """The two best of the neighbourhood with all factors, of those that do not fall as sweeps go on."""
         train = self.data.train
         als, seen = self._solver(train), self._seen(train)
         place = tuple(
@@ -235,10 +235,9 @@ class Recipe:
         start = als.start(self._seed(1))
         rounds = self.plan.rounds[1]
         points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), rounds)
-        for name, point in zip(("als-a", "als-b"), points, strict=False):
-            self.chosen[name] = _als_settings(point)
-            assert point.state is not None
-            self.vectors[name] = als.fit(point.state, **self.chosen[name], sweeps=self.plan.sweeps[0])
+        found = search.steady_points(als, points, seen, self.searched, self.plan.sweeps[0])
+        for name, (point, vectors) in zip(("als-a", "als-b"), found, strict=True):
+            self.chosen[name], self.vectors[name] = search.als_settings(point), vectors
         return {"chosen": {name: self.chosen[name] for name in ("als-a", "als-b")}} | self._validate("als-a", "als-b")
 
     def _softmax(self, head: str) -> dict[str, Any]:
@@ -413,7 +412,3 @@ def list_length(data: Split, settings: ConCFSettings) -> int:
     """Of a consensus list: what is recommended from it, when what a user holds out is taken out of it."""
     longest = int((data.valid.indptr[1:] - data.valid.indptr[:-1]).max())
     return int(min(max(settings.consensus.shown + 2 * longest, TOP), data.train.shape[1]))
-
-
-def _als_settings(point: search.Point) -> dict[str, float]:
-    return {"unobserved": search.UNOBSERVED[point.place[0]], "penalty": search.PENALTY[point.place[1]]}

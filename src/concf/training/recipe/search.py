@@ -37,6 +37,7 @@ FIXED: dict[str, tuple[Any, dict[str, tuple[float, ...]]]] = {
 }
 CPU_EASE, GPU_EASE = 10_000, 50_000  # users or items, whichever are fewer, of a log on which EASE^R has a vote
 WALKERS = 256  # users who walk together
+STEADY = 0.9  # of a point's validation: below it after more sweeps, the point is passed over
 FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
 
 
@@ -92,6 +93,31 @@ def search_als(
         return Point(place, measured(Factors(user, item), seen, validation), item)
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
+
+
+def als_settings(point: Point) -> dict[str, float]:
+    """What a point of `search_als` stands for."""
+    return {"unobserved": UNOBSERVED[point.place[0]], "penalty": PENALTY[point.place[1]]}
+
+
+def steady_points(
+    als: ALS, points: Sequence[Point], seen: csr_array, validation: Validation, sweeps: int, wanted: int = 2
+) -> list[tuple[Point, tuple[Tensor, Tensor]]]:
+    """The first points of `search_als`, with their vectors after more sweeps; those that fall by them are passed over.
+
+    Where the penalty is too strong, factors vanish one after the other: what was good after a few sweeps is nothing
+    after a few more. If too few stay steady, some of the others come in too.
+    """
+    found: list[tuple[Point, tuple[Tensor, Tensor]]] = []
+    for left, point in zip(reversed(range(len(points))), points, strict=True):
+        assert point.state is not None
+        vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
+        steady = measured(Factors(*vectors), seen, validation) >= STEADY * point.value
+        if steady or len(found) + left < wanted:
+            found.append((point, vectors))
+        if len(found) == wanted:
+            break
+    return found
 
 
 def measured(factors: Factors, seen: csr_array, validation: Validation) -> float:
