@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from measuring import RESULTS, in_fresh_process, write
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from concf.runtime.process_group import ProcessGroup
+from concf.training.config.presets import choose_settings
+from concf.training.recipe.needs import least_memory
 from concf.training.recipe.recipe import PLANS, SMALL
 from concf.training.recipe.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, TEMPERATURE
 from concf.training.recipe.softmax import STEPS
@@ -45,6 +49,8 @@ BUFFALO = 730_000_000  # interactions that buffalo publishes a time for
 SHARES = np.linspace(0.005, 0.995, 100)  # the lengths of histories are kept as so many quantiles
 CORES = 2
 VOTERS, HEADS, PLACES = 4, 3, 100  # of the default: those who vote, those of them with vectors, items of a vote
+WAYS = (1, False), (8, False), (8, True)  # processes, and whether tables are sharded
+LONGEST = 50
 POINTS = 4  # of a search that each round measures, about
 Line = dict[str, Any]
 
@@ -56,8 +62,6 @@ def measured(sizes: dict[str, Any]) -> Line:
     from concf.data.prepare import split_of
     from concf.data.simulate import Simulation
     from concf.runtime.process_group import ALONE
-    from concf.training.config.presets import choose_settings
-    from concf.training.recipe.needs import least_memory
     from concf.training.run import n_validated
     from concf.training.train import train
 
@@ -144,8 +148,9 @@ def terms(stage: str, line: Line) -> dict[str, float]:
             "Adam": plan.softmax[1] * STEPS * (users + items) * d,
         }
     elif stage == "final":
-        count = _taught(line, users) | {
-            "scores": users * items * d * HEADS, "ranking": users * items * VOTERS, "features": users * PLACES,
+        asked = min(users, plan.cells // items)
+        count = _taught(line, asked) | {
+            "scores": asked * items * d * HEADS, "ranking": asked * items * VOTERS, "features": asked * PLACES,
         }  # fmt: skip
     return {name: each / 1e9 for name, each in count.items()} | {"itself": 1.0}
 
@@ -206,6 +211,17 @@ def fit() -> dict[str, dict[str, float]]:
     return models
 
 
+def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int, shards: bool) -> float:
+    """What the estimate before training says of a log whose longest part to validate has `LONGEST` items."""
+    words = [f"recipe.budget={budget}", f"model.dimensions={factors}"]
+    shape, users = (sizes["users"], sizes["items"]), np.arange(sizes["users"])
+    held_out = SimpleNamespace(nnz=sizes["pairs"] // 10, indptr=np.array([0, LONGEST]))
+    trained = SimpleNamespace(shape=shape, nnz=sizes["pairs"] * 8 // 10)
+    data: Any = SimpleNamespace(train=trained, valid=held_out, validated=users)
+    group = ProcessGroup(0, processes, shards=shards)
+    return round(least_memory(data, choose_settings("strong", words=words), group) / 1e9, 1)
+
+
 def project() -> None:
     """Seconds of two cores for large logs with histories as long, in proportion, as those measured."""
     models, pattern = fit(), lines_of(held_out=True)[0]
@@ -227,6 +243,11 @@ def project() -> None:
                 if budget != "fast" or not stage.startswith("softmax")
             }
             print(title, budget, factors, "hours of two cores:", hours, "all:", round(sum(hours.values()), 1))
+            least = {
+                f"{n} processes{', sharded' * shards}": least_gb(sizes, budget, factors, n, shards)
+                for n, shards in WAYS
+            }
+            print("    at least, GB in each:", least)
     sweep = 2 * BUFFALO * SMALL**2 / 1e9 * models["search"]["solving"]
     print(f"a sweep over {BUFFALO:,} pairs of long histories with {SMALL} factors: {sweep:.0f} processor seconds")
 

@@ -111,7 +111,7 @@ class RecipeSettings(Settings):
     )  # fmt: skip
     asked_users: int | None = Field(
         None, ge=1, description="users whose consensus is formed in the end, at most; it teaches the student, which "
-        "ranks for the others (docs/training.md#memory); none: everyone, or as many as the budget pays for on a very "
+        "ranks for the others (docs/scale.md); none: everyone, or as many as the budget pays for on a very "
         "large log"
     )  # fmt: skip
     own: bool = Field(True, description="whether the recipe's own voters vote; false: only given ones (concf combine)")
