@@ -34,6 +34,7 @@ from torch import Tensor
 
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
+from concf.consensus.stacking import TrainingSet, fit_weights
 from concf.consensus.voters import LISTED_FEATURES, Voter
 from concf.errors import DataError
 from concf.model.scorers import Factors
@@ -51,8 +52,6 @@ LEAST_VARIANCE = 1e-6  # of a feature that never changes, and so gets no weight
 TOP = 150  # items of a list that are re-ranked; the rest stays as it is
 MOST_LEARNERS = 8192  # users that weights are fitted on, at most
 FOLDS = 5
-STEPS = 50  # of Newton, at most
-SLOW = 0.3  # a step that is longer than so much of the one before asks for a new curvature
 USERS = 512  # that go through a step of Newton together ...
 SCORED_USERS = 1024  # ... and whose features are held at a time when they are re-ranked
 
@@ -67,23 +66,6 @@ class Weights(NamedTuple):
     centre: Tensor
     everyone: Tensor
     folds: Tensor
-
-
-class TrainingSet(NamedTuple):
-    """What the weights are fitted on.
-
-    features: [users, L, F], centred; empty: [users, L] where a list is shorter; wanted: [users, L] the share of each
-    item in what the user holds out; blocks: of each fold, the rows of its learners; prior: [F] the weights of the plain
-    consensus, float64; penalty: [F] of the squared distance from them; group: the processes that have the users
-    """
-
-    features: Tensor
-    empty: Tensor
-    wanted: Tensor
-    blocks: list[list[slice]]
-    prior: Tensor
-    penalty: Tensor
-    group: ProcessGroup
 
 
 class Context(NamedTuple):
@@ -167,8 +149,8 @@ class Reranker:
         wanted /= wanted.sum(1, keepdim=True).clamp(min=1)
         penalty = (PENALTY if before is None else PENALTY_BEFORE) * variance.clamp(min=LEAST_VARIANCE)
         training = TrainingSet(features, empty, wanted, blocks, prior, penalty, self.group)
-        everyone, curvature = _fit(training, None, prior)
-        folds = [_fit(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
+        everyone, curvature = fit_weights(training, None, prior)
+        folds = [fit_weights(training, left_out, everyone, curvature)[0] for left_out in range(FOLDS)]
         if not everyone.isfinite().all():
             raise DataError(
                 "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
@@ -269,71 +251,6 @@ def _moments(features: Tensor, empty: Tensor, blocks: Sequence[slice], group: Pr
     group.all_reduce([total, square, count])
     mean = total / count.clamp(min=1)
     return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
-
-
-def _fit(
-    training: TrainingSet, left_out: int | None, begin: Tensor, curvature: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """([F], [F, F]) the best weights, float64, and the curvature that led there. left_out: the fold not fitted on.
-
-    begin: the first weights; curvature: there, or near enough. It changes little near the minimum: as long as the steps
-    fall quickly it stays what it was.
-    """
-    blocks = [each for fold, rows in enumerate(training.blocks) if fold != left_out for each in rows]
-    tolerance = torch.finfo(training.features.dtype).eps ** 0.5
-    weights, (cost, slope) = begin, _slope(begin, training, blocks)
-    curvature = _curvature(begin, training, blocks) if curvature is None else curvature
-    step = torch.linalg.solve(curvature, slope)
-    for _ in range(STEPS):
-        if step.abs().max() < tolerance:
-            break
-        further = _slope(weights - step, training, blocks)
-        if further[0] > cost * (1 + 1e-6):  # too far: Newton's steps are for the neighbourhood of the minimum
-            step = step / 2
-            continue
-        weights, (cost, slope), last = weights - step, further, step.abs().max()
-        step = torch.linalg.solve(curvature, slope)
-        if step.abs().max() > SLOW * last:
-            curvature = _curvature(weights, training, blocks)
-            step = torch.linalg.solve(curvature, slope)
-    return weights, curvature
-
-
-def _slope(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> tuple[float, Tensor]:
-    """The penalised cost of the weights, and its slope [F]."""
-    small = weights.to(training.features)
-
-    def of_block(rows: slice) -> tuple[Tensor, Tensor]:
-        features, empty, wanted = training.features[rows], training.empty[rows], training.wanted[rows]
-        scores = (features @ small).masked_fill(empty, -torch.inf)
-        cost = (scores.logsumexp(1) - (wanted * scores.masked_fill(empty, 0)).sum(1)).sum()
-        return cost, (scores.softmax(1) - wanted).flatten() @ features.flatten(0, 1)
-
-    away = weights - training.prior
-    cost, slope = (training.penalty * away.square()).sum(), 2 * training.penalty * away
-    if not training.group.is_main:  # once in the sum over processes
-        cost, slope = torch.zeros_like(cost), torch.zeros_like(slope)
-    for more_cost, more_slope in in_blocks(of_block, blocks, weights.device):
-        cost, slope = cost + more_cost, slope + more_slope
-    training.group.all_reduce([cost, slope])
-    return float(cost), slope
-
-
-def _curvature(weights: Tensor, training: TrainingSet, blocks: Sequence[slice]) -> Tensor:
-    """[F, F] of the penalised cost."""
-    small = weights.to(training.features)
-
-    def of_block(rows: slice) -> Tensor:
-        features = training.features[rows]
-        share = (features @ small).masked_fill(training.empty[rows], -torch.inf).softmax(1)
-        mean = torch.bmm(share[:, None], features)[:, 0]
-        return features.mul(share[:, :, None]).flatten(0, 1).T @ features.flatten(0, 1) - mean.T @ mean
-
-    curvature = torch.diag(2 * training.penalty * training.group.is_main)
-    for more in in_blocks(of_block, blocks, weights.device):
-        curvature = curvature + more
-    training.group.all_reduce([curvature])
-    return curvature
 
 
 def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
