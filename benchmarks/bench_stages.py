@@ -222,21 +222,22 @@ def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int, s
     return round(least_memory(data, choose_settings("strong", words=words), group) / 1e9, 1)
 
 
+def like(pattern: Line, sizes: dict[str, int], budget: str, factors: int) -> Line:
+    """A log of some sizes with histories as long, in proportion, as those of a measured one."""
+    lengths = {}
+    for side, known in pattern["lengths"].items():
+        longer = sizes["pairs"] / sizes[side] * pattern["log"][side] / pattern["log"]["pairs"]
+        lengths[side] = [n * longer for n in known]
+    log = sizes | {"validated": min(sizes["users"], RECIPE_USERS)}
+    return {"log": log, "lengths": lengths, "factors": factors, "budget": budget}
+
+
 def project() -> None:
     """Seconds of two cores for large logs with histories as long, in proportion, as those measured."""
     models, pattern = fit(), lines_of(held_out=True)[0]
     for title, sizes in LARGE.items():
-        lengths = {}
-        for side, known in pattern["lengths"].items():
-            longer = sizes["pairs"] / sizes[side] * pattern["log"][side] / pattern["log"]["pairs"]
-            lengths[side] = [n * longer for n in known]
         for budget, factors in (("fast", 64), ("default", 256)):
-            line: Line = {
-                "log": sizes | {"validated": RECIPE_USERS},
-                "lengths": lengths,
-                "factors": factors,
-                "budget": budget,
-            }
+            line = like(pattern, sizes, budget, factors)
             hours = {
                 stage: round(predicted(model, stage, line) / CORES / 3600, 2)
                 for stage, model in models.items()
@@ -248,8 +249,28 @@ def project() -> None:
                 for n, shards in WAYS
             }
             print("    at least, GB in each:", least)
+    extrapolate(models, pattern)
     sweep = 2 * BUFFALO * SMALL**2 / 1e9 * models["search"]["solving"]
     print(f"a sweep over {BUFFALO:,} pairs of long histories with {SMALL} factors: {sweep:.0f} processor seconds")
+
+
+def extrapolate(models: dict[str, dict[str, float]], pattern: Line) -> None:
+    """A tenth of the users, measured on a CPU by bench_large.py, beside the model; and all of them, in proportion."""
+    lines = [json.loads(line) for line in (RESULTS / "large.jsonl").read_text("utf-8").splitlines()]
+    lines = [line for line in lines if "GiB" not in line]
+    drawn = next(line for line in lines if line["key"]["stage"] == "drawn")
+    budget, factors = drawn["key"]["budget"], drawn["key"]["factors"]
+    few = {"users": drawn["shape"][0], "items": drawn["shape"][1], "pairs": drawn["train"]}
+    all_of_them = {"users": 10 * few["users"], "items": few["items"], "pairs": 10 * few["pairs"]}
+    sizes, total = (few, all_of_them), 0.0
+    for line in lines:
+        stage, took = line["key"]["stage"], line["processor_seconds"]
+        if stage in models:
+            tenth, whole = (predicted(models[stage], stage, like(pattern, each, budget, factors)) for each in sizes)
+            total += took * whole / tenth
+            print(f"{stage}: {took:.0f} processor seconds, predicted {tenth / took:.2f} of it; "
+                  f"all users: {took * whole / tenth / CORES / 3600:.2f} hours of two cores")  # fmt: skip
+    print(f"all users: {total / CORES / 3600:.1f} hours of two cores")
 
 
 if __name__ == "__main__":
