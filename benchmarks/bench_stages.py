@@ -257,8 +257,10 @@ def project() -> None:
 def extrapolate(models: dict[str, dict[str, float]], pattern: Line) -> None:
     """A tenth of the users, measured on a CPU by bench_large.py, beside the model; and all of them, in proportion."""
     lines = [json.loads(line) for line in (RESULTS / "large.jsonl").read_text("utf-8").splitlines()]
-    lines = [line for line in lines if "GiB" not in line]
-    drawn = next(line for line in lines if line["key"]["stage"] == "drawn")
+    drawn = next((line for line in lines if line["key"]["stage"] == "drawn" and "GiB" not in line), None)
+    if drawn is None:
+        return
+    lines = [line for line in lines if drawn["key"] == line["key"] | {"stage": "drawn"}]
     budget, factors = drawn["key"]["budget"], drawn["key"]["factors"]
     few = {"users": drawn["shape"][0], "items": drawn["shape"][1], "pairs": drawn["train"]}
     all_of_them = {"users": 10 * few["users"], "items": few["items"], "pairs": 10 * few["pairs"]}

@@ -7,23 +7,31 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import small_catalogue
 import torch
-from small_recipe import CLI, assert_same, data, small, trained
+from recipe_worker import disliking
+from small_recipe import CLI, LOG, assert_same, data, small, trained
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
+from concf.model.scorers import ListFunction
 from concf.runtime.process_group import ALONE
+from concf.service.explorer.view import Explorer
+from concf.service.loading import Served
 from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
 from concf.training.recipe import recipe as recipes
 from concf.training.recipe.needs import least_memory
 from concf.training.recipe.recipe import PLANS, STUDENT, n_asked
 from concf.training.run import RECIPE_USERS, Run
+from concf.training.tracking.model_card import model_card
 from concf.training.train import train
+from concf.training.update import update
 
 ASKED = 20
 pytestmark = pytest.mark.filterwarnings("ignore:the consensus was formed for", "ignore:only .* of .* users are")
@@ -118,3 +126,41 @@ def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_less_memory_is_needed() -> None:
     fewer = choose_settings(small(), {"recipe": {"asked_users": 5}})
     assert least_memory(data(), fewer, ALONE) <= least_memory(data(), small(), ALONE)
+
+
+def test_the_run_says_so() -> None:
+    run = few()
+    assert run.asked_users == run.summary()["asked_users"] == ASKED
+    assert trained().asked_users is None
+    assert f"formed for {ASKED} of {data().train.shape[0]} users" in model_card(run)
+    other = next(user for user in range(run.log.shape[0]) if user not in asked(run))
+    explorer = Explorer(Served(Recommender(run), Path("run")))
+    assert "not asked for this user" in str(explorer.of_user(other, 5)["note"])
+    assert explorer.of_user(asked(run)[0], 5)["note"] is None
+
+
+def test_an_update_asks_for_as_many() -> None:
+    new = update(few(), LOG.draw(2), older=True, device="cpu")
+    assert new.asked_users == len(asked(new)) == ASKED
+
+
+def test_nobody_s_dislikes_are_listed() -> None:
+    run = train(disliking(), choose_settings(small(), {"recipe": {"asked_users": 9}}), seed=3)
+    everyone, disliked = np.arange(run.log.shape[0]), run.data.disliked
+    assert disliked is not None
+    lists = run.recommender(CONSENSUS)
+    assert isinstance(lists, ListFunction)
+    by_ranker = Ranker(run).short(everyone, [12] * len(everyone), CONSENSUS, [np.empty(0, np.int64)] * len(everyone))
+    for user, listed in enumerate(lists.lists(torch.from_numpy(everyone), 12).tolist()):
+        refused = {*disliked[[user]].indices.tolist(), *run.log[[user]].indices.tolist()}
+        assert not refused & ({*listed} | {*by_ranker[user][0].tolist()})
+
+
+def test_new_items_stand_once_in_every_list() -> None:
+    base = small_catalogue.trained("strong")
+    run = train(base.data, choose_settings(base.settings, {"recipe": {"asked_users": ASKED}}), seed=base.seed)
+    model = Recommender(run).add_items(small_catalogue.catalogue())
+    lists = model.recommend(k=10).group_by("user_id").agg("item_id")["item_id"].to_list()
+    assert all(len({*items}) == len(items) for items in lists)
+    known = {*run.data.interactions.item_ids.values.tolist()}
+    assert any({*items} - known for items in lists)

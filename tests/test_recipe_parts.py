@@ -56,8 +56,8 @@ def measured(function: Callable[..., float]) -> tuple[list[tuple[int, ...]], Cal
     [
         ([0.5, 0.4, 0.3], [0, 1]),  # all stay as they were
         ([0.1, 0.4, 0.3], [1, 2]),  # the best one falls
-        ([0.5, 0.1, 0.1], [0, 2]),  # too few stay: the last ones come in
-        ([0.1, 0.1, 0.1], [1, 2]),
+        ([0.5, 0.1, 0.2], [0, 2]),  # too few stay: the best of the others come in
+        ([0.3, 0.1, 0.2], [0, 2]),
         ([0.46, 0.37, 0.3], [0, 1]),  # a little less is no fall
     ],
 )
@@ -324,3 +324,12 @@ def test_steps_of_adam_are_those_of_pytorch() -> None:
         reference.zero_grad()
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, rtol=0, atol=1e-12)
+
+
+def test_a_softmax_without_anyone_to_learn_from_stays_where_it_is() -> None:
+    log = drawn(0)
+    user, item = vectors(3, *log.shape)
+    nobody = torch.tensor([log.shape[0] - 1])  # who has nothing
+    found = softmax.fit_softmax(log, user, item, 0.2, 1, 0, nobody)
+    for mine, before in zip(found, (user, item), strict=True):
+        assert torch.equal(mine, torch.nn.functional.normalize(before))

@@ -48,8 +48,8 @@ class Explanation(TypedDict):
 
     rank:       in the list of the consensus, from 1; None if the list does not have the item
     importance: the mean of the votes (Eq. 12)
-    reranked:   the re-ranker's score, by which the list is then ordered; None without a re-ranker, and where the list
-                does not have the item
+    reranked:   the re-ranker's score, by which the list is then ordered; None without a re-ranker, where the list does
+                not have the item, and where the voters were not asked for the user, whose list is the student's
     used_in_training: whether the user has used the item in the parts that the run has learned from
     heads:      the vote of each head and fixed voter, see `concf.inference.votes.Vote`
     contributions: what the re-ranker's score is made of; None where there is none, or the run kept no weights

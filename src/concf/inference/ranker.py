@@ -127,6 +127,11 @@ class Ranker:
         own = [weights.get(name, 1.0) for name in self.voters]
         return [each * len(own) / sum(own) for each in own]
 
+    def was_asked_for(self, user: int) -> bool:
+        """Whether the voters were asked for a user, and so the consensus has a list of its own."""
+        lists = self.run.best[CONSENSUS].lists
+        return lists is None or int(lists[user, 0]) >= 0
+
     def votes(self, by: str) -> Votes | None:
         """The votes that made a consensus; None if the run kept none."""
         kept, lists = votes_of(self.run, by), self.run.best[by].lists
@@ -150,7 +155,8 @@ class Ranker:
     ) -> list[Short]:  # fmt: skip
         """The list of each of b users, at most ks[user] long.
 
-        The score of a head is its own; that of a consensus is the importance (Eq. 12) or the re-ranker's score.
+        The score of a head is its own; that of a consensus is the importance (Eq. 12) or the re-ranker's score. For a
+        user for whom the voters were not asked, the student ranks in the place of the consensus.
 
         hidden: for each user, the positions of items that may not be shown
         anew:   the voters of a consensus rank again, since the lists that it keeps are without training items; the
@@ -166,10 +172,14 @@ class Ranker:
             agreed = [
                 self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
             ]
-            head = self.run.best_head()
-            for at in np.flatnonzero(lists[users, 0] < 0).tolist():  # users for whom voters were not asked
-                (agreed[at],) = self.short(users[[at]], [ks[at]], head, [hidden[at]])
-            return self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
+            agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, self.run.best_head(), hidden))
+            unasked = np.flatnonzero(lists[users, 0] < 0).tolist()
+            if unasked:
+                closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in unasked]
+                ranked = self.short(users[unasked], [ks[at] for at in unasked], self.run.best_head(), closed)
+                for at, each in zip(unasked, ranked, strict=True):
+                    agreed[at] = each
+            return agreed
         rows = torch.from_numpy(users)
         found = self._by_rank(
             [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -163,15 +163,26 @@ class Run:
         if self.model.held is not None:
             raise ConfigError("this process holds only a part of the lists; use the run by load_run(its folder)")
         assert lists is not None
-        return ListFunction(partial(self._lists, lists.cpu().numpy()))
+        return _listed(lists.cpu().numpy(), self._ranked_by_student)
 
-    def _lists(self, lists: NDArray[np.int32], users: NDArray[np.int64], _length: int) -> NDArray[np.int32]:
-        """[b, L] of a consensus; for whom the voters were not asked, the student ranks."""
-        listed, unasked = lists[users], np.flatnonzero(lists[users, 0] < 0)
-        if self.settings.recipe is not None and len(unasked):
-            student = self.keep(self.best_head()).factors()[self.best_head()].to("cpu")
-            listed[unasked] = rank(student, users[unasked], listed.shape[1], seen=self.log)
-        return listed
+    def _ranked_by_student(self, users: NDArray[np.int64], length: int) -> NDArray[np.int32]:
+        """[b, length] for users for whom the voters were not asked."""
+        return rank(self._student, users, length, seen=self.unlisted)
+
+    @cached_property
+    def _student(self) -> Factors:
+        name = self.best_head()
+        return self.keep(name).factors()[name].to("cpu")
+
+    @cached_property
+    def unlisted(self) -> csr_array:
+        """[users, items] what no list of the consensus has: what was learned from, and dislikes."""
+        return self.log if self.data.disliked is None else (self.log + self.data.disliked).tocsr()
+
+    @property
+    def asked_users(self) -> int | None:
+        """How many users the voters were asked for in the end; None: everyone."""
+        return next((record["asked_users"] for record in reversed(self.history) if "asked_users" in record), None)
 
     def evaluate(
         self, *, on: Literal["valid", "test"] = "test", at: Iterable[int] | int = (20, 50),
@@ -260,6 +271,7 @@ class Run:
             "finished": self.finished,
             "metric": self.metric,
             "validated_users": self.validated_users,
+            "asked_users": self.asked_users,
             "tested_users": len((self.data.whole or self.data).evaluated),
             "best_head": self.best_head(),
             "learned": list(self.learned),
@@ -287,6 +299,18 @@ def n_validated(data: Split, settings: ConCFSettings) -> int:
 
 def _state(model: Model) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+
+def _listed(lists: NDArray[np.int32], otherwise: Callable[[NDArray[np.int64], int], NDArray[np.int32]]) -> ListFunction:
+    """Lists [users, L], and others for users whose list is empty."""
+
+    def listed(users: NDArray[np.int64], _length: int) -> NDArray[np.int32]:
+        found, empty = lists[users], np.flatnonzero(lists[users, 0] < 0)
+        if len(empty):
+            found[empty] = otherwise(users[empty], found.shape[1])
+        return found
+
+    return ListFunction(listed)
 
 
 def make_model(

@@ -42,6 +42,7 @@ Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best f
 Reasons = tuple[list[Because], list[float] | None]
 PARTS: tuple[Part, ...] = ("training", "validation", "test", "dropped")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
+UNASKED = "the voters were not asked for this user (recipe.asked_users): the list of the consensus is the student's"
 CACHE = "explorer"
 
 
@@ -134,7 +135,7 @@ class Explorer:
         if self.has_consensus:
             agreed = short(CONSENSUS, min(k, self.settings.shown))
             stored = self.ranker.votes(CONSENSUS)
-            note = NO_VOTES if stored is None else None
+            note = NO_VOTES if stored is None else None if self.ranker.was_asked_for(user) else UNASKED
         if stored is not None:
             lists |= self._of_fixed_voters(stored, user, k, hidden, rules)
         items = _all_items(agreed, *lists.values())

@@ -38,6 +38,7 @@ FIXED: dict[str, tuple[Any, dict[str, tuple[float, ...]]]] = {
 CPU_EASE, GPU_EASE = 10_000, 50_000  # users or items, whichever are fewer, of a log on which EASE^R has a vote
 WALKERS = 256  # users who walk together
 STEADY = 0.9  # of a point's validation: below it after more sweeps, the point is passed over
+TRIED = 6  # points that are looked at for those that stay
 FIRST_SWEEPS, MORE_SWEEPS = 3, 2  # of ALS that all points share, and of each
 
 
@@ -106,18 +107,22 @@ def steady_points(
     """The first points of `search_als`, with their vectors after more sweeps; those that fall by them are passed over.
 
     Where the penalty is too strong, factors vanish one after the other: what was good after a few sweeps is nothing
-    after a few more. If too few stay steady, some of the others come in too.
+    after a few more. If too few of the first ones stay steady, the best of the others come in too.
     """
-    found: list[tuple[Point, tuple[Tensor, Tensor]]] = []
-    for left, point in zip(reversed(range(len(points))), points, strict=True):
+    steady: list[tuple[Point, tuple[Tensor, Tensor]]] = []
+    fallen: list[tuple[float, Point, tuple[Tensor, Tensor]]] = []
+    for point in points[:TRIED]:
         assert point.state is not None
         vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
-        steady = measured(Factors(*vectors), seen, validation) >= STEADY * point.value
-        if steady or len(found) + left < wanted:
-            found.append((point, vectors))
-        if len(found) == wanted:
+        value = measured(Factors(*vectors), seen, validation)
+        if value >= STEADY * point.value:
+            steady.append((point, vectors))
+        else:
+            fallen.append((value, point, vectors))
+        if len(steady) == wanted:
             break
-    return found
+    fallen.sort(key=lambda each: -each[0])
+    return (steady + [each[1:] for each in fallen])[:wanted]
 
 
 def measured(factors: Factors, seen: csr_array, validation: Validation) -> float:

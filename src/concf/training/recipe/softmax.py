@@ -42,6 +42,8 @@ def fit_softmax(
     lengths = group.lengths(user)
     begin = sum(lengths[: group.rank])  # of the own users among all
     everyone = group.join(everyone + begin)
+    if not len(everyone):
+        return F.normalize(user), F.normalize(item)
     vectors = [F.normalize(each) * LENGTH for each in (user, item)]
     optimiser = Adam(vectors)
     random = torch.Generator().manual_seed(seed)

@@ -135,9 +135,9 @@ class Update(Recipe):
     def _final(self) -> dict[str, Any]:
         """The consensus, and the student, held to where it was."""
         before = self.vectors[STUDENT]
-        super()._final()
+        record = super()._final()
         self._hold(STUDENT, before)
-        return {}
+        return record
 
     def _hold(self, head: str, before: Vectors) -> None:
         """Known vectors part of the way back. ALS turns its basis, which is turned to fit the one of before first."""

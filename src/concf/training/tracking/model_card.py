@@ -133,6 +133,11 @@ def _limits(run: Run) -> Iterator[str]:
         yield "Held-out pairs were drawn at random and not by time: figures say little about how tastes will drift."
     if validated < FEW_USERS:
         yield f"Figures and choices rest on only {validated:,} validated users, and are uncertain."
+    if run.asked_users is not None:
+        yield (
+            f"The consensus was formed for {run.asked_users:,} of {run.data.train.shape[0]:,} users; in its place, the "
+            "student ranks for the others. Validation figures of the consensus are of users who were asked for."
+        )
     if run.updates:
         times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"
         yield (
