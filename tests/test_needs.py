@@ -95,7 +95,7 @@ def test_the_message_of_the_page_is_that_of_such_a_log(monkeypatch: pytest.Monke
         train=SimpleNamespace(shape=(users, items), nnz=60_000_000), validated=range(users),
         valid=SimpleNamespace(indptr=np.array([0, 20, 40]), nnz=18_700_000),
     )  # fmt: skip
-    monkeypatch.setattr(needs, "available_memory", lambda device: 36_000_000_000)
+    monkeypatch.setattr(needs, "available_memory", lambda device: 24_000_000_000)
     with pytest.raises(ConfigError) as error:
         refuse_too_large(log, choose_settings("strong"), CPU, ALONE)
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
