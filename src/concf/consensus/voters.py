@@ -17,6 +17,7 @@ from concf.evaluation.ranking import rank, top_k
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.neighbours import RP3beta, UserKNN
 from concf.model.scorers import Factors, Scorer
+from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
 NEIGHBOURS = 500  # of each item or user, that are kept
@@ -66,23 +67,13 @@ def by_scores(
 
     of_items: see `Voter`; None: of these users, and those of the other processes
     """
-    device, n_items = users.device, train.shape[1]
-    sums = torch.zeros(
-        4, n_items, dtype=torch.float64, device=device
-    )  # scores, squares, scores and number of its users
-
-    def look(block: Tensor, cells: Tensor) -> None:
-        sums[0] += block.sum(0, dtype=torch.float64)
-        sums[1] += block.square().sum(0, dtype=torch.float64)
-        item = cells % n_items
-        sums[2].index_add_(0, item, block.view(-1)[cells].double())
-        sums[3] += torch.bincount(item, minlength=n_items)
-
-    listed, values = first_items(scorer, train, users, k, look if of_items is None else None)
-    if of_items is None:
-        n_users = torch.tensor(len(users), dtype=torch.float64, device=device)
-        group.all_reduce([sums, n_users])
-        of_items = _of_items(sums, int(n_users)).to(values)
+    moments = Moments(train.shape[1], users.device) if of_items is None else None
+    listed, values = first_items(scorer, train, users, k, moments)
+    if moments is not None:
+        n_users = torch.tensor(len(users), dtype=torch.float64, device=users.device)
+        group.all_reduce([moments.sums, n_users])
+        of_items = _of_items(moments.sums, int(n_users)).to(values)
+    assert of_items is not None
     return by_lists(name, listed, values, of_items)
 
 
@@ -107,24 +98,50 @@ def moments_of_lists(listed: Tensor, values: Tensor, n_items: int) -> Tensor:
     return _of_items(torch.stack([each.double() for each in sums]), len(listed)).to(values)
 
 
+class Moments:
+    """What is added up of an item's scores. sums: [4, items] scores, squares, scores of its users, and their number"""
+
+    def __init__(self, n_items: int, device: torch.device) -> None:
+        self.sums = torch.zeros(4, n_items, dtype=torch.float64, device=device)
+
+    def of(self, block: Tensor, cells: Tensor) -> tuple[Tensor, ...]:
+        """Of the scores [b, items] of some users, with the cells of what they have used: what is to be added."""
+        item, own = cells % self.sums.shape[1], block.view(-1)[cells].double()
+        return block.sum(0, dtype=torch.float64), block.square().sum(0, dtype=torch.float64), item, own
+
+    def add(self, total: Tensor, square: Tensor, item: Tensor, own: Tensor) -> None:
+        """Add what `of` has found."""
+        self.sums[0] += total
+        self.sums[1] += square
+        self.sums[2].index_add_(0, item, own)
+        self.sums[3] += torch.bincount(item, minlength=self.sums.shape[1])
+
+
 def first_items(
-    scorer: Scorer, train: csr_array, users: Tensor, k: int, look: Callable[[Tensor, Tensor], None] | None = None
+    scorer: Scorer, train: csr_array, users: Tensor, k: int, moments: Moments | None = None
 ) -> tuple[Tensor, Tensor]:
     """([n, k], [n, k]) the best items that users [n] have not used, -1 where there are fewer, and their scores.
 
-    look: is shown the scores [b, items] of some users at a time, and the cells of what they have used
+    moments: to which the scores of all users are added
     """
     device, n_items = users.device, train.shape[1]
-    lists, scores = [], []
-    for mine in torch.split(users, max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // n_items)):
+
+    @torch.no_grad()
+    def of_some(mine: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         block = scorer.scores(mine).to(device)
         cells = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(device)
-        if look is not None:
-            look(block, cells)
+        found = () if moments is None else moments.of(block, cells)
         block.view(-1).index_fill_(0, cells, -torch.inf)
         values, items = top_k(block, min(k, n_items))
-        lists.append(items.masked_fill_(values == -torch.inf, -1).to(torch.int32))
+        return items.masked_fill_(values == -torch.inf, -1).to(torch.int32), values, found
+
+    blocks = torch.split(users, max(1, (CPU_CELLS if device.type == "cpu" else GPU_CELLS) // n_items))
+    lists, scores = [], []
+    for listed, values, found in in_blocks(of_some, blocks, device):  # in their order, so that sums have the same bits
+        lists.append(listed)
         scores.append(values)
+        if moments is not None:
+            moments.add(*found)
     return torch.cat(lists), torch.cat(scores)
 
 
