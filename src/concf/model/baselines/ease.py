@@ -14,6 +14,7 @@ from torch import Tensor
 
 from concf.model.scorers import ScoreFunction
 from concf.model.walks import on_device
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import Settings
 
 BLOCK = 1024  # items that go through together
@@ -35,8 +36,11 @@ class EASE(Settings):
 
     regularisation: float = Field(150.0, gt=0)
 
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Fitted:  # noqa: ARG002
-        """Solve by the smaller of the two Gram matrices. train: [users, items]."""
+    def fit(
+        self, train: csr_array, seed: int = 0,  # noqa: ARG002
+        device: str | torch.device = "cpu", group: ProcessGroup = ALONE,  # noqa: ARG002
+    ) -> Fitted:  # fmt: skip
+        """Solve by the smaller of the two Gram matrices. train: [users, items]; every process of a group solves it."""
         n_users, n_items = train.shape
         solve = self._by_users if n_users < n_items else self._by_items
         return solve(train, torch.device(device))

@@ -16,6 +16,7 @@ from torch import Tensor
 from concf.model.scorers import BlockScorer
 from concf.model.walks import degrees
 from concf.runtime.executors import in_threads, n_threads
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import Settings
 
 CPU_ROWS = 128  # items whose neighbours are searched together, by one thread
@@ -59,8 +60,11 @@ class RP3beta(Settings):
     beta: float = 0.2  # above 0: popular items are held back
     neighbours: int = Field(1000, ge=1)  # kept for each item
 
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
-        """Multiply the transition matrices. train: [users, items]."""
+    def fit(
+        self, train: csr_array, seed: int = 0,  # noqa: ARG002
+        device: str | torch.device = "cpu", group: ProcessGroup = ALONE,
+    ) -> Neighbours:  # fmt: skip
+        """Multiply the transition matrices. train: [users, items]; group: see `nearest`."""
         per_user, per_item = degrees(train)
         log = Rows.of(train.power(self.alpha), device)
         of_user, of_item = (torch.from_numpy(each**-self.alpha).to(device) for each in (per_user, per_item))
@@ -71,7 +75,7 @@ class RP3beta(Settings):
         def into(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
             return together * held_back[i]
 
-        return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into).T)
+        return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into, group).T)
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """The same neighbours, for histories [n, items]."""
@@ -90,8 +94,11 @@ class UserKNN(Settings):
     power: float = Field(1.5, gt=0)  # above 1: the nearest of them count for more
     beta: float = 0.2  # above 0: popular items are held back
 
-    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Neighbours:  # noqa: ARG002
-        """Compare the histories. train: [users, items]."""
+    def fit(
+        self, train: csr_array, seed: int = 0,  # noqa: ARG002
+        device: str | torch.device = "cpu", group: ProcessGroup = ALONE,
+    ) -> Neighbours:  # fmt: skip
+        """Compare the histories. train: [users, items]; group: see `nearest`."""
         norm, per_item = torch.from_numpy(degrees(train.power(2))[0] ** 0.5).to(device), degrees(train)[1]
 
         def cosine(together: Tensor, u: Tensor, v: Tensor) -> Tensor:
@@ -99,7 +106,8 @@ class UserKNN(Settings):
 
         weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
         by_user, by_item = (Rows.of(matrix, device) for matrix in (weighted, train.T.tocsr()))
-        return Neighbours(nearest(by_user, by_item, self.neighbours, cosine), Rows.of(held_back, device).float())
+        users = nearest(by_user, by_item, self.neighbours, cosine, group)
+        return Neighbours(users, Rows.of(held_back, device).float())
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """The training users that are nearest to histories [n, items]."""
@@ -223,24 +231,28 @@ def _product_by_terms(left: Rows, rows: Tensor, right: Rows, out: Tensor) -> Ten
     return out
 
 
-def nearest(left: Rows, right: Rows, k: int, similarity: Similarity) -> Rows:
+def nearest(left: Rows, right: Rows, k: int, similarity: Similarity, group: ProcessGroup = ALONE) -> Rows:
     """[n, n] row i: the k items (or users) j != i with the highest similarity above 0, float32; ties to the lower j.
 
     left: [n, m] and right: [m, n], whose product is what `similarity` is a function of
+    group: of several processes, which all have both, each searches its share of the rows
     """
     device, n_items = left.ends.device, right.width
     keys_of, size, threads = _dense_keys, max(1, GPU_CELLS // n_items), 1
     if device.type == "cpu":
         keys_of, size, threads = _sparse_keys, CPU_ROWS, n_threads()
 
+    group = group if group.size <= n_items else ALONE
+    own = group.share(n_items)
+
     def decoded(begin: int) -> tuple[Tensor, Tensor, Tensor]:
-        items = torch.arange(begin, min(begin + size, n_items), device=device)
+        items = torch.arange(begin, min(begin + size, own.stop), device=device)
         count, keys = keys_of(left, items, right, k, similarity)
         columns = torch.iinfo(torch.int32).max - (keys & 0xFFFFFFFF)
         return count, columns.int(), (keys >> 32).int().view(torch.float32)
 
-    blocks = list(in_threads(decoded, range(0, n_items, size), threads))
-    counts, columns, values = (torch.cat(parts) for parts in zip(*blocks, strict=True))
+    blocks = list(in_threads(decoded, range(own.start, own.stop, size), threads))
+    counts, columns, values = (group.join(torch.cat(parts)) for parts in zip(*blocks, strict=True))
     return Rows(_ends(counts), columns, values, n_items)
 
 

@@ -277,7 +277,7 @@ class Recipe:
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
-            fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device)
+            fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
             voters.append(by_scores(name, Counted(fitted, self.own.start), seen, users, k, group=self.group))
         return voters
 

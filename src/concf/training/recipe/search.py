@@ -174,7 +174,7 @@ def search_fixed(
         return {name: values[at] for (name, values), at in zip(grid.items(), place, strict=True)}
 
     def measure(place: tuple[int, ...]) -> Point:
-        fitted = make(**settings(place)).fit(train, device=device)
+        fitted = make(**settings(place)).fit(train, device=device, group=validation.group)
         lists = first_items(fitted, train, validation.users + validation.first, validation.depth)[0]
         return Point(place, validation.of_its_users(lists))
 
