@@ -25,6 +25,7 @@ from concf.runtime.executors import one_thread_each
 from concf.training.config.presets import choose_settings
 from concf.training.recipe.recipe import STUDENT, Recipe
 from concf.training.recipe.search import measured
+from concf.training.recipe.students import without_lists
 from concf.training.run import Run, make_model
 
 LOGS = {"citeulike": "released", "ciao": "released", "foursquare": "released", "gowalla": "given"}
@@ -62,9 +63,10 @@ def measure(name: str) -> dict[str, object]:
         for share in SHARES:
             rows = order[: int(share * len(users))].sort().values
             recipe._distil(data.train, users[rows], lists[rows], start)
-            item = recipe.vectors[STUDENT][1]
-            others = UserSolver(item, **recipe.chosen["als-a"])(recipe._pairs(data.train), data.train.shape[0])
-            line[f"student {share}"] = figure(others, item)
+            taught, item = recipe.vectors[STUDENT]
+            alone = UserSolver(item, **recipe.chosen["als-a"])(recipe._pairs(data.train), data.train.shape[0])
+            voters = [user for head, (user, _) in recipe.vectors.items() if head != STUDENT]
+            line[f"student {share}"] = figure(without_lists(alone, taught, voters, users[rows]), item)
             line[f"asked {share}"] = len(rows)
     return line
 

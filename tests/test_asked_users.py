@@ -28,6 +28,7 @@ from concf.training.config.presets import choose_settings
 from concf.training.recipe import recipe as recipes
 from concf.training.recipe.needs import least_memory
 from concf.training.recipe.recipe import PLANS, STUDENT, n_asked
+from concf.training.recipe.students import without_lists
 from concf.training.run import RECIPE_USERS, Run
 from concf.training.tracking.model_card import model_card
 from concf.training.train import train
@@ -69,14 +70,23 @@ def test_to_ask_for_as_many_as_there_are_is_to_ask_everyone() -> None:
     assert_same(train(data(), settings, seed=3), trained())
 
 
-def test_the_others_have_the_vectors_of_als_beside_the_student_s_items() -> None:
+def test_the_others_have_vectors_by_a_ridge_regression_over_those_who_are_asked_for() -> None:
     run = few()
     factors = run.keep(STUDENT).factors()[STUDENT]
-    pairs = Pairs.observed(run.log, torch.device("cpu"))
-    expected = UserSolver(factors.item, **run.chosen["als-a"])(pairs, len(factors.user))
-    others = sorted({*range(len(factors.user))} - {*asked(run)})
-    assert torch.allclose(factors.user[others], expected[others], atol=1e-6)
-    assert not torch.allclose(factors.user[asked(run)], expected[asked(run)], atol=1e-2)
+    alone = UserSolver(factors.item, **run.chosen["als-a"])(Pairs.observed(run.log, torch.device("cpu")), 48).numpy()
+    voters = [each.user.numpy() for each in run.voters.values()]
+    known, x = asked(run), np.column_stack([*voters, alone]).astype(np.float64)
+    x = np.column_stack([x / np.sqrt((x[known] ** 2).mean(0)), np.ones(len(x))])
+    away = (factors.user.numpy() - alone)[known]
+    weights = np.linalg.solve(x[known].T @ x[known] + ASKED * np.eye(x.shape[1]), x[known].T @ away)
+    others = sorted({*range(len(alone))} - {*known})
+    assert np.allclose(factors.user.numpy()[others], (alone + x @ weights)[others], atol=1e-5)
+    assert not np.allclose(factors.user.numpy()[known], alone[known], atol=1e-2)
+
+
+def test_where_teaching_changes_nothing_nobody_is_changed() -> None:
+    alone, voter = torch.randn(50, 6), torch.randn(50, 4)
+    assert torch.allclose(without_lists(alone, alone, [voter], torch.arange(0, 50, 3)), alone)
 
 
 def test_the_student_ranks_for_the_others(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ Up to `student` every figure is of users who hold out items for validation, and 
 re-ranker are chosen; `refit` and `final` carry them over. What was measured before stays the run's validation.
 
 Where users x items are too many for a budget, `final` asks the voters for a sample of the users. They teach the
-student; the others have the vectors that ALS gives them beside its items.
+student; the others have vectors without lists (`students.without_lists`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
 from concf.training.recipe import search
 from concf.training.recipe.softmax import fit_softmax
-from concf.training.recipe.students import PENALTY, UNOBSERVED, by_groups, solve_student, teach_student
+from concf.training.recipe.students import PENALTY, UNOBSERVED, by_groups, solve_student, teach_student, without_lists
 from concf.training.run import RECIPE_USERS, Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
@@ -363,8 +363,9 @@ class Recipe:
             )
         user, item = self.vectors[STUDENT]
         solve = UserSolver(item, **self.chosen.get("als-a", {"unobserved": UNOBSERVED, "penalty": PENALTY}))
-        others = solve(self._pairs(self.run.log), len(user))
-        self.vectors[STUDENT] = others.index_copy_(0, self.asked, user[self.asked]), item
+        alone = solve(self._pairs(self.run.log), len(user))
+        voters = [self.vectors[head][0] for head in self.vectors if head != STUDENT]
+        self.vectors[STUDENT] = without_lists(alone, user, voters, self.asked, self.group), item
         return {"asked_users": n}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

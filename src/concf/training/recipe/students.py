@@ -27,6 +27,8 @@ LOWEST_TARGET = 0.3  # of the last listed item; the first has 1
 UNOBSERVED, PENALTY = 0.03, 0.003  # of the regression; a list weighs the same for every user of every log
 TAUGHT = 50  # places that the consensus loss orders; the further ones are in its denominators
 SCALE = 30.0  # scores are between 0 and 1: times this they are the logits of the consensus loss
+RIDGE = 1.0  # of a weight's square, times the users, where a figure's own squares are as many
+RIDGE_USERS = 1 << 14  # that go through together
 LEARNING_RATE, BATCHES, USERS = 0.001, 12, 256  # batches of an epoch, and the fewest users of one
 
 
@@ -87,6 +89,43 @@ def teach_student(
             group.all_reduce([of_items])
             optimiser.step(LEARNING_RATE, [of_users, of_items])
     return user, item
+
+
+def without_lists(
+    alone: Tensor, taught: Tensor, voters: Sequence[Tensor], asked: Tensor, group: ProcessGroup = ALONE
+) -> Tensor:
+    """[users, d] vectors of users who have no list: `alone`, and what lists would add, as far as voters' vectors tell.
+
+    A ridge regression, over the users who were asked for [n], of taught - alone on `alone` and the voters' vectors,
+    each of their figures divided by its root mean square; those of the asked users are what was taught.
+
+    alone: [users, d] solved beside the student's items from the log; taught: [users, d]; voters: [users, d'] of each
+    group: of several processes each has its own users
+    """
+    parts, n = [*voters, alone], float(sum(group.lengths(asked)))
+    blocks = torch.split(asked, RIDGE_USERS)
+    square = torch.zeros(sum(each.shape[1] for each in parts), dtype=torch.float64, device=alone.device)
+    for some in blocks:
+        square += torch.cat([each[some] for each in parts], 1).double().square().sum(0)
+    group.all_reduce([square])
+    scale = (square / n).sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+
+    def features(some: Tensor) -> Tensor:
+        return F.pad(torch.cat([each[some] for each in parts], 1).double() / scale, (0, 1), value=1.0)
+
+    gram = square.new_zeros(len(square) + 1, len(square) + 1)
+    wanted = square.new_zeros(len(square) + 1, alone.shape[1])
+    for some in blocks:
+        mine = features(some)
+        gram += mine.T @ mine
+        wanted += mine.T @ (taught[some] - alone[some]).double()
+    group.all_reduce([gram, wanted])
+    gram.diagonal().add_(RIDGE * n)
+    weights = torch.linalg.solve(gram, wanted)
+    found = torch.empty_like(alone)
+    for some in torch.split(torch.arange(len(alone), device=alone.device), RIDGE_USERS):
+        found[some] = alone[some] + (features(some) @ weights).to(alone)
+    return found.index_copy_(0, asked, taught[asked])
 
 
 def gradients(user: Tensor, item: Tensor, users: Tensor, lists: Tensor, n: int | None = None) -> tuple[Tensor, Tensor]:
