@@ -157,11 +157,16 @@ def _with_nones(layer: Mapping[str, Any], kind: Any) -> dict[str, Any]:
         field = getattr(kind, "model_fields", {}).get(name)
         inner = None if field is None else field.annotation
         if isinstance(value, Mapping):
-            read[name] = _with_nones(value, inner)
+            read[name] = _with_nones(value, _settings_of(inner))
         else:
             nothing = isinstance(value, str) and value.lower() == "none" and NoneType in get_args(inner)
             read[name] = None if nothing else value
     return read
+
+
+def _settings_of(annotation: Any) -> Any:
+    """The class of a section that may be None."""
+    return next((each for each in get_args(annotation) if each is not NoneType), annotation)
 
 
 def _in_words(problem: dict[str, Any]) -> str:
@@ -170,8 +175,7 @@ def _in_words(problem: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         kind: Any = ConCFSettings
         for part in problem["loc"][:-1]:
-            kind = kind.model_fields[part].annotation
-            kind = next((each for each in get_args(kind) if each is not NoneType), kind)
+            kind = _settings_of(kind.model_fields[part].annotation)
         return f"unknown setting {where!r}; there are {', '.join(kind.model_fields)}"
     found = "" if isinstance(problem["input"], Mapping) else f" = {problem['input']!r}"
     return f"{where}{found}: {message}" if where else message
