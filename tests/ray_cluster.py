@@ -1,4 +1,4 @@
-"""A small Ray as concf starts it, which other processes can join, and a second machine for it."""
+"""A small Ray as concf starts it, which other processes can join, and more machines for it."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def local_ray() -> Iterator[Any]:
 
 
 @contextmanager
-def second_machine(address: str) -> Iterator[Callable[[], None]]:
-    """One more machine, as it were, with a core, whose workers know that they are `DOOMED`; yields what kills it."""
+def one_more_machine(address: str, *, doomed: bool) -> Iterator[Callable[[], None]]:
+    """With a core, as it were, whose workers know whether they are `DOOMED`; yields what kills it."""
     words = ["start", "--address", address, "--num-cpus=1", "--object-store-memory=80000000"]
     with tempfile.TemporaryFile() as log:
         node = subprocess.Popen(
             [sys.executable, "-c", NODE, *words, "--include-log-monitor=false", "--disable-usage-stats"],
             start_new_session=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            env=os.environ | CLUSTER | {"DOOMED": "1"},
+            env=os.environ | CLUSTER | ({"DOOMED": "1"} if doomed else {}),
         )  # fmt: skip
 
         def kill() -> None:

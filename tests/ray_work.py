@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from concf.errors import DataError
 
@@ -33,18 +35,19 @@ class Counting:
 
 @dataclass
 class Doomed:
-    """Doubles a job. A worker of a doomed machine says that it is at one, and ends with it; others wait for that."""
+    """A function. A worker of a doomed machine says that it is at a job, and ends with it; others wait for that."""
 
     folder: Path
+    function: Callable[[Any], Any]
 
-    def __call__(self, job: int) -> int:
+    def __call__(self, job: Any) -> Any:
         victim = self.folder / "victim"
         if "DOOMED" in os.environ:
             sleep(victim, str(job))
         limit = time.monotonic() + 50
         while not victim.exists() and time.monotonic() < limit:
             time.sleep(0.01)
-        return 2 * job
+        return self.function(job)
 
 
 def sleep(started: Path, text: str = "") -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray_cluster import CORES, local_ray, second_machine, wait_for
+from ray_cluster import CORES, local_ray, one_more_machine, wait_for
 from ray_lists import FATAL, Interrupted
 from ray_work import BAD, DEADLY, Counting, Doomed, sleep
 from skipping import absent, posix
@@ -341,19 +341,29 @@ def test_a_full_cluster_is_waited_for_and_that_is_said(
     assert lines[0].startswith("no worker of the Ray cluster is free yet (")
 
 
-def test_a_machine_lost_in_the_middle_loses_and_doubles_nothing(
-    tmp_path: Path, ray: Any, capfd: pytest.CaptureFixture[str]
+def test_one_of_three_machines_lost_in_the_middle_loses_and_doubles_nothing(
+    run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kill_at_work() -> None:
-        wait_for((tmp_path / "victim").exists, "a worker on the second machine")
+        wait_for((tmp_path / "victim").exists, "a worker on the doomed machine")
         kill()
 
-    with second_machine(ray.get_runtime_context().gcs_address) as kill:
-        wait_for(lambda: len(ray.nodes()) == 2, "the second machine")
-        killer = threading.Thread(target=kill_at_work)
-        killer.start()
-        done = [(job, future.result()) for job, future in execute(Doomed(tmp_path), range(9), "ray")]
-        killer.join()
-    assert sorted(done) == [(job, 2 * job) for job in range(9)]
-    assert int((tmp_path / "victim").read_text()) in range(9)
-    assert capfd.readouterr().out == ""
+    def doomed(function: Callable[[Any], Any], jobs: Any, *words: Any) -> Any:
+        return execute(Doomed(tmp_path, function), jobs, *words)
+
+    def alive() -> set[str]:
+        return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+
+    before, address = alive(), ray.get_runtime_context().gcs_address
+    with one_more_machine(address, doomed=True) as kill:
+        wait_for(lambda: len(alive() - before) == 1, "the second machine")
+        with one_more_machine(address, doomed=False):
+            wait_for(lambda: len(alive() - before) == 2, "the third machine")
+            monkeypatch.setattr(bulk, "execute", doomed)
+            killer = threading.Thread(target=kill_at_work)
+            killer.start()
+            write_lists(run, tmp_path / "recs", k=5, engine="ray", parts=SEVENS)
+            killer.join()
+    assert (tmp_path / "victim").exists()
+    assert pl.read_parquet(tmp_path / "recs").drop("score").equals(plain(run).drop("score"))
+    assert names_in(tmp_path / "recs") == [part.name for part in SEVENS]
