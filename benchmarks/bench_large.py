@@ -13,7 +13,6 @@ each as soon as it is over, so that a run that is cut short has left what it did
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -102,8 +101,7 @@ def main() -> None:
         seconds, processor = time.perf_counter() - begin, time.process_time() - used
         line = {"seconds": round(seconds, 2), "processor_seconds": round(processor, 1)}
         line |= {"GiB": round(torch.cuda.max_memory_allocated() / 2**30, 1)} if gpu else {}
-        line |= {"host_GB": round((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss if gpu else 0) / 2**20, 1)}
-        line |= {} if gpu else {"host_GB": round(peak_memory() / 1024, 1)}
+        line |= {"host_GB": round(peak_memory() / 1024, 1)}
         print(results.add(key | {"stage": stage}, line | (more or {})), flush=True)
         if gpu:
             torch.cuda.reset_peak_memory_stats()

@@ -42,7 +42,7 @@ from concf.model.scorers import ListFunction, ScoreFunction
 from concf.training.combining.combine import combine
 from concf.training.combining.implicit import vectors
 from concf.training.recipe import students
-from concf.training.recipe.recipe import PLANS
+from concf.training.recipe.plan import PLANS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

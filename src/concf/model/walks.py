@@ -35,7 +35,7 @@ class Walks:
             return
         ends, item, value = (torch.from_numpy(each).to(device) for each in (step.indptr, step.indices, step.data))
         user = torch.repeat_interleave(torch.arange(train.shape[0], device=device), ends.diff())
-        self.into_users = _on_device(ends, item, value * _at(item, of_item), train.shape)  # P_jv ^ alpha
+        self.into_users = _on_device(ends, item, (value * _at(item, of_item)).float(), train.shape)  # P_jv ^ alpha
         self.ends, self.item, self.value = ends, item, (value * _at(user, of_user)).float()  # P_uj ^ alpha
         order = item.argsort(stable=True)
         first = torch.cat([ends[:1], torch.bincount(item, minlength=train.shape[1]).cumsum(0)])
@@ -76,7 +76,7 @@ def on_device(matrix: csr_array, device: torch.device) -> Tensor:
 def _on_device(ends: Tensor, columns: Tensor, data: Tensor, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that sparse matrices are young
-        return torch.sparse_csr_tensor(ends, columns.to(ends), data.float(), shape, check_invariants=False)
+        return torch.sparse_csr_tensor(ends, columns.to(ends), data, shape, check_invariants=False)
 
 
 def _at(places: Tensor, numbers: NDArray[np.float64]) -> Tensor:

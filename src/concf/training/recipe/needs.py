@@ -13,7 +13,7 @@ from concf.runtime.process_group import ProcessGroup
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.memory import available_memory
-from concf.training.recipe.recipe import PLANS, list_length, n_asked
+from concf.training.recipe.plan import PLANS, list_length, n_asked
 from concf.training.run import n_validated
 
 FLOAT = PLACE = 4  # bytes

@@ -31,7 +31,6 @@ from concf.consensus.consensus import NOTHING
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
-from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
@@ -41,11 +40,11 @@ from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
 from concf.runtime.settings import named
-from concf.training.config.settings import ConCFSettings
 from concf.training.recipe import search
+from concf.training.recipe.plan import PLANS, list_length, n_asked
 from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import PENALTY, UNOBSERVED, by_groups, solve_student, teach_student, without_lists
-from concf.training.run import RECIPE_USERS, Best, Run, n_validated
+from concf.training.run import Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
@@ -54,34 +53,6 @@ STUDENT = "student"
 VOTES_OF_USERS = {  # votes that are of users: along which dimension, and what stands for nothing
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
 }  # fmt: skip
-
-
-class Plan(NamedTuple):
-    """What a budget pays for.
-
-    rounds:  of the searches with few factors, and with all
-    users:   validated ones whom settings are compared on, at most
-    sweeps:  of ALS once its settings are chosen, and of a refit
-    softmax: epochs of the softmax, and of a refit
-    student: sweeps of least squares, and epochs of the consensus loss
-    places:  of a consensus list that the student is regressed on, and that the consensus loss looks at
-    cells:   users x items that the voters are asked about in the end, at most
-    """
-
-    rounds: tuple[int, int]
-    users: int
-    sweeps: tuple[int, int]
-    softmax: tuple[int, int]
-    student: tuple[int, int]
-    places: tuple[int, int]
-    cells: int
-
-
-PLANS = {
-    "fast": Plan((2, 1), 1024, (2, 2), (0, 0), (1, 2), (64, 100), 1 << 35),
-    "default": Plan((3, 3), 2048, (2, 2), (3, 2), (2, 2), (64, 100), 1 << 37),
-    "thorough": Plan((6, 6), 2048, (6, 4), (12, 6), (4, 12), (100, 150), 1 << 39),
-}
 
 
 class Counted(NamedTuple):
@@ -399,17 +370,3 @@ class Recipe:
         self.chosen, self.figures = state["chosen"], state["figures"]
         self.vectors = {head: (user, item) for head, (user, item) in state["vectors"].items()}
         self.weights = None if state["weights"] is None else Weights(**state["weights"])
-
-
-def n_asked(shape: tuple[int, int], settings: ConCFSettings) -> int:
-    """How many users the voters are asked for in the end, of a log [users, items]."""
-    assert settings.recipe is not None
-    users, items = shape
-    paid = max(PLANS[settings.recipe.budget].cells // items, RECIPE_USERS)
-    return min(users, settings.recipe.asked_users or paid)
-
-
-def list_length(data: Split, settings: ConCFSettings) -> int:
-    """Of a consensus list: what is recommended from it, when what a user holds out is taken out of it."""
-    longest = int((data.valid.indptr[1:] - data.valid.indptr[:-1]).max())
-    return int(min(max(settings.consensus.shown + 2 * longest, TOP), data.train.shape[1]))
