@@ -4,12 +4,13 @@
     python benchmarks/combine.py --way snapshots --seeds 10   # the same voters, two of them at three times each
     python benchmarks/combine.py --way groups --seeds 10 11   # students taught within groups of popularity
     python benchmarks/combine.py --way easy --seeds 10 11     # students taught along the voters' way
+    python benchmarks/combine.py --only gowalla-released --device cuda --way tune --processes 14   # then without --way
     python benchmarks/render_combine.py
 
 Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those that
-docs/baselines.md chose on the split of seed 0; of BM25 and logistic factorisation, which are not there, the best of a
-small grid on the same split. --data: a folder of prepared splits NAME-PROTOCOL-SEED, made if need be. What is in the
-results is not run again. One thread.
+docs/baselines.md chose on the split of seed 0; of BM25 and logistic factorisation, which are not there, and of every
+voter on Gowalla, which is not there either, the best of a small grid on the same split. --data: a folder of prepared
+splits NAME-PROTOCOL-SEED, made if need be. What is in the results is not run again. One thread.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +61,17 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
     "lmf": {"factors": (16, 32, 64), "regularization": (0.6, 2.0), "neg_prop": (10, 30)},
 }
+ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets that docs/baselines.md does not have
+    "als": {"factors": (MOST_FACTORS,), "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
+            "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0), "iterations": (15,)},
+    "bpr": BASELINES["bpr"].grid,
+    "ease": BASELINES["ease"].grid,
+    "rp3beta": {"alpha": (0.3, 0.5, 0.7, 0.9), "beta": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5), "neighbours": (1000,)},
+    "popularity": {},
+}  # fmt: skip
+ON_DEVICE = ("ease", "rp3beta")  # what a GPU computes
 Model = Any
+Point = dict[str, Any]
 
 
 def best_settings(name: str, model: str) -> dict[str, Any]:
@@ -90,30 +104,64 @@ def scorer(voter: str, model: Model, train: csr_array) -> Any:
     return ScoreFunction(lambda users: (rows[users] @ similar).toarray())
 
 
-def chosen_settings(name: str, log: ResultsLog, folder: Path) -> dict[str, dict[str, Any]]:
+def fit(voter: str, point: Point, data: Split, seed: int, device: str) -> Model:
+    """A voter, fitted on the training part."""
+    if voter in GRIDS:
+        return of_implicit(voter, point, data.train, seed)
+    model = next(model for model, name in OURS.items() if name == voter)
+    return BASELINES[model].make(**point).fit(data.train, seed=seed, device=device)
+
+
+def validated(voter: str, point: Point, path: Path, device: str) -> float:
+    """The validation of one point of a grid, on the prepared split at `path`."""
+    torch.set_num_threads(1)
+    data = Split.load(path)
+    model = fit(voter, point, data, TUNED, device)
+    model = scorer(voter, model, data.train) if voter in GRIDS else model
+    return evaluate(model, data, on="valid", at=50, metrics=["recall"], device=device).means()["recall@50"]
+
+
+def tune(name: str, voters: dict[str, dict[str, tuple[Any, ...]]], log: ResultsLog, folder: Path, device: str,
+         processes: int) -> None:  # fmt: skip
+    """A line for each voter: the best point of its grid on the split of seed 0, and its values at an edge of it."""
+    split_of(name, TUNED, folder)
+    left = {
+        voter: grid for voter, grid in voters.items() if log.find({"data": name, "seed": TUNED, "voter": voter}) is None
+    }
+    points = {voter: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+              for voter, grid in left.items()}  # fmt: skip
+    measured = partial(validated, path=folder / f"{name}-{TUNED}", device=device)
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        elsewhere = {voter: [pool.submit(measured, voter, point) for point in grid]
+                     for voter, grid in points.items() if voter not in ON_DEVICE}  # fmt: skip
+        here = {voter: [measured(voter, point) for point in points[voter]] for voter in ON_DEVICE if voter in points}
+        figures = here | {voter: [each.result() for each in found] for voter, found in elsewhere.items()}
+    for voter, found in figures.items():
+        best = int(np.argmax(found))
+        chosen = points[voter][best]
+        edge = [
+            each for each, values in left[voter].items() if len(values) > 1 and chosen[each] in (values[0], values[-1])
+        ]
+        line = {"settings": chosen, "validation": round(found[best], 6), "edge": edge, "points": len(found)}
+        log.add({"data": name, "seed": TUNED, "voter": voter}, line)
+        print(name, voter, line, flush=True)
+
+
+def chosen_settings(
+    name: str, log: ResultsLog, folder: Path, device: str = "cpu", processes: int = 1
+) -> dict[str, Point]:
     """Voter -> its settings."""
-    found = {voter: best_settings(name, model) for model, voter in OURS.items()}
-    for voter, grid in GRIDS.items():
-        key = {"data": name, "seed": TUNED, "voter": voter}
-        cell = log.find(key)
-        if cell is None:
-            data, figures = split_of(name, TUNED, folder), []
-            points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-            for point in points:
-                model = of_implicit(voter, point, data.train, TUNED)
-                means = evaluate(scorer(voter, model, data.train), data, on="valid", at=50, metrics=["recall"]).means()
-                figures.append(means["recall@50"])
-            best = int(np.argmax(figures))
-            cell = log.add(key, {"settings": points[best], "validation": round(figures[best], 6)})
-            print(name, voter, cell["settings"], cell["validation"], flush=True)
-        found[voter] = cell["settings"]
-    return found
+    known = bool(lines(f"baselines-{name}"))
+    grids = GRIDS if known else ELSEWHERE | GRIDS
+    tune(name, grids, log, folder, device, processes)
+    found = {voter: best_settings(name, model) for model, voter in OURS.items()} if known else {}
+    cells = {voter: log.find({"data": name, "seed": TUNED, "voter": voter}) for voter in grids}
+    return found | {voter: cell["settings"] for voter, cell in cells.items() if cell is not None}
 
 
-def fitted(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> dict[str, Model]:
+def fitted(settings: dict[str, Point], data: Split, seed: int, device: str = "cpu") -> dict[str, Model]:
     """Voter -> the model."""
-    models = {name: BASELINES[model].make(**settings[name]).fit(data.train, seed=seed) for model, name in OURS.items()}
-    return models | {name: of_implicit(name, settings[name], data.train, seed) for name in GRIDS}
+    return {voter: fit(voter, settings[voter], data, seed, device) for voter in (*OURS.values(), *GRIDS)}
 
 
 def over_time(settings: dict[str, dict[str, Any]], data: Split, seed: int) -> dict[str, Model]:
@@ -192,46 +240,47 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     print(name, seed, {way: (row["recall@50"], row["ndcg@50"]) for way, row in rows.items()}, flush=True)
 
 
-def figures(model: Any, data: Split) -> dict[str, Any]:
+def figures(model: Any, data: Split, device: str = "cpu") -> dict[str, Any]:
     """The test figures, and recall by popularity."""
-    evaluation = evaluate(model, data, on="test", at=AT, metrics=METRICS)
+    evaluation = evaluate(model, data, on="test", at=AT, metrics=METRICS, device=device)
     strata = [round(row["recall@50"], 6) for row in by_popularity(evaluation, data)]
     return {name: round(value, 6) for name, value in evaluation.means().items()} | {"strata": strata}
 
 
-def fusions(models: dict[str, Model], metric: str, data: Split) -> dict[str, ListFunction]:
+def fusions(models: dict[str, Model], metric: str, data: Split, device: str) -> dict[str, ListFunction]:
     """Fusion -> its lists of everyone, by weights from the validation part."""
-    voters = Voters(models, data, data.train)
+    voters = Voters(models, data, data.train, device=device)
     return {name: listed(each) for name, each in voters.fused(voters.weights(metric)).items()}
 
 
-def measure(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
+def measure(name: str, seed: int, log: ResultsLog, folder: Path, device: str = "cpu") -> None:
     """A line: voters, fusions, consensus and student on one split."""
     key = {"data": name, "seed": seed}
     if log.find(key) is not None:
         return
-    settings, data = chosen_settings(name, log, folder), split_of(name, seed, folder)
+    settings, data = chosen_settings(name, log, folder, device), split_of(name, seed, folder)
     begin = time.process_time()
-    models = fitted(settings, data, seed)
+    models = fitted(settings, data, seed, device)
     fitting = time.process_time() - begin
     begin = time.process_time()
-    run = combine(data, models, seed=seed)
+    run = combine(data, models, seed=seed, device=device)
     seconds = time.process_time() - begin
     own = run.history[0]["validation"]
+    fused = fusions(models, run.metric, data, device)
     rows = {
-        "voters": {voter: figures(scorer(voter, each, data.train) if voter in GRIDS else each, data)
+        "voters": {voter: figures(scorer(voter, each, data.train) if voter in GRIDS else each, data, device)
                    for voter, each in models.items()},
-        "fusions": {each: figures(model, data) for each, model in fusions(models, run.metric, data).items()},
+        "fusions": {each: figures(model, data) for each, model in fused.items()},
         "ours": {each: figures(run.recommender(each), data) for each in ("R-consensus", CONSENSUS, "student")},
     }  # fmt: skip
-    line = {"split": data.hash, "settings": settings, "rows": rows, "validation": own,
+    line = {"split": data.hash, "settings": settings, "rows": rows, "validation": own, "device": device,
             "fitting": round(fitting, 1), "seconds": round(seconds, 1)}  # fmt: skip
     log.add(key, line)
     best = {kind: max(each["recall@50"] for each in found.values()) for kind, found in rows.items()}
     print(name, seed, best, rows["ours"][CONSENSUS], rows["ours"]["student"], line["seconds"], flush=True)
 
 
-WAYS = {"plain": measure, "snapshots": measure_snapshots, "groups": measure_groups, "easy": measure_easy}
+WAYS = {"snapshots": measure_snapshots, "groups": measure_groups, "easy": measure_easy}
 
 
 def main() -> None:
@@ -240,12 +289,22 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--only", nargs="*", default=list(DATA), help="names of data sets")
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
-    parser.add_argument("--way", choices=list(WAYS), default="plain", help="of combining")
+    parser.add_argument(
+        "--way", choices=["tune", "plain", *WAYS], default="plain", help="of combining; tune: only that"
+    )
+    parser.add_argument("--device", default="cpu", help="for the settings, and for the plain way")
+    parser.add_argument("--processes", type=int, default=1, help="that share the tuning")
     options = parser.parse_args()
     torch.set_num_threads(1)
     log = ResultsLog(options.results / "combine.jsonl")
-    for seed, name in product(options.seeds, options.only):
-        WAYS[options.way](name, seed, log, options.data)
+    if options.way == "tune":
+        for name in options.only:
+            chosen_settings(name, log, options.data, options.device, options.processes)
+    for seed, name in product(options.seeds if options.way != "tune" else (), options.only):
+        if options.way == "plain":
+            measure(name, seed, log, options.data, options.device)
+        else:
+            WAYS[options.way](name, seed, log, options.data)
 
 
 if __name__ == "__main__":

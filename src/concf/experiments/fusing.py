@@ -80,14 +80,17 @@ class Fused(Several):
 class Voters:
     """Models fitted on a log of the split: by the first k items that users have not used of it."""
 
-    def __init__(self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES) -> None:
+    def __init__(
+        self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES,
+        device: str | torch.device = "cpu",
+    ) -> None:  # fmt: skip
         from concf.training.combining.voters import as_voter  # which reads frames: not needed to compare others
 
         self.split, self.k = split, min(k, log.shape[1])
         self.seen = log if split.disliked is None else csr_array(log + split.disliked)
         self.longest = self.k + int(np.diff(split.valid.indptr).max())  # what is held out may be taken out of a list
-        cpu = torch.device("cpu")
-        self.made = {name: as_voter(name, each, split, self.seen, self.k, cpu) for name, each in models.items()}
+        self.device = torch.device(device)
+        self.made = {name: as_voter(name, each, split, self.seen, self.k, self.device) for name, each in models.items()}
 
     def voter(self, name: str, users: Tensor) -> Voter:
         """For users [n]."""
@@ -103,15 +106,15 @@ class Voters:
     def weights(self, metric: str) -> dict[str, Tensor]:
         """Fusion -> the weights [voters] that it takes from validation."""
         some = sample(self.split.validated, USERS, self.split.recipe.seed)
-        few = Validation(self.split, metric, torch.device("cpu"), validated=some)
+        few = Validation(self.split, metric, self.device, validated=some)
         alone = [few.of_its_users(self.voter(name, few.users).lists) for name in self.made]
         return self.fusions(few.users).fit(alone, few.of_its_users, few.depth)
 
     def fused(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Fusion -> its lists [users, L] of everyone."""
-        everyone = torch.arange(self.seen.shape[0])
+        everyone = torch.arange(self.seen.shape[0], device=self.device)
         blocks = [self.fusions(users).lists(weights, self.longest) for users in torch.split(everyone, BLOCK)]
-        return {name: torch.cat([block[name] for block in blocks]) for name in FUSIONS}
+        return {name: torch.cat([block[name] for block in blocks]).cpu() for name in FUSIONS}
 
 
 def fusions(voters: Mapping[str, Baseline], tune_on: str, longest: int) -> dict[str, Fused]:
