@@ -50,7 +50,7 @@ class Walks:
         column = torch.repeat_interleave(torch.arange(len(users), device=self.device), count)
         place = torch.arange(len(column), device=self.device) - (count.cumsum(0) - count)[column]
         at = self.ends[users][column] + place
-        start = torch.zeros(len(self.per_item), len(users), device=self.device)
+        start = self.value.new_zeros(len(self.per_item), len(users))
         start[self.item[at], column] = self.value[at]
         reached: Tensor = self.into_items @ (self.into_users @ start)
         return reached.T.contiguous()
