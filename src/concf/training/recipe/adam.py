@@ -10,7 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from concf.runtime.executors import each_block
+
 FIRST, SECOND, LEAST = 0.9, 0.999, 1e-8  # decay of both moments, and what is added to the root of the second
+CPU_CELLS = 1 << 16  # that go through together: what fits in a core's own cache
 
 
 class Adam:
@@ -26,6 +29,13 @@ class Adam:
         self.steps += 1
         size, root = rate / (1 - FIRST**self.steps), (1 - SECOND**self.steps) ** 0.5
         for table, first, second, slope in zip(self.tables, self.first, self.second, gradients, strict=True):
-            first.lerp_(slope, 1 - FIRST)
-            second.mul_(SECOND).addcmul_(slope, slope, value=1 - SECOND)
-            table.addcdiv_(first, second.sqrt().div_(root).add_(LEAST), value=-size)
+            rows = len(table) if table.is_cuda else max(1, CPU_CELLS // table.shape[1])
+            whole = table, first, second, slope
+
+            def move(some: slice, whole: tuple[Tensor, ...] = whole, rows: int = rows) -> None:
+                for table, first, second, slope in zip(*(each[some].split(rows) for each in whole), strict=True):
+                    first.lerp_(slope, 1 - FIRST)
+                    second.mul_(SECOND).addcmul_(slope, slope, value=1 - SECOND)
+                    table.addcdiv_(first, second.sqrt().div_(root).add_(LEAST), value=-size)
+
+            each_block(move, len(table), table.device)

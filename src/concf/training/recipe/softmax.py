@@ -90,7 +90,7 @@ def gradients(
             torch.softmax(part, 1, out=part).mul_(mass[here, None])
             cells = (row[pairs] - here.start) * len(item) + items[pairs]
             part.view(-1).index_add_(0, cells, weight[pairs], alpha=-1)
-            of_users[here] = part @ theirs
+            of_users[here] = _through_norm(part @ theirs, mine[here], own[here])
 
         def at_items(some: slice, slope: Tensor = slope, chunk: slice = chunk) -> None:
             of_items[some].addmm_(slope[:, some].T, mine[chunk])
@@ -101,8 +101,12 @@ def gradients(
     group.all_reduce([total])
     group.all_reduce([of_items])
     scale = 1 / (temperature * float(total))
-    whole = torch.zeros_like(user).index_copy_(0, users, _through_norm(of_users, mine, own))
-    return whole.mul_(scale), _through_norm(of_items, theirs, item).mul_(scale)
+
+    def finish(some: slice) -> None:
+        of_items[some] = _through_norm(of_items[some], theirs[some], item[some]).mul_(scale)
+
+    each_block(finish, len(item), device)
+    return torch.zeros_like(user).index_copy_(0, users, of_users.mul_(scale)), of_items
 
 
 def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:
