@@ -25,10 +25,10 @@ import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.runtime.executors import in_blocks
+from concf.runtime.executors import blocks_of, each_block, in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 27  # figures of a block of rows that are held at a time
+CPU_CELLS, GPU_CELLS = 1 << 20, 1 << 27  # figures of a block of rows that are held at a time: a core's own cache
 LONGER, MORE = 1.2, 3  # a block's longest row has at most so many times the pairs of its shortest, or so many more
 PAIRS = 1 << 18  # whose scores are held at a time
 START = 0.1  # length of an item's vector at the start
@@ -94,10 +94,12 @@ class Basis(NamedTuple):
     @classmethod
     def of(cls, fixed: Tensor) -> Basis:
         """Of vectors [columns, d]."""
-        values, basis = torch.linalg.eigh((fixed.T @ fixed).double())
+        grams = in_blocks(lambda some: fixed[some].T @ fixed[some], blocks_of(len(fixed), fixed.device), fixed.device)
+        values, basis = torch.linalg.eigh(sum(grams, fixed.new_zeros(())).double())
         basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()  # rounding must not choose the sign
-        turned = torch.cat([fixed @ basis.to(fixed), fixed.new_zeros(1, fixed.shape[1])])
-        return cls(turned, values.clamp(min=0).to(fixed), basis.to(fixed))
+        vectors, turned = basis.to(fixed), fixed.new_zeros(len(fixed) + 1, fixed.shape[1])
+        each_block(lambda some: torch.mm(fixed[some], vectors, out=turned[some]), len(fixed), fixed.device)
+        return cls(turned, values.clamp(min=0).to(fixed), vectors)
 
 
 class Side:
@@ -139,7 +141,7 @@ class Side:
         def solve(block: Block) -> None:
             solved[block.rows] = _solve(block, turned, everywhere + penalty[block.rows, None])
 
-        for _ in in_blocks(solve, self.blocks, turned.device):
+        for _ in in_blocks(solve, self.blocks[::-1], turned.device):  # the longest first, so that threads end together
             pass
         return solved
 

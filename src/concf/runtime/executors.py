@@ -77,14 +77,19 @@ def in_blocks(function: Callable[[Job], Result], jobs: Sequence[Job], device: to
 
 
 def each_block(function: Callable[[slice], object], length: int, device: torch.device) -> None:
-    """Call a function with runs of like length of 0 to `length`, by threads; on a GPU with all of it.
+    """Call a function with the runs of `blocks_of`, by threads."""
+    for _ in in_blocks(function, blocks_of(length, device), device):
+        pass
 
-    The runs, and so what is computed from each, do not depend on the number of threads.
+
+def blocks_of(length: int, device: torch.device) -> list[slice]:
+    """Runs of like length of 0 to `length`; on a GPU all of it.
+
+    They, and so what is computed from each, do not depend on the number of threads.
     """
     count = CPU_BLOCKS if device.type == "cpu" else 1
     bounds = [length * place // count for place in range(count + 1)]
-    for _ in in_blocks(function, [slice(begin, end) for begin, end in pairwise(bounds) if begin < end], device):
-        pass
+    return [slice(begin, end) for begin, end in pairwise(bounds) if begin < end]
 
 
 def n_threads() -> int:
