@@ -50,6 +50,7 @@ def local_ray() -> Iterator[Any]:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # older versions of Ray warn of what will change
         patch.setenv("RAY_AUTH_TOKEN", uuid4().hex * 2)
+        patch.setenv("RAY_health_check_period_ms", "1000")  # a lost machine is noticed in seconds
         patch.delenv("RAY_ADDRESS", raising=False)
         for name in STARTED:
             patch.delenv(name, raising=False)
@@ -58,14 +59,14 @@ def local_ray() -> Iterator[Any]:
 
 
 @contextmanager
-def one_more_machine(address: str, *, doomed: bool) -> Iterator[Callable[[], None]]:
-    """With a core, as it were, whose workers know whether they are `DOOMED`; yields what kills it."""
+def one_more_machine(address: str, name: str) -> Iterator[Callable[[], None]]:
+    """With a core, as it were, whose workers know the name of their `MACHINE`; yields what kills it."""
     words = ["start", "--address", address, "--num-cpus=1", "--object-store-memory=80000000"]
     with tempfile.TemporaryFile() as log:
         node = subprocess.Popen(
             [sys.executable, "-c", NODE, *words, "--include-log-monitor=false", "--disable-usage-stats"],
             start_new_session=True, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            env=os.environ | CLUSTER | ({"DOOMED": "1"} if doomed else {}),
+            env=os.environ | CLUSTER | {"MACHINE": name},
         )  # fmt: skip
 
         def kill() -> None:

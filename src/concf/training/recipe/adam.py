@@ -33,7 +33,7 @@ class Adam:
             whole = table, first, second, slope
 
             def move(some: slice, whole: tuple[Tensor, ...] = whole, rows: int = rows) -> None:
-                for table, first, second, slope in zip(*(each[some].split(rows) for each in whole), strict=True):
+                for table, first, second, slope in zip(*(torch.split(each[some], rows) for each in whole), strict=True):
                     first.lerp_(slope, 1 - FIRST)
                     second.mul_(SECOND).addcmul_(slope, slope, value=1 - SECOND)
                     table.addcdiv_(first, second.sqrt().div_(root).add_(LEAST), value=-size)

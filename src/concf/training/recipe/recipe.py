@@ -220,7 +220,7 @@ class Recipe:
         if head == self.softmaxes[0]:
             vectors = self.vectors["als-a"]
             mine = self._mine(train)
-            tried = search.search_temperature(mine, self.validation, *vectors, self._seed(2), self.group)
+            tried = search.search_temperature(mine, self.searched, *vectors, self._seed(2), self.group)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
                 more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
                 self.chosen[name], self.vectors[name] = {"temperature": temperature, "epochs": 1 + more}, vectors

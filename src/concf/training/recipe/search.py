@@ -190,7 +190,7 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 def search_temperature(
     train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, group: ProcessGroup = ALONE
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:
-    """(validation, temperature, vectors) of the softmax after an epoch of the validated users, the best first.
+    """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, the best first.
 
     train, user: of the process's own users
     """
