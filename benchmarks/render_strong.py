@@ -12,7 +12,7 @@ from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
 from sources import commit_of, commits_table, lines
-from strong import GUARDS, PUBLIC, ROOT, ROWS
+from strong import GUARDS, PUBLIC, ROOT, ROWS, SHARES, TENTH
 
 from concf.experiments.leaderboard.board import HEADER, SPLITS, Entry, entries, ordered
 from concf.runtime.text_tables import markdown
@@ -136,13 +136,14 @@ def ours() -> list[dict[str, object]]:
     found = []
     for line in [*lines("strong"), *lines("strong-baselines")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
-        if key["data"] not in PUBLIC:
+        if key["data"] not in (*PUBLIC, *TENTH):
             continue
+        share = f"{SHARES[key['data'].partition('-')[2]]:.0%}".replace("%", " %")
         alone = [each for each in lines("strong-alone") if each["key"] == key]  # its seconds are of a quiet machine
         budget = {"default": "", "thorough": " --budget thorough"}.get(key.get("budget", "default"), "")
         who = {label: row for label, (of, row) in OURS.items() if of == key.get("budget")}
         figures = {label: line["rows"][row]["test"] for label, row in who.items()} or {key["model"]: line["test"]}
-        trained = ", refitted on all of train" if key["refit"] == "validation" else ", 95 % of train"
+        trained = f", {share} for validation, {'then refitted' if key['refit'] == 'validation' else 'not refitted'}"
         command = f"concf train data/{name}{budget} --out runs/{name}" if who and key["refit"] == "validation" else None
         for label, means in figures.items():
             found.append({

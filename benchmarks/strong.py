@@ -45,6 +45,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 ROWS = ("citeulike-released", "ciao-released", "foursquare-released", "citeulike-paper")
 PUBLIC = ("gowalla-given", "yelp2018-given")
+TENTH = ("gowalla-given10", "yelp2018-given10")  # the same, with a larger share for validation
+SHARES = {"given": 0.05, "given10": 0.1}  # of the training file
 GUARDS = ("ciao-time", "sparse-simulated")  # nothing was chosen on them
 TEST_SEEDS, CHOICE_SEEDS, PUBLIC_SEEDS, GUARD_SEEDS = range(10, 15), range(2), range(1), range(3)
 AT, METRICS = (20, 50), ("recall", "ndcg")
@@ -72,7 +74,8 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
             log = Simulation(**SPARSE).draw(seed)
             prepare(log, protocol="random", seed=seed, out=path, min_user=5, min_item=5, core=True)
         else:
-            prepare(source, protocol=protocol, seed=seed, out=path, valid=0.05 if protocol == "given" else None)
+            share = SHARES.get(protocol)
+            prepare(source, protocol="given" if share else protocol, seed=seed, out=path, valid=share)
     return Split.load(path)
 
 
@@ -83,7 +86,11 @@ def tested(model: Any, data: Split) -> dict[str, float]:
 
 
 def jobs(only: list[str], public: bool) -> Iterator[Job]:
-    for names, seeds in ((ROWS, TEST_SEEDS), (GUARDS, GUARD_SEEDS), (PUBLIC if public else (), PUBLIC_SEEDS)):
+    for names, seeds in (
+        (ROWS, TEST_SEEDS),
+        (GUARDS, GUARD_SEEDS),
+        ((*PUBLIC, *TENTH) if public else (), PUBLIC_SEEDS),
+    ):
         yield from product([name for name in names if name in only], seeds)
 
 
@@ -285,7 +292,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT / "data")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device")
-    parser.add_argument("--only", nargs="*", default=[*ROWS, *GUARDS, *PUBLIC], help="data sets")
+    parser.add_argument("--only", nargs="*", default=[*ROWS, *GUARDS, *PUBLIC, *TENTH], help="data sets")
     parser.add_argument("--refits", nargs="*", default=list(REFITS), help="validation: refitted on it too; none")
     parser.add_argument("--budgets", nargs="*", default=["default", "thorough"], help="of test")
     parser.add_argument(
