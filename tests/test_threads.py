@@ -46,3 +46,33 @@ def test_a_gpu_has_one_block_after_the_other():
 @pytest.mark.parametrize("jobs", [[], [7], list(range(20))])
 def test_results_come_in_the_order_of_the_jobs(jobs):
     assert list(in_threads(lambda job: job * job, jobs, 3)) == [job * job for job in jobs]
+
+
+def test_workers_stay_for_the_next_call():
+    names = [set(in_threads(lambda _: threading.current_thread().name, range(50), 3)) for _ in range(20)]
+    assert len(set.union(*names)) == 3
+
+
+def test_a_worker_that_divides_its_own_work_does_it_alone():
+    def nested(job: int) -> list[str]:
+        return [*in_threads(lambda _: threading.current_thread().name, range(4), 3), str(job)]
+
+    for job, found in enumerate(in_threads(nested, range(12), 3)):
+        assert len(set(found)) == 2
+        assert found[-1] == str(job)
+
+
+def test_nobody_works_on_after_an_error():
+    begun, ended = [], []
+
+    def work(job: int) -> None:
+        begun.append(job)
+        if job == 0:
+            raise ZeroDivisionError
+        threading.Event().wait(0.05)
+        ended.append(job)
+
+    with pytest.raises(ZeroDivisionError):
+        list(in_threads(work, range(100), 3))
+    assert sorted(ended) == sorted(set(begun) - {0})
+    assert len(begun) < 100

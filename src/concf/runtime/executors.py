@@ -10,8 +10,10 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from importlib import import_module
@@ -45,7 +47,9 @@ STARTED = {
     "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0",
 }  # fmt: skip
 JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # else Ray tries 20 times, 40 seconds each, where another program listens
+WORKER = "concf-worker"  # begins the name of a thread
 _log = logging.getLogger(__name__)
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process and number of threads
 _outside: ContextVar[int | None] = ContextVar("threads of PyTorch outside one_thread_each", default=None)
 
 
@@ -56,19 +60,37 @@ class DeadWorkersError(ConcfError):
 def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: int) -> Iterator[Result]:
     """The results in the order of the jobs, a job a thread: threads that share one wait for each other all the time.
 
-    For functions that spend their time in numpy, SciPy or PyTorch. Each worker has one thread of PyTorch's.
+    For functions that spend their time in numpy, SciPy or PyTorch. Each worker has one thread of PyTorch's. The workers
+    stay for the next call: to start them can take longer than what they do.
     """
-    if threads == 1 or len(jobs) == 1:
+    if threads == 1 or len(jobs) == 1 or threading.current_thread().name.startswith(WORKER):
         yield from map(function, jobs)
         return
     import torch
 
+    def alone(job: Job) -> Result:
+        torch.set_num_threads(1)
+        return function(job)
+
     before = torch.get_num_threads()
+    pool = _workers(threads)
+    pending = deque(pool.submit(alone, job) for job in jobs)
     try:
-        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            yield from pool.map(function, jobs)
+        while pending:
+            yield pending.popleft().result()
     finally:
-        torch.set_num_threads(before)  # a worker's setting may reach threads that are started later
+        for future in pending:
+            future.cancel()
+        wait(pending)  # nobody works on after an error
+        torch.set_num_threads(before)  # a worker's setting may reach other threads
+
+
+def _workers(threads: int) -> ThreadPoolExecutor:
+    """The threads of this process, which a process that it forks does not have."""
+    key = os.getpid(), threads
+    if key not in _pools:
+        _pools.setdefault(key, ThreadPoolExecutor(threads, WORKER))
+    return _pools[key]
 
 
 def in_blocks(function: Callable[[Job], Result], jobs: Sequence[Job], device: torch.device) -> Iterator[Result]:
