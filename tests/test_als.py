@@ -10,7 +10,7 @@ import torch
 from scipy.sparse import csr_array
 
 from concf.model import als
-from concf.model.als import ALS, Pairs
+from concf.model.als import ALS, Basis, Pairs
 
 CPU = torch.device("cpu")
 UNOBSERVED, PENALTY = 0.07, 0.03
@@ -194,3 +194,10 @@ def test_the_start_is_a_function_of_the_seed():
     assert torch.equal(model.start(1), model.start(1))
     assert not torch.equal(model.start(1), model.start(2))
     assert model.start(1).shape == (7, 3)
+
+
+def test_nobody_on_the_other_side_leaves_nothing_to_turn():
+    basis = Basis.of(torch.zeros(0, 3))
+    assert basis.turned.tolist() == [[0.0] * 3]
+    assert basis.values.tolist() == [0.0] * 3
+    assert torch.equal(basis.vectors @ basis.vectors.T, torch.eye(3))

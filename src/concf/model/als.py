@@ -95,7 +95,7 @@ class Basis(NamedTuple):
     def of(cls, fixed: Tensor) -> Basis:
         """Of vectors [columns, d]."""
         grams = in_blocks(lambda some: fixed[some].T @ fixed[some], blocks_of(len(fixed), fixed.device), fixed.device)
-        values, basis = torch.linalg.eigh(sum(grams, fixed.new_zeros(())).double())
+        values, basis = torch.linalg.eigh(sum(grams, fixed.new_zeros(fixed.shape[1], fixed.shape[1])).double())
         basis *= basis.gather(0, basis.abs().argmax(0, keepdim=True)).sign()  # rounding must not choose the sign
         vectors, turned = basis.to(fixed), fixed.new_zeros(len(fixed) + 1, fixed.shape[1])
         each_block(lambda some: torch.mm(fixed[some], vectors, out=turned[some]), len(fixed), fixed.device)
