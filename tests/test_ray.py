@@ -345,6 +345,22 @@ def test_a_full_cluster_is_waited_for_and_that_is_said(
     assert lines[0].startswith("no worker of the Ray cluster is free yet (")
 
 
+def test_what_ray_prints_while_it_is_waited_for_is_no_result(
+    ray: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    wait = ray.wait
+
+    def news(*jobs: Any, **options: Any) -> Any:
+        print("a machine was lost")
+        return wait(*jobs, **options)
+
+    monkeypatch.setattr(ray, "wait", news)
+    assert [done.result() for _, done in execute(abs, [-4], "ray", workers=1)] == [4]
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("a machine was lost") == 2  # before the first job, and for it
+
+
 def test_a_machine_lost_in_the_middle_of_each_kind_of_work_changes_nothing(
     run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -238,7 +238,8 @@ def _on_ray(
         gpus = int(gpus * 1e4) / 1e4  # Ray would round a sixth up, and only five would fit
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
         sent = (VERSION, uuid4().hex, [ray.put(function)])
-        _wait_for_worker(ray, task(_check_on_ray).remote(*sent))
+        with redirect_stdout(sys.stderr):  # Ray prints news of lost machines, and standard output is for results
+            _wait_for_worker(ray, task(_check_on_ray).remote(*sent))
         waiting = list(reversed(jobs))
         running: dict[Any, Job] = {}
         try:
@@ -246,11 +247,10 @@ def _on_ray(
                 while waiting and len(running) < (workers or len(jobs)):
                     job = waiting.pop()
                     running[task(_call_on_ray).remote(job, *sent)] = job
-                with redirect_stdout(
-                    sys.stderr
-                ):  # Ray prints news of lost machines, and standard output is for results
+                with redirect_stdout(sys.stderr):
                     (done, *_), _ = ray.wait(list(running))
-                yield running.pop(done), _result(ray, done)
+                    result = _result(ray, done)
+                yield running.pop(done), result
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
