@@ -12,7 +12,7 @@ from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
 from sources import commit_of, commits_table, lines
-from strong import GUARDS, PUBLIC, ROOT, ROWS, SHARES, TENTH
+from strong import GIVEN, GUARDS, NEWEST, PUBLIC, ROOT, ROWS, TENTH
 
 from concf.experiments.leaderboard.board import HEADER, SPLITS, Entry, entries, ordered
 from concf.runtime.text_tables import markdown
@@ -136,9 +136,10 @@ def ours() -> list[dict[str, object]]:
     found = []
     for line in [*lines("strong"), *lines("strong-baselines")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
-        if key["data"] not in (*PUBLIC, *TENTH):
+        if key["data"] not in (*PUBLIC, *TENTH, *NEWEST):
             continue
-        share = f"{SHARES[key['data'].partition('-')[2]]:.0%}".replace("%", " %")
+        part = GIVEN[key["data"].partition("-")[2]]
+        share = f"{'newest ' if 'newest' in part else ''}{part['valid']:.0%}".replace("%", " %")
         alone = [each for each in lines("strong-alone") if each["key"] == key]  # its seconds are of a quiet machine
         budget = {"default": "", "thorough": " --budget thorough"}.get(key.get("budget", "default"), "")
         who = {label: row for label, (of, row) in OURS.items() if of == key.get("budget")}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -46,7 +47,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 ROWS = ("citeulike-released", "ciao-released", "foursquare-released", "citeulike-paper")
 PUBLIC = ("gowalla-given", "yelp2018-given")
 TENTH = ("gowalla-given10", "yelp2018-given10")  # the same, with a larger share for validation
-SHARES = {"given": 0.05, "given10": 0.1}  # of the training file
+GIVEN: dict[str, dict[str, Any]] = {  # which part of the training file validates
+    "given": {"valid": 0.05}, "given10": {"valid": 0.1},
+    "newest": {"valid": 0.05, "newest": True}, "newest10": {"valid": 0.1, "newest": True},
+}  # fmt: skip
+NEWEST = ("gowalla-newest", "yelp2018-newest")
+INNER = [f"{source}-inner-{part}" for source in ("gowalla", "yelp2018") for part in GIVEN]
+HELD_BACK = 0.2  # of each line of the training file, its end: the test part of the inner ones
 GUARDS = ("ciao-time", "sparse-simulated")  # nothing was chosen on them
 TEST_SEEDS, CHOICE_SEEDS, PUBLIC_SEEDS, GUARD_SEEDS = range(10, 15), range(2), range(1), range(3)
 AT, METRICS = (20, 50), ("recall", "ndcg")
@@ -64,7 +71,7 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
     """The prepared folder, made if it is not there."""
     path = folder / f"{name}-{seed}"
     if not path.exists():
-        from concf.data.prepare import prepare
+        from concf.data.prepare import prepare, write_parts
         from concf.data.prepare import split_of as split_log
 
         source, _, protocol = name.partition("-")
@@ -74,8 +81,18 @@ def split_of(name: str, seed: int, folder: Path) -> Split:
             log = Simulation(**SPARSE).draw(seed)
             prepare(log, protocol="random", seed=seed, out=path, min_user=5, min_item=5, core=True)
         else:
-            share = SHARES.get(protocol)
-            prepare(source, protocol="given" if share else protocol, seed=seed, out=path, valid=share)
+            inner, _, part = protocol.rpartition("-")
+            options = {"protocol": "given"} | GIVEN[part] if part in GIVEN else {"protocol": protocol}
+            if inner:
+                outer = prepare(source, protocol="given", valid=HELD_BACK, newest=True, seed=seed)
+                files = [folder / f"{source}-{which}-{seed}-{os.getpid()}.parquet" for which in ("train", "valid")]
+                for which, file in zip(("train", "valid"), files, strict=True):
+                    write_parts(outer, [which], file)
+                prepare(files[0], test=files[1], seed=seed, out=path, **options)
+                for file in files:
+                    file.unlink()
+            else:
+                prepare(source, seed=seed, out=path, **options)
     return Split.load(path)
 
 
@@ -89,7 +106,7 @@ def jobs(only: list[str], public: bool) -> Iterator[Job]:
     for names, seeds in (
         (ROWS, TEST_SEEDS),
         (GUARDS, GUARD_SEEDS),
-        ((*PUBLIC, *TENTH) if public else (), PUBLIC_SEEDS),
+        ((*PUBLIC, *TENTH, *INNER, *NEWEST) if public else (), PUBLIC_SEEDS),
     ):
         yield from product([name for name in names if name in only], seeds)
 
@@ -292,7 +309,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=ROOT / "data")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--device")
-    parser.add_argument("--only", nargs="*", default=[*ROWS, *GUARDS, *PUBLIC, *TENTH], help="data sets")
+    parser.add_argument(
+        "--only", nargs="*", default=[*ROWS, *GUARDS, *PUBLIC, *TENTH, *INNER, *NEWEST], help="data sets"
+    )
     parser.add_argument("--refits", nargs="*", default=list(REFITS), help="validation: refitted on it too; none")
     parser.add_argument("--budgets", nargs="*", default=["default", "thorough"], help="of test")
     parser.add_argument(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -260,12 +261,60 @@ def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> 
     assert summary["users"] == 5
     assert summary["train"] + summary["valid"] == 10
     assert (summary["test"], summary["dropped"], summary["evaluated_users"]) == (5, 0, 4)
-    assert summary["recipe"]["protocol"] == {"name": "given", "valid": 0.3}
+    assert summary["recipe"]["protocol"] == {"name": "given", "valid": 0.3, "newest": False}
     assert list(summary["recipe"]["source"]["parts"]) == ["train", "test"]
     loaded = Split.load(tmp_path / "out")
     assert loaded.with_seed(1).hash == loaded.with_seed(0).with_seed(1).hash
     code, _, err = concf(*words, "--valid", "0.3", "--overwrite", "--strict")
     assert (code, "in no training pair" in err) == (2, True)
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 5), st.integers(0, 12)), st.integers(0, 4), min_size=1),
+    st.floats(0.01, 0.99),
+    st.integers(0, 3),
+)
+def test_with_newest_nothing_older_is_held_out(times: dict[tuple[int, int], int], share: float, seed: int) -> None:
+    pairs = sorted(times)
+    data = read(
+        pl.DataFrame([(*pair, times[pair]) for pair in pairs], ["user_id", "item_id", "timestamp"], orient="row")
+    )
+    files = np.full(len(pairs), TRAIN, np.uint8)
+    parts = Given(valid=share, newest=True).assign(data, seed, files)
+    held = {pair for pair, part in zip(pairs, parts, strict=True) if part == VALID}
+    back = {pair for pair in pairs if pair[1] not in {item for _, item in held}}  # or may have gone back to training
+    for user in {user for user, _ in pairs}:
+        mine = [pair for pair in pairs if pair[0] == user]
+        n = min(max(floor(round(share * len(mine), 9)), 1), len(mine) - 1)
+        newest = sorted((times[pair] for pair in mine), reverse=True)[:n]
+        assert all(times[pair] >= newest[-1] for pair in held & {*mine})
+        assert {pair for pair in mine if newest and times[pair] > newest[-1]} <= held | back
+    if len(set(times.values())) == 1:  # time tells nothing
+        assert parts.tolist() == Given(valid=share).assign(data, seed, files).tolist()
+
+
+def test_the_newest_of_lines_in_order_of_time(tmp_path: Path, concf: Run) -> None:
+    (tmp_path / "train.txt").write_text("0 7 3 5 1\n1 1 3 7 5\n2 5 7 1 3\n3 3 1 5 7\n")
+    (tmp_path / "test.txt").write_text("0 9\n1 9\n2 9\n3 9\n")
+    words = ("prepare", tmp_path / "train.txt", "--format", "user-lines", "--protocol", "given", "--valid", "0.25")
+    words = (*words, "--test", tmp_path / "test.txt", "--newest")
+    assert concf(*words, "--ordered", "--out", tmp_path / "out")[0] == 0
+    parts = parts_by_pair(Split.load(tmp_path / "out"))
+    assert {pair for pair, part in parts.items() if part == VALID} == {(0, 1), (1, 5), (2, 3), (3, 7)}
+    code, _, err = concf(*words, "--out", tmp_path / "none")
+    assert code == 2
+    assert "has a line per user, in order of time, set --ordered" in err
+    last = prepare(tmp_path / "train.txt", format="user-lines", ordered=True, protocol="leave-last")
+    assert [parts_by_pair(last)[pair] for pair in ((0, 1), (0, 5), (0, 3))] == [TEST, VALID, TRAIN]
+
+
+def test_an_order_of_lines_is_refused_where_it_cannot_be() -> None:
+    with pytest.raises(ConfigError, match=r"ordered=True is for a file with one line per user.*timestamp="):
+        prepare(LOG, ordered=True)
+    with pytest.raises(ValidationError, match="set valid to one, such as"):
+        prepare(LOG, protocol="given", valid=LOG, test=LOG, newest=True)
+    with pytest.raises(ConfigError, match="'random' has no newest="):
+        prepare(LOG, protocol="random", newest=True)
 
 
 @pytest.mark.parametrize("share", ["0", "1", "-0.1", "1.5", "nan", "inf"])

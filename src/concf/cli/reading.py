@@ -36,6 +36,7 @@ OPTIONS = {
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", READING),
     "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", READING),
     "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING),
+    "ordered": Option(bool, "With a line per user: its items are in order of time.", READING, ("--ordered",)),
     "separator": Option(str, "Of a text table, such as ';' or '::'.", READING),
     "header": Option(bool, "Whether line 1 names the columns.", READING, ("--header/--no-header",)),
     "min_user": Option(int, "Interactions a user must have.", FILTER),
@@ -52,6 +53,9 @@ OPTIONS = {
         str,
         "Share held out for test (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.",
         PROTOCOL,
+    ),
+    "newest": Option(
+        bool, "With `given`: the share for validation is of each user's newest training items.", PROTOCOL, ("--newest",)
     ),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
     "last": Option(int, "With `leave-last`: how many.", PROTOCOL),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, TypedDict
 
 from concf.data.filters import Filter
-from concf.data.protocols import PROTOCOLS, Protocol
+from concf.data.protocols import PROTOCOLS, Given, Protocol
 from concf.data.reading.scan import Format, Reading
 from concf.errors import ConfigError, option
 
@@ -23,6 +23,7 @@ class ReadingOptions(TypedDict, total=False):
     timestamp: str | None  # column of the time; "none": there is none
     time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
     format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
+    ordered: bool | None  # whether a line with a user's items is in order of time: places in it are the times
     separator: str | None  # of a text table; one or more characters
     header: bool | None  # whether the first line of a text table names the columns
 
@@ -37,6 +38,7 @@ class LogOptions(ReadingOptions, total=False):
     protocol: str | None  # paper, released, random, leave-last, time, new-users, new-items or given
     valid: Any  # share held out for validation (`new-users`: of the users); `given`: of the training log, or a log
     test: Any  # share held out for test (`new-users`: of the users; `new-items`: of the items); `given`: a log
+    newest: bool | None  # `given`: whether the share for validation is of each user's newest training items
     at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
     last: int | None  # `leave-last`: number of a user's newest interactions in each part
     valid_from: float | None  # `time`: start of the validation part
@@ -77,7 +79,7 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
         raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}, given")
     settings = split_settings(options)
     for setting in settings:
-        owners = [owner for owner, protocol in PROTOCOLS.items() if setting in protocol.model_fields]
+        owners = [owner for owner, each in (PROTOCOLS | {"given": Given}).items() if setting in each.model_fields]
         if not owners:
             names = ", ".join(map(option, LogOptions.__annotations__))
             raise ConfigError(f"unknown option {option(setting)}; the options are {names}")

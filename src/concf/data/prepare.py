@@ -195,14 +195,14 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     for name in {"dislikes", "dislike_below"} & options.keys():
         raise ConfigError(f"protocol 'given' takes the parts as they are, without dislikes: leave {option(name)} out")
     settings, reading, name = split_settings(options), reading_of(options), "given"
-    valid, test = settings.pop("valid", None), settings.pop("test", None)
+    valid, test, newest = settings.pop("valid", None), settings.pop("test", None), settings.pop("newest", False)
     if settings:
         raise ConfigError(f"protocol 'given' has no settings, found {', '.join(map(option, settings))}")
-    protocol = Given(valid=valid if isinstance(valid, int | float) else None)
+    protocol = Given(valid=valid if isinstance(valid, int | float) else None, newest=newest)
     if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
         _refuse_other_parts(source, protocol, test, reading)
         (train, test), reading = fetch(source), CATALOGUE[source].variants[0][1]
-        name, source = source, train
+        name, source, reading = source, train, reading.model_copy(update={"ordered": newest})
     logs = {"train": source, "valid": valid, "test": test}
     if protocol.valid is not None:
         del logs["valid"]

@@ -174,12 +174,14 @@ class TimeCut(_Protocol):
 class Given(_Protocol):
     """`given`: training and test are separate files; validation is a third file or a share of the training file.
 
-    With a share, floor(valid n) of each user's n training items are drawn, at least one and never all of them. A drawn
-    item that would be left without any training pair goes back to training. The test file is taken whole.
+    With a share, floor(valid n) of each user's n training items are drawn, at least one and never all of them; with
+    `newest` they are its newest, and only those of equal times are drawn. An item that would be left without any
+    training pair goes back to training. The test file is taken whole.
     """
 
     name: Literal["given"] = "given"
     valid: float | None = None  # share of each user's training items; None: a file of its own
+    newest: bool = False  # whether the share is of the newest
 
     @field_validator("valid")
     @classmethod
@@ -188,12 +190,18 @@ class Given(_Protocol):
             raise ValueError("expected a share of each user's training items above 0 and below 1, such as 0.05")
         return valid
 
+    @model_validator(mode="after")
+    def _of_a_share(self) -> Given:
+        if self.newest and self.valid is None:
+            raise ValueError("newest is of a share of the training items: set valid to one, such as 0.05")
+        return self
+
     def assign(self, interactions: Interactions, seed: int, files: Parts) -> Parts:
         """[n] the part of each interaction. files: [n] the part whose file it is in, or one from an earlier draw."""
         if self.valid is None:
             return files
-        test = files == TEST
-        parts = np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed)).astype(np.uint8)
+        test, times = files == TEST, _times(interactions, self.name) if self.newest else None
+        parts = np.where(test, TEST, _draw(interactions.user, ~test, self._held_out, seed, times)).astype(np.uint8)
         return _train_first(interactions, parts)
 
     def _held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -322,17 +330,22 @@ def _floor(share: float, total: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.asarray(np.floor(share * total + 1e-9))
 
 
-def _draw(user: NDArray[np.int32], eligible: NDArray[np.bool_], held_out: HeldOut, seed: int) -> Parts:
+def _draw(
+    user: NDArray[np.int32], eligible: NDArray[np.bool_], held_out: HeldOut, seed: int,
+    times: NDArray[np.float64] | None = None,
+) -> Parts:  # fmt: skip
     """[n] the part of each interaction, after a shuffle of each user's eligible ones.
 
     user, eligible: [n], users in ascending order; held_out: how many of a user's `total` [n] eligible interactions
-    validate [n] and test [n]
+    validate [n] and test [n]; times: [n], where the newest are held out and the shuffle is of equal times alone
     """
     rng = np.random.default_rng(seed)
     parts = np.full(len(user), TRAIN, np.uint8)
     for block in _blocks_of_users(user):
         rows = block.start + np.flatnonzero(eligible[block])
         shuffled = _shuffle_within(user[rows], rng)
+        if times is not None:
+            shuffled = shuffled[np.lexsort((-times[rows[shuffled]], user[rows[shuffled]]))]
         rank, total = _rank_in_group(user[rows[shuffled]])
         n_valid, n_test = held_out(total)
         parts[rows[shuffled]] = np.select([rank < n_test, rank < n_test + n_valid], [TEST, VALID], TRAIN)
@@ -368,7 +381,8 @@ def _rank_in_group(groups: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArra
 def _times(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
     if interactions.timestamp is None:
         raise DataError(
-            f"protocol {protocol!r} needs times and the log has none. Name their column with {option('timestamp')}"
+            f"protocol {protocol!r} needs times and the log has none. Name their column with {option('timestamp')}; if "
+            f"it has a line per user, in order of time, set {option('ordered', True)}"
         )
     return interactions.timestamp
 

@@ -124,6 +124,7 @@ class ConCF(Parameters, Recommender):
         dislike_below: rows rated lower are dislikes, which are never recommended; or dislikes: a log of them
         time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
         format, separator, header: of a file, where they cannot be recognised; see `concf.Reading`
+        ordered: whether a line of a user's items is in order of time
 
         Options that say how to filter it:
         min_user, min_item: leave out users and items with fewer interactions; by default items with fewer than 5
@@ -132,6 +133,7 @@ class ConCF(Parameters, Recommender):
         Options that say how to split it:
         protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given
         valid, test: shares to validate and to test on (0.1 each); with `given`, two more logs
+        newest:  `given`, with a share to validate on: whether it is of each user's newest items
         at_least: `random`: items that are held out of every user who has enough, in each part (1)
         last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
         wanted:  `new-users`: share of a held-out user's items that are to be found from the others (0.2)

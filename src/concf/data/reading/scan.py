@@ -38,6 +38,7 @@ class Reading(Settings):
     min_rating: float | None = None  # rows rated lower are not interactions
     dislike_below: float | None = None  # rows rated lower are dislikes; others are interactions, or by `min_rating`
     format: Format = "auto"  # user-lines: the user's id, then its items; counted-lines: their number, then the items
+    ordered: bool = False  # whether a line with a user's items is in order of time: places in it are the times
     separator: str | None = None  # of a text table; one or more characters
     header: bool | None = None  # whether the first line of a text table names the columns
 
@@ -100,6 +101,11 @@ class Table:
 
 def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
     """role -> column, for the roles that the source has; an error if the user or the item is missing."""
+    if reading.ordered:
+        raise ConfigError(
+            f"{where}: {option('ordered', True)} is for a file with one line per user; this one has columns. "
+            f"Name that of the time with {option('timestamp')}"
+        )
     chosen: dict[str, str] = {}
     named = reading.named()
     lowered = {name.lower(): name for name in reversed(names)}
@@ -194,8 +200,12 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
         _check_counts(path, frame, parts)
     user = pl.col(ROW).cast(pl.String) if counted else parts.list.first()
     items = frame.select(pl.col(ROW).alias("row"), user=user, item=parts.list.slice(1))
+    items = items.filter(pl.col("item").list.len() > 0)
+    roles = [*ID_ROLES]
+    if reading.ordered:
+        items, roles = items.with_columns(timestamp=pl.int_ranges(pl.col("item").list.len())), [*roles, "timestamp"]
     return Table(
-        items.filter(pl.col("item").list.len() > 0).explode("item"), str(path), {role: role for role in ID_ROLES},
+        items.explode(roles[1:]), str(path), {role: role for role in roles},
         first_line=1, may_be_integers=ID_ROLES, users_are_lines=counted,
     )  # fmt: skip
 
