@@ -80,18 +80,18 @@ def train_all(group: ProcessGroup, folder: Path) -> None:
         write(run, folder, name, group)
         run = trained(name, sharded, out=folder / f"sharded {name}")
         assert run is not None
-        assert_holds_its_users(run, group)
+        assert_holds_its_rows(run, group)
     if group.size == 4:
         trained(DEFAULT, sharded, 4, out=folder / "left")
     kind = group if group.size == 3 else sharded  # either goes on with what the other has left
     trained(DEFAULT, kind, ELASTIC[group.size], out=folder.parent / "elastic", resume=group.size < max(ELASTIC))
 
 
-def assert_holds_its_users(run: Run, group: ProcessGroup) -> None:
-    own = group.share(run.model.n_users)
-    n, best = own.stop - own.start, run.best[CONSENSUS]
+def assert_holds_its_rows(run: Run, group: ProcessGroup) -> None:
+    users, items = (group.share(n) for n in (run.model.n_users, run.model.n_items))
+    n, best = users.stop - users.start, run.best[CONSENSUS]
     assert run.model.user.shape[1] == n < run.model.n_users
-    assert run.model.item.shape[1] == run.model.n_items
+    assert run.model.item.shape[1] == items.stop - items.start < run.model.n_items
     assert best.lists is not None
     assert len(best.lists) == best.votes["items"].shape[1] == len(best.votes["reranked"]) == n
 

@@ -87,12 +87,14 @@ class HeadFeatures:
     """The features of one head: made from its vectors and from statistics of every item.
 
     typical: whether the similarity to all items is computed for every item at once, or when an item is asked about
-    group:   of several processes each has the vectors and the log of its own users, and the statistics are of everyone
+    group:   of several processes each has the vectors and the log of its own users, and where tables are sharded the
+             vectors of its own items; the statistics are of everyone
+    user, bias: of the vectors; direction: [items, d] those of the items, of length 1; norm: [items] their lengths
     """
 
     def __init__(self, factors: Factors, log: Histories, typical: bool = True, group: ProcessGroup = ALONE) -> None:
-        self.factors, self.log, self.group = factors, log, group
-        user, item, bias = factors.user, factors.item, factors.bias
+        self.user, self.bias, self.log, self.group = factors.user, factors.bias, log, group
+        user, bias, item = self.user, self.bias, group.whole(factors.item, log.train.shape[1])
         n, centre = sum(group.lengths(user)), user.sum(0)
         group.all_reduce([centre])
         centre /= n
@@ -103,7 +105,7 @@ class HeadFeatures:
         square = ((item @ (spread / n)) * item).sum(1).clamp(min=0)
         self.unit = (square.mean() + mean.var(correction=0)).sqrt().clamp(min=torch.finfo(mean.dtype).tiny)
         self.mean, self.std = mean / self.unit, (square.sqrt() / self.unit).clamp(min=LEAST_STD)
-        self.gap = (self._of_its_users(mean) / self.unit - self.mean).clamp(min=LEAST_GAP)
+        self.gap = (self._of_its_users(item, mean) / self.unit - self.mean).clamp(min=LEAST_GAP)
         self.item_features = torch.stack([self.std.log(), self.gap.log(), self.mean], -1)  # [items, 3]
         self.norm = item.norm(dim=1)
         self.direction = item / self.norm.clamp(min=torch.finfo(item.dtype).tiny)[:, None]
@@ -113,26 +115,29 @@ class HeadFeatures:
     def folded(self, user: Tensor, log: Histories) -> HeadFeatures:
         """The features of users who are not in the log, by their vectors [n, d]; what is of the items stays."""
         others = copy(self)
-        others.factors, others.log = Factors(user, self.factors.item, self.factors.bias), log
+        others.user, others.log = user, log
         return others
 
-    def _of_its_users(self, mean: Tensor) -> Tensor:
-        """[items] the mean score of those who used each; of one that nobody used, everybody's [items]."""
+    def _of_its_users(self, vectors: Tensor, mean: Tensor) -> Tensor:
+        """[items] the mean score of those who used each; of one that nobody used, everybody's [items].
+
+        vectors: [items, d]
+        """
         first, user = self.log.by_item
         count = first.diff()
         item = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
-        scores = torch.empty(len(item), dtype=self.factors.item.dtype, device=item.device)
+        scores = torch.empty(len(item), dtype=vectors.dtype, device=item.device)
         for begin in range(0, len(item), PAIR_BLOCK):
             pairs = slice(begin, begin + PAIR_BLOCK)
             users, items = (
-                F.embedding(user[pairs], self.factors.user),
-                F.embedding(item[pairs], self.factors.item),
+                F.embedding(user[pairs], self.user),
+                F.embedding(item[pairs], vectors),
             )
             scores[pairs] = users.mul_(items).sum(1)
         sums = torch.segment_reduce(scores, "sum", offsets=first, axis=0)
         self.group.all_reduce([sums])
         self.group.all_reduce([count])
-        own = sums / count.clamp(min=1) + (0 if self.factors.bias is None else self.factors.bias)
+        own = sums / count.clamp(min=1) + (0 if self.bias is None else self.bias)
         return own.where(count > 0, mean)
 
     def _typical(self, items: Tensor) -> Tensor:
@@ -149,12 +154,12 @@ class HeadFeatures:
         """
         directions = F.embedding(items, self.direction)  # [b, L, d]; five times as fast as an index
         used, there = self.log.of(users) if histories is None else histories
-        user = self.factors.user[users + self.log.offset, None]
+        user = self.user[users + self.log.offset, None]
         wanted = torch.cat([F.embedding(used, self.direction), user], 1)  # [b, H + 1, d]
         products = torch.bmm(directions, wanted.transpose(1, 2))  # [b, L, H + 1]
         cosine, score = products[..., :-1], products[..., -1] * self.norm[items]
-        if self.factors.bias is not None:
-            score = score + self.factors.bias[items]
+        if self.bias is not None:
+            score = score + self.bias[items]
         score = score / self.unit
         above = score - self.mean[items]
         near = _powers(cosine.mul_(there[:, None])) / there.sum(1).clamp(min=1)[:, None, None]

@@ -95,6 +95,10 @@ class ProcessGroup:
         lengths = [mine.stop - mine.start for mine in shares]
         return self._gather(part.movedim(dim, 0), lengths).movedim(0, dim).contiguous()
 
+    def whole(self, rows: Tensor, n: int) -> Tensor:
+        """All n rows of a table, of which this process holds its share where tables are sharded."""
+        return self.gather(rows, n) if self.sharded else rows
+
     def lengths(self, part: Tensor) -> list[int]:
         """How many rows each process has of something that is divided in whatever way."""
         if not self.several:

@@ -326,8 +326,7 @@ def make_model(
     group: where it divides tables, this process's rows of them
     """
     made, shape = settings.model, data.train.shape
-    items = group.share(shape[1]) if settings.recipe is None else slice(0, shape[1])  # those of a recipe are whole
-    held = (group.share(shape[0]), items) if group.sharded else None
+    held = (group.share(shape[0]), group.share(shape[1])) if group.sharded else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(

@@ -12,7 +12,7 @@ from concf.runtime.process_group import ProcessGroup
 from concf.training.embeddings.sharded_file import Division
 
 TRAINER = "trainer"  # the part that only a run that goes on needs
-ALWAYS = f"{TRAINER}/consensus/rankings/", f"{TRAINER}/vectors/"  # are divided among several processes
+ALWAYS = f"{TRAINER}/consensus/rankings/", f"{TRAINER}/vectors/"  # what is of users is divided among several processes
 PATH = "tensor"  # stands in the JSON for the tensor of that path
 
 
@@ -47,8 +47,11 @@ def divisions(paths: Iterable[str], model: Model, group: ProcessGroup) -> dict[s
     held = every if model.held is None else dict(zip(every, model.held, strict=True))
     for path in paths if group.several else ():
         rows = _rows(path)
-        if rows is not None and (path.startswith(ALWAYS) or held[rows[1]] != every[rows[1]]):
-            found[path] = Division(rows[0], every[rows[1]].stop)
+        if rows is None:
+            continue
+        dim, side = rows
+        if held[side] != every[side] or (side == "user" and path.startswith(ALWAYS)):
+            found[path] = Division(dim, every[side].stop)
     return found
 
 
@@ -57,7 +60,9 @@ def _rows(path: str) -> tuple[int, str] | None:
     match path.split("/"):
         case ["trainer", "consensus", "rankings", _]:
             return 1, "user"
-        case ["trainer", "vectors", _, "0"] | ["best", _, "votes", "reranked"]:
+        case ["trainer", "vectors", _, ("0" | "1") as number]:
+            return 0, ("user", "item")[int(number)]
+        case ["best", _, "votes", "reranked"]:
             return 0, "user"
         case ["model", ("user" | "item") as side] | ["best", _, "state", ("user" | "item") as side]:
             return 1, side

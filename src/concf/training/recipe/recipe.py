@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -71,11 +72,12 @@ class Recipe:
 
     stages:  name -> what it does, in order
     chosen:  voter -> its settings
-    vectors: head -> ([own users, d], [items, d])
+    vectors: head -> ([own users, d], [items, d], or where tables are sharded the own of them)
     figures: head, voter or consensus -> its validation
     weights: of the re-ranker
     group:   of several processes each has its own users: their rows of the log, vectors, lists and votes; positions of
-             users are counted from the first of them. What is of items all have
+             users are counted from the first of them. What is of items all have, but for the vectors: where tables are
+             sharded, each keeps those of its own items, and all come together for as long as they are worked with
     shape:   (own users, items)
     asked:   own users whom the voters are asked for in the end, ascending: all of them, or those of a sample
     """
@@ -155,6 +157,16 @@ class Recipe:
         shape[dim] = self.shape[0]
         return part.new_full(shape, nothing).index_copy_(dim, self.asked, part)
 
+    def _keep(self, head: str, user: Tensor, item: Tensor) -> None:
+        """The vectors of a head [own users, d], [items, d]."""
+        own = self.group.share(len(item))
+        self.vectors[head] = user, item[own].clone() if self.group.sharded else item
+
+    def _whole(self, head: str) -> tuple[Tensor, Tensor]:
+        """([own users, d], [items, d])."""
+        user, item = self.vectors[head]
+        return user, self.group.whole(item, self.shape[1])
+
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
 
@@ -208,7 +220,8 @@ class Recipe:
         points = search.search_als(als, seen, self.searched, start, (place[0], place[1]), rounds)
         found = search.steady_points(als, points, seen, self.searched, self.plan.sweeps[0])
         for name, (point, vectors) in zip(("als-a", "als-b"), found, strict=True):
-            self.chosen[name], self.vectors[name] = search.als_settings(point), vectors
+            self.chosen[name] = search.als_settings(point)
+            self._keep(name, *vectors)
         return {"chosen": {name: self.chosen[name] for name in ("als-a", "als-b")}} | self._validate("als-a", "als-b")
 
     def _softmax(self, head: str) -> dict[str, Any]:
@@ -218,26 +231,27 @@ class Recipe:
         """
         train = self.data.train
         if head == self.softmaxes[0]:
-            vectors = self.vectors["als-a"]
+            vectors = self._whole("als-a")
             mine = self._mine(train)
             tried = search.search_temperature(mine, self.searched, *vectors, self._seed(2), self.group)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
                 more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
-                self.chosen[name], self.vectors[name] = {"temperature": temperature, "epochs": 1 + more}, vectors
+                self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
+                self._keep(name, *vectors)
         chosen = self.chosen[head]
         more = int(chosen["epochs"]) - 1
-        self.vectors[head] = self._fit_softmax(train, head, more, self._seed(3))
+        self._fit_softmax(train, head, more, self._seed(3))
         return {"chosen": {head: chosen}} | self._validate(head)
 
-    def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> tuple[Tensor, Tensor]:
+    def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
         """From where the head is."""
-        temperature = self.chosen[head]["temperature"]
-        return fit_softmax(self._mine(log), *self.vectors[head], temperature, epochs, seed, group=self.group)
+        temperature, start = self.chosen[head]["temperature"], self._whole(head)
+        self._keep(head, *fit_softmax(self._mine(log), *start, temperature, epochs, seed, group=self.group))
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """The validation figures of heads."""
         for head in heads:
-            factors = Factors(*self.vectors[head])
+            factors = Factors(*self._whole(head))
             self.figures[head] = search.measured(factors, self._seen(self.data.train), self.validation)
         return {"validation": {head: self.figures[head] for head in heads}}
 
@@ -246,7 +260,10 @@ class Recipe:
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
-        voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
+        voters = [
+            replace(by_factors(head, Factors(*self._whole(head)), seen, users, k), factors=Factors(*self.vectors[head]))
+            for head in heads
+        ]
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
             voters.append(by_scores(name, Counted(fitted, self.own.start), seen, users, k, group=self.group))
@@ -297,11 +314,11 @@ class Recipe:
             lessons = by_groups(lists[:, :taught], of_items, groups)
         pairs, group = self._pairs(log), self.group
         vectors = solve_student(pairs, users, lists[:, :regressed], self.shape, start, sweeps, group)
-        self.vectors[STUDENT] = teach_student(*vectors, users, lessons, epochs, self._seed(4), group)
+        self._keep(STUDENT, *teach_student(*vectors, users, lessons, epochs, self._seed(4), group))
 
     def _start(self) -> Tensor:
         """[items, d] where the student begins."""
-        return self.vectors["als-a"][1]
+        return self._whole("als-a")[1]
 
     def _student(self) -> dict[str, Any]:
         """A student of the cross-fitted lists, so that its figure is honest too."""
@@ -314,16 +331,16 @@ class Recipe:
         als = self._solver(log)
         for head in ("als-a", "als-b"):
             if head in self.vectors:
-                self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
+                self._keep(head, *als.fit(self._whole(head)[1], **self.chosen[head], sweeps=self.plan.sweeps[1]))
         for head in self.softmaxes:
             epochs = 1 if self.chosen[head]["epochs"] == 1 else self.plan.softmax[1]
-            self.vectors[head] = self._fit_softmax(log, head, epochs, self._seed(5))
+            self._fit_softmax(log, head, epochs, self._seed(5))
         return {}
 
     def _final(self) -> dict[str, Any]:
         """The consensus of the voters as they are now, by the weights from before, and its student."""
         lists = self.agreed()[0]
-        self._distil(self.run.log, self.asked, lists, self.vectors[STUDENT][1])
+        self._distil(self.run.log, self.asked, lists, self._whole(STUDENT)[1])
         n, everyone = n_asked(self.data.train.shape, self.settings), self.data.train.shape[0]
         if n == everyone:
             return {}
@@ -332,11 +349,11 @@ class Recipe:
                 f"the consensus was formed for {n:,} of {everyone:,} users, drawn at random: they have taught the "
                 "student, which ranks for the others (recipe.asked_users)"
             )
-        user, item = self.vectors[STUDENT]
+        user, item = self._whole(STUDENT)
         solve = UserSolver(item, **self.chosen.get("als-a", {"unobserved": UNOBSERVED, "penalty": PENALTY}))
         alone = solve(self._pairs(self.run.log), len(user))
         voters = [self.vectors[head][0] for head in self.vectors if head != STUDENT]
-        self.vectors[STUDENT] = without_lists(alone, user, voters, self.asked, self.group), item
+        self._keep(STUDENT, without_lists(alone, user, voters, self.asked, self.group), item)
         return {"asked_users": n}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -358,6 +375,8 @@ class Recipe:
 
     def tables(self) -> list[Tensor]:
         """What all processes must have come to alike."""
+        if self.group.sharded:
+            return [] if self.weights is None else [*self.weights]
         return [item for _, item in self.vectors.values()]
 
     def state_dict(self) -> dict[str, Any]:
