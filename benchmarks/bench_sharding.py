@@ -1,12 +1,12 @@
 """What a process holds and sends in a training step with replicated and with sharded embedding tables.
 
 python benchmarks/bench_sharding.py                                                      # one process
-torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--shard] [--epoch | --strong]
+torchrun --standalone --nproc-per-node 2 benchmarks/bench_sharding.py [--shard] [--epoch | --strong [--many-items]]
 
 Random pairs, as in bench_scaling.py; four heads that look at pairs, and the consensus target of random items, so that
 as many rows as can travel do. A fresh job for each line: peak memory begins anew. Steps alone, or with --epoch one
 epoch of fewer users and longer rows, its ranking, its consensus and its checkpoint, or with --strong the default preset
-from the search to the last student, for many users. On a CPU.
+from the search to the last student, for many users or many items. On a CPU.
 """
 
 from __future__ import annotations
@@ -85,10 +85,12 @@ def one_epoch(group: ProcessGroup) -> dict[str, Any]:
     return sizes | {"heads": list(HEADS)} | whole_run(group, "reference", words, sizes, 200_000)
 
 
-def the_default(group: ProcessGroup) -> dict[str, Any]:
+def the_default(group: ProcessGroup, many_items: bool) -> dict[str, Any]:
     """The peak of all stages of the preset strong, with the budget fast."""
     sizes = {"users": 40_000, "items": 1_000, "dimensions": 64}
-    words = ["model.dimensions=64", "recipe.budget=fast"]
+    if many_items:
+        sizes = {"users": 2_000, "items": 100_000, "dimensions": 256}
+    words = [f"model.dimensions={sizes['dimensions']}", "recipe.budget=fast"]
     return sizes | {"budget": "fast"} | whole_run(group, "strong", words, sizes, 300_000)
 
 
@@ -118,11 +120,12 @@ def main() -> None:
     parser.add_argument("--shard", action="store_true")
     parser.add_argument("--epoch", action="store_true")
     parser.add_argument("--strong", action="store_true")
+    parser.add_argument("--many-items", action="store_true")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with joined(shards=chosen.shard) as group:
         if chosen.epoch or chosen.strong:
-            result = (the_default if chosen.strong else one_epoch)(group)
+            result = the_default(group, chosen.many_items) if chosen.strong else one_epoch(group)
         else:
             result = measure(group, chosen.users, chosen.items, chosen.pairs, chosen.steps)
         if group.is_main:
