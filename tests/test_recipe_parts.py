@@ -117,6 +117,17 @@ def test_of_equals_the_first_stays_and_a_round_is_a_step() -> None:
         assert climb((9,), (2,), measure, rounds)[0].place == (2 + rounds,)
 
 
+@given(st.lists(st.integers(0, 5), min_size=49, max_size=49))
+def test_only_the_first_points_keep_what_a_fit_goes_on_from(values: list[int]) -> None:
+    def measure(place: tuple[int, ...]) -> Point:
+        return Point(place, values[7 * place[0] + place[1]], torch.tensor(place))
+
+    points = climb((7, 7), (3, 3), measure, 9, beam=2)
+    for rank, point in enumerate(points):
+        assert (point.state is None) == (rank >= search.TRIED)
+        assert point.state is None or tuple(point.state.tolist()) == point.place
+
+
 def literal_walks(train: csr_array, alpha: float, beta: float, without_return: bool) -> np.ndarray:
     """sum over j, v of (P_uj P_jv P_vi)^alpha / |U_i|^beta. without_return: only over j != i."""
     used = train.toarray() > 0

@@ -95,6 +95,10 @@ class ProcessGroup:
         lengths = [mine.stop - mine.start for mine in shares]
         return self._gather(part.movedim(dim, 0), lengths).movedim(0, dim).contiguous()
 
+    def own_rows(self, table: Tensor) -> Tensor:
+        """This process's share of a table's rows, where tables are sharded; else the table."""
+        return table[self.share(len(table))].clone() if self.sharded else table
+
     def whole(self, rows: Tensor, n: int) -> Tensor:
         """All n rows of a table, of which this process holds its share where tables are sharded."""
         return self.gather(rows, n) if self.sharded else rows

@@ -159,8 +159,7 @@ class Recipe:
 
     def _keep(self, head: str, user: Tensor, item: Tensor) -> None:
         """The vectors of a head [own users, d], [items, d]."""
-        own = self.group.share(len(item))
-        self.vectors[head] = user, item[own].clone() if self.group.sharded else item
+        self.vectors[head] = user, self.group.own_rows(item)
 
     def _whole(self, head: str) -> tuple[Tensor, Tensor]:
         """([own users, d], [items, d])."""
@@ -233,8 +232,9 @@ class Recipe:
         if head == self.softmaxes[0]:
             vectors = self._whole("als-a")
             mine = self._mine(train)
-            tried = search.search_temperature(mine, self.searched, *vectors, self._seed(2), self.group)
-            for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=False):
+            seed, wanted = self._seed(2), len(self.softmaxes)
+            tried = search.search_temperature(mine, self.searched, *vectors, seed, wanted, self.group)
+            for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
                 more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
                 self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
                 self._keep(name, *vectors)

@@ -6,7 +6,7 @@ once, on the same users; of equals the first stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -57,26 +57,35 @@ def climb(
     """All points that were measured, the best first. sizes: of the grid; beam: how many are climbed from at a time.
 
     At most so many rounds; each measures the neighbours of the best along every axis, and with two axes those where one
-    goes up and the other down: what two settings hold back together, either may.
+    goes up and the other down: what two settings hold back together, either may. Only the first TRIED keep their state.
     """
     steps = [
         tuple(sign * (axis == here) for here in range(len(sizes))) for axis in range(len(sizes)) for sign in (-1, 1)
     ]
     if len(sizes) == 2:
         steps += [(-1, 1), (1, -1)]
-    seen = {start: measure(start)}
-    ordered = list(seen.values())
+    seen: dict[tuple[int, ...], Point] = {}
+
+    def look_at(place: tuple[int, ...]) -> None:
+        seen[place] = measure(place)
+        for point in _best_first(seen)[TRIED:]:
+            seen[point.place] = point._replace(state=None)
+
+    look_at(start)
     for _ in range(rounds):
-        best = [point.place for point in ordered[:beam]]
+        best = [point.place for point in _best_first(seen)[:beam]]
         beside = [tuple(at + step for at, step in zip(place, each, strict=True)) for place in best for each in steps]
         inside = [place for place in beside if all(0 <= at < size for at, size in zip(place, sizes, strict=True))]
         for place in inside:
             if place not in seen:
-                seen[place] = measure(place)
-        ordered = sorted(seen.values(), key=lambda point: -point.value)
-        if [point.place for point in ordered[:beam]] == best:
+                look_at(place)
+        if [point.place for point in _best_first(seen)[:beam]] == best:
             break
-    return ordered
+    return _best_first(seen)
+
+
+def _best_first(seen: Mapping[tuple[int, ...], Point]) -> list[Point]:
+    return sorted(seen.values(), key=lambda point: -point.value)
 
 
 def search_als(
@@ -85,13 +94,14 @@ def search_als(
     """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
 
     seen: [own users, items] what is not listed
-    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
+    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items, or
+           where tables are sharded the process's own of them
     """
     _, shared = als.fit(start, UNOBSERVED[place[0]], PENALTY[place[1]], FIRST_SWEEPS)
 
     def measure(place: tuple[int, ...]) -> Point:
         user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
-        return Point(place, measured(Factors(user, item), seen, validation), item)
+        return Point(place, measured(Factors(user, item), seen, validation), als.group.own_rows(item))
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
 
@@ -113,7 +123,7 @@ def steady_points(
     fallen: list[tuple[float, Point, tuple[Tensor, Tensor]]] = []
     for point in points[:TRIED]:
         assert point.state is not None
-        vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
+        vectors = als.fit(als.group.whole(point.state, als.shape[1]), **als_settings(point), sweeps=sweeps)
         value = measured(Factors(*vectors), seen, validation)
         if value >= STEADY * point.value:
             steady.append((point, vectors))
@@ -188,14 +198,16 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 
 
 def search_temperature(
-    train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, group: ProcessGroup = ALONE
-) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:
-    """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, the best first.
+    train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int,
+    group: ProcessGroup = ALONE,
+) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:  # fmt: skip
+    """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`: the best, in order.
 
-    train, user: of the process's own users
+    train, user: of the process's own users; wanted: how many
     """
-    tried = []
+    tried: list[tuple[float, float, tuple[Tensor, Tensor]]] = []
     for temperature in TEMPERATURE:
         vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, group)
         tried.append((measured(Factors(*vectors), train, validation), temperature, vectors))
-    return sorted(tried, key=lambda each: -each[0])
+        tried = sorted(tried, key=lambda each: -each[0])[:wanted]
+    return tried
