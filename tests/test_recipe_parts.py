@@ -20,6 +20,7 @@ from concf.model.baselines.neighbours import RP3beta
 from concf.model.losses import listwise
 from concf.model.scorers import Factors
 from concf.model.walks import Walks, on_device
+from concf.runtime.process_group import ALONE
 from concf.training.recipe import search, softmax, students
 from concf.training.recipe.adam import Adam
 from concf.training.recipe.search import Point, climb
@@ -68,6 +69,8 @@ def test_points_that_fall_as_sweeps_go_on_are_passed_over(
     points = [search.Point((2, at), value, torch.tensor([[float(at)]])) for at, value in enumerate(before)]
 
     class Solver:
+        group, shape = ALONE, (1, 1)
+
         def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
             assert (unobserved, penalty, sweeps) == (search.UNOBSERVED[2], search.PENALTY[int(item)], 4)
             return item, item
@@ -123,8 +126,8 @@ def test_only_the_first_points_keep_what_a_fit_goes_on_from(values: list[int]) -
         return Point(place, values[7 * place[0] + place[1]], torch.tensor(place))
 
     points = climb((7, 7), (3, 3), measure, 9, beam=2)
-    for rank, point in enumerate(points):
-        assert (point.state is None) == (rank >= search.TRIED)
+    for place, point in enumerate(points):
+        assert (point.state is None) == (place >= search.TRIED)
         assert point.state is None or tuple(point.state.tolist()) == point.place
 
 

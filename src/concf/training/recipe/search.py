@@ -201,7 +201,7 @@ def search_temperature(
     train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int,
     group: ProcessGroup = ALONE,
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:  # fmt: skip
-    """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`: the best, in order.
+    """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, best first.
 
     train, user: of the process's own users; wanted: how many
     """
