@@ -34,7 +34,7 @@ def measured(sizes: dict[str, int], spilled: bool) -> dict[str, Any]:
     settings, found, peak = choose_settings("strong", words=list(SETTINGS)), dict[str, float](), AnonymousPeak()
     begin = time.perf_counter()
 
-    def watch(record: dict[str, Any]) -> None:
+    def watch(_: dict[str, Any]) -> None:
         nonlocal begin
         found["before_mb"] = found.get("last_mb", 0.0)
         found["last_mb"], found["last_seconds"] = peak.peak, time.perf_counter() - begin
