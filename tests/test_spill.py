@@ -7,7 +7,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from process_job import linux
@@ -87,6 +90,21 @@ def test_what_has_no_room_on_disk_either_is_refused(monkeypatch: pytest.MonkeyPa
         assert must_spill(data(), small(), CPU, ALONE)
     monkeypatch.setattr(needs, "available_memory", lambda device: 2 * needed.memory)
     assert not must_spill(data(), small(), CPU, ALONE)
+
+
+def test_the_note_of_the_page_is_that_of_such_a_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    users, items = 1_000_000, 50_000
+    log: Any = SimpleNamespace(
+        train=SimpleNamespace(shape=(users, items), nnz=24_000_000), validated=range(users),
+        valid=SimpleNamespace(indptr=np.array([0, 20]), nnz=3_000_000),
+    )  # fmt: skip
+    monkeypatch.setattr(needs, "available_memory", lambda device: 12_000_000_000)
+    monkeypatch.setattr(needs, "available_disk", lambda: 20_000_000_000)
+    monkeypatch.setattr(tempfile, "tempdir", "/var/tmp")
+    with pytest.warns(ConcfWarning) as notes:
+        assert must_spill(log, choose_settings("strong", {"model": {"dimensions": 64}}), CPU, ALONE)
+    page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
+    assert f"note: {notes[0].message}" in " ".join(page.split())
 
 
 def test_what_is_on_disk_at_the_most() -> None:
