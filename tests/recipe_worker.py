@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from small_run import Killed, die_after
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.split import Split
+from concf.runtime import process_group
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
@@ -73,6 +74,15 @@ def trained(name: str, group: ProcessGroup = ALONE, stop_after: int | None = Non
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:
+    with ExitStack() as patched:
+        if group.size == 2:  # both have their lists on disk, put together in many pieces; of three processes one has
+            patched.enter_context(patch.object(process_group, "PIECE", 256))
+        spills = group.size == 2 or (group.size, group.rank) == (3, 1)
+        patched.enter_context(patch("concf.training.train.must_spill", return_value=spills))
+        _train_all(group, folder)
+
+
+def _train_all(group: ProcessGroup, folder: Path) -> None:
     sharded = replace(group, shards=True)
     for name in CASES[group.size]:
         run = trained(name, group)

@@ -21,7 +21,7 @@ from concf.training import memory
 from concf.training.config.presets import choose_settings
 from concf.training.memory import available_memory
 from concf.training.recipe import needs
-from concf.training.recipe.needs import least_memory, refuse_too_large
+from concf.training.recipe.needs import least_memory, must_spill
 from concf.training.train import train
 
 CPU = torch.device("cpu")
@@ -52,6 +52,7 @@ def test_the_least_is_what_is_there_together(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_does_not_fit_is_refused_with_what_may(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     needed = least_memory(data(), small(), ALONE)
     monkeypatch.setattr(needs, "available_memory", lambda device: needed - 1)
+    monkeypatch.setattr(needs, "available_disk", lambda: 0)
     monkeypatch.setattr(needs, "SMALLER", ((12,), (8, 4), (12, 3)))
     with pytest.raises(ConfigError, match=r"training needs more than .* GB .* 48 users and 40 items, and there are"):
         train(data(), small(), device="cpu", out=tmp_path / "run")
@@ -78,14 +79,16 @@ def test_advice_is_what_fits_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_processes_share_the_memory_of_a_machine_and_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     two = ProcessGroup(0, 2)
     monkeypatch.setattr(needs, "available_memory", lambda device: least_memory(data(), small(), two))
-    refuse_too_large(data(), small(), torch.device("cuda"), two)
+    monkeypatch.setattr(needs, "available_disk", lambda: 0)
+    assert not must_spill(data(), small(), torch.device("cuda"), two)
     with pytest.raises(ConfigError, match="training needs more than"):
-        refuse_too_large(data(), small(), CPU, two)
+        must_spill(data(), small(), CPU, two)
 
 
 def test_a_run_that_goes_on_is_not_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = train(data(), small(budget="fast", refit="none"), device="cpu", out=tmp_path / "run")
     monkeypatch.setattr(needs, "available_memory", lambda device: 1)
+    monkeypatch.setattr(needs, "available_disk", lambda: 0)
     assert train(data(), device="cpu", out=tmp_path / "run", resume=True).history == whole.history
 
 
@@ -97,7 +100,7 @@ def test_the_message_of_the_page_is_that_of_such_a_log(monkeypatch: pytest.Monke
     )  # fmt: skip
     monkeypatch.setattr(needs, "available_memory", lambda device: 24_000_000_000)
     with pytest.raises(ConfigError) as error:
-        refuse_too_large(log, choose_settings("strong"), CPU, ALONE)
+        must_spill(log, choose_settings("strong"), CPU, ALONE)
     page = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
     assert f"concf: {error.value}" in " ".join(page.split())
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.consensus.stacking import TrainingSet, fit_weights
-from concf.consensus.voters import LISTED_FEATURES, Voter
+from concf.consensus.voters import LISTED_FEATURES, Empty, Voter
 from concf.errors import DataError
 from concf.model.scorers import Factors
 from concf.runtime.executors import in_blocks
@@ -111,11 +111,13 @@ class Reranker:
     users: [n] the positions of those whom the voters list items for; lists: [n, length] the plain consensus by rank
     (Eq. 12 with R alone), of which the first TOP are re-ranked
     group: of several processes each has its own users, in log, vectors and lists; what is fitted is of all of them
+    empty: makes the lists, see `voters.py`
     """
 
     def __init__(
         self, train: csr_array, users: Tensor, voters: Sequence[Voter], voter_weights: Sequence[float], *,
         length: int, top_k: int, temperature: float, context: Context | None = None, group: ProcessGroup = ALONE,
+        empty: Empty = torch.empty,
     ) -> None:  # fmt: skip
         self.users, self.voters, self.voter_weights = users, voters, voter_weights
         self.n_items, self.top_k, self.temperature = train.shape[1], top_k, temperature
@@ -123,11 +125,16 @@ class Reranker:
         context = Context.of(train, factors, users.device, group) if context is None else context
         self.group, self.first = group, sum(group.lengths(users)[: group.rank])
         self.popularity, self.activity, self.log, self.heads = context[:4]
-        rankings = torch.stack([each.lists[:, :top_k] for each in voters])
-        _, self.lists = consensus(
-            rankings, [], self.n_items, length, voter_weights=voter_weights, top_k=top_k, temperature=temperature,
-            consistency_temperature=None,
-        )  # fmt: skip
+        self.empty = empty
+        self.lists = empty(len(users), length, dtype=torch.int32, device=users.device)
+        size = block_of_users(users.device, self.n_items)
+        for begin in range(0, len(users), size):
+            mine = slice(begin, begin + size)
+            rankings = torch.stack([each.lists[mine, :top_k] for each in voters])
+            self.lists[mine] = consensus(
+                rankings, [], self.n_items, length, voter_weights=voter_weights, top_k=top_k, temperature=temperature,
+                consistency_temperature=None,
+            )[1]  # fmt: skip
         self.made: tuple[Tensor, Tensor] | None = None  # [n] places in what `fit` has made: features, centred
 
     def fit(self, held_out: Tensor, before: Tensor | None = None) -> Weights:
@@ -171,11 +178,15 @@ class Reranker:
         """
         rows = torch.arange(len(self.users), device=self.users.device)
         choices = (weights.folds if cross_fitted else weights.everyone[None]).to(self.popularity)
-        scores = self.popularity.new_empty(len(rows), min(TOP, self.lists.shape[1]))
+        lists, scores = (
+            self.empty(*self.lists.shape, dtype=dtype, device=rows.device)
+            for dtype in (self.lists.dtype, self.popularity.dtype)
+        )
         for mine in torch.split(rows, SCORED_USERS):
             features = self._centred(mine, weights.centre)
-            scores[mine] = torch.bmm(features, choices[(mine + self.first) % len(choices), :, None])[..., 0]
-        return _ordered(self.lists, scores)
+            found = torch.bmm(features, choices[(mine + self.first) % len(choices), :, None])[..., 0]
+            lists[mine], scores[mine] = _ordered(self.lists[mine], found)
+        return lists, scores
 
     def _centred(self, rows: Tensor, centre: Tensor) -> Tensor:
         """[b, L, F] the features of rows [b], as `fit` has made them or made now."""

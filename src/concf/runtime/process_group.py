@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MATRIX = "data", "indices", "indptr", "shape"  # a file each
 TIMEOUT = 600.0  # seconds that a process waits for the others
+PIECE = 1 << 24  # bytes of each process that are put together at a time
 
 
 @dataclass(frozen=True)
@@ -87,13 +88,26 @@ class ProcessGroup:
         for part, total in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
             part.copy_(total.view(part.shape))
 
-    def gather(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
-        """All n along a dimension, of which this process holds its share."""
+    def gather(self, part: Tensor, n: int, dim: int = 0, empty: Callable[..., Tensor] = torch.empty) -> Tensor:
+        """All n along a dimension, of which this process holds its share; piece by piece, so that it is there once.
+
+        empty: makes it, `torch.empty` or as it
+        """
         if not self.several:
             return part
-        shares = [self.share(n, rank) for rank in range(self.size)]
-        lengths = [mine.stop - mine.start for mine in shares]
-        return self._gather(part.movedim(dim, 0), lengths).movedim(0, dim).contiguous()
+        mine, shares = part.movedim(dim, 0), [self.share(n, rank) for rank in range(self.size)]
+        step = max(1, PIECE // max(1, mine.shape[1:].numel() * part.element_size()))
+        shape = [*part.shape]
+        shape[dim] = n
+        whole = empty(*shape, dtype=part.dtype, device=part.device)
+        rows = whole.movedim(dim, 0)
+        for begin in range(0, max(each.stop - each.start for each in shares), step):
+            pieces = [range(each.start, each.stop)[begin : begin + step] for each in shares]
+            lengths = [len(piece) for piece in pieces]
+            found = torch.split(self._gather(mine[begin : begin + step], lengths), lengths)
+            for piece, theirs in zip(pieces, found, strict=True):
+                rows[piece.start : piece.stop] = theirs
+        return whole
 
     def own_rows(self, table: Tensor) -> Tensor:
         """This process's share of a table's rows, where tables are sharded; else the table."""

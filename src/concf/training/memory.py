@@ -1,4 +1,4 @@
-"""How much memory there is; and freed memory is kept for the next step.
+"""How much memory there is; tensors that lie on disk where it is short; and freed memory is kept for the next step.
 
 A step makes tensors of the size of the embedding tables and lets them go again. The C library gives blocks so large
 back to the system at once, and the system fills every page with zeros before it hands it out anew: much of a step.
@@ -7,13 +7,19 @@ back to the system at once, and the system fills every page with zeros before it
 from __future__ import annotations
 
 import ctypes
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import prod
 from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
 
 import torch
+from torch import Tensor
 
+from concf.errors import DataError
 from concf.model.model import Model
 
 MOST = 512 << 20  # bytes of parameters up to which memory is kept: beyond, it may be short
@@ -40,6 +46,36 @@ def available_memory(device: torch.device) -> int | None:
         if soft != resource.RLIM_INFINITY:
             found.append(soft - int(lines["VmData"].split()[0]) * 1024)
     return max(min(found), 0) if found else None
+
+
+def available_disk() -> int:
+    """Bytes that are free for temporary files (TMPDIR); none where these lie in memory themselves (tmpfs)."""
+    with suppress(OSError):
+        device = Path(gettempdir()).stat().st_dev
+        number = f" {os.major(device)}:{os.minor(device)} "
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        kinds = [mount.partition(" - ")[2].split()[0] for mount in mounts if number in mount]
+        return 0 if "tmpfs" in kinds else shutil.disk_usage(gettempdir()).free
+    return 0
+
+
+def mapped_empty(*shape: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """As `torch.empty` on a CPU, in a temporary file that no folder names any more: its pages need not stay in memory.
+
+    Its room on the disk is taken at once: that it is missing would else be told by a signal that ends the process.
+    """
+    size = prod(shape)
+    if not size:
+        return torch.empty(shape, dtype=dtype, device=device)
+    try:
+        with NamedTemporaryFile(prefix="concf-") as file:
+            os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
+            return torch.from_file(file.name, shared=True, size=size, dtype=dtype, device=device).view(shape)
+    except OSError as error:
+        raise DataError(
+            f"{gettempdir()}: {size * dtype.itemsize / 1e9:.1f} GB of lists and votes could not be written there "
+            f"({error.strerror}). Set TMPDIR to a folder with more room, and go on with --resume"
+        ) from error
 
 
 @contextmanager

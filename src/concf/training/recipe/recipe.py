@@ -31,7 +31,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
+from concf.consensus.voters import FIXED, Empty, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
@@ -80,6 +80,7 @@ class Recipe:
              sharded, each keeps those of its own items, and all come together for as long as they are worked with
     shape:   (own users, items)
     asked:   own users whom the voters are asked for in the end, ascending: all of them, or those of a sample
+    empty:   makes the lists and votes: in memory, or in mapped files (see `needs.py`)
     """
 
     def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
@@ -104,6 +105,7 @@ class Recipe:
         self.figures: dict[str, float] = {}
         self.weights: Weights | None = None
         self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
+        self.empty: Empty = torch.empty
         self._cache: dict[str, Any] = {}
         self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, self.shape, device)]
         heads = [named(entry)[0] for entry in settings.recipe.own_heads]
@@ -147,7 +149,7 @@ class Recipe:
 
     def _everyones(self, part: Tensor, dim: int = 0) -> Tensor:
         """Of all users what is of the own ones along a dimension; where tables are sharded, the part itself."""
-        return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim)
+        return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim, self.empty)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
         """Of the own users what is of the asked ones along a dimension; nothing of the others."""
@@ -155,7 +157,8 @@ class Recipe:
             return part
         shape = list(part.shape)
         shape[dim] = self.shape[0]
-        return part.new_full(shape, nothing).index_copy_(dim, self.asked, part)
+        whole = self.empty(*shape, dtype=part.dtype, device=part.device)
+        return whole.fill_(nothing).index_copy_(dim, self.asked, part)
 
     def _keep(self, head: str, user: Tensor, item: Tensor) -> None:
         """The vectors of a head [own users, d], [items, d]."""
@@ -260,13 +263,14 @@ class Recipe:
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
-        voters = [
-            replace(by_factors(head, Factors(*self._whole(head)), seen, users, k), factors=Factors(*self.vectors[head]))
-            for head in heads
-        ]
+        voters = []
+        for head in heads:
+            whole = by_factors(head, Factors(*self._whole(head)), seen, users, k, self.empty)
+            voters.append(replace(whole, factors=Factors(*self.vectors[head])))
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
-            voters.append(by_scores(name, Counted(fitted, self.own.start), seen, users, k, group=self.group))
+            scorer = Counted(fitted, self.own.start)
+            voters.append(by_scores(name, scorer, seen, users, k, group=self.group, empty=self.empty))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
@@ -274,7 +278,7 @@ class Recipe:
         length = max(list_length(self.data, self.settings), self.validation.depth)
         return Reranker(
             self._mine(log), users, voters, weights, length=length, top_k=self.top_k,
-            temperature=self.settings.consensus.temperature, group=self.group,
+            temperature=self.settings.consensus.temperature, group=self.group, empty=self.empty,
         )  # fmt: skip
 
     def _measure(self, voters: list[Voter]) -> None:
@@ -365,7 +369,7 @@ class Recipe:
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
             names = [*self.settings.heads, *self.settings.fixed_voters]
-            votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
+            votes = kept_votes(voters, reranker.voter_weights, names, self.top_k, self.empty)
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
             without = [voter.of_items for voter in voters if voter.of_items is not None]
             votes |= {"of_items": torch.stack(without)} if without else {}
