@@ -6,18 +6,21 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import typer
 from hypothesis import HealthCheck, settings
 from skipping import POSIX_FILES, absent
 from skipping import pytest_unconfigure as pytest_unconfigure
 
 from concf.cli.app import main
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, data_home, is_here
+from concf.runtime.provenance import provenance
 
 # A loaded machine must not fail a law by the clock; CI draws the same examples every time.
 settings.register_profile("concf", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +29,12 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 
 collect_ignore = list(POSIX_FILES) if sys.platform == "win32" else []
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
+
+# git is asked once, not at every run that is saved; `test_provenance.py` asks it itself.
+if commit := provenance()["commit"]:
+    os.environ["CONCF_COMMIT"] = commit
+
+command_of = cache(typer.main.get_command)  # to build all commands takes longer than most of them
 
 
 @pytest.fixture
@@ -107,6 +116,8 @@ def quick_processes() -> None:
 @pytest.fixture
 def concf(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
     """Run the command line in this process: (exit code, standard output, standard error)."""
+
+    monkeypatch.setattr("typer.main.get_command", command_of)
 
     def run(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["concf", *map(str, words)])

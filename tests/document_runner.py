@@ -48,7 +48,7 @@ SHELL = ("", "sh", "bash")
 SMALL = (
     "training.epochs=2", "training.batch=1024", "model.dimensions=8", "consensus.every=1", "consensus.window=2",
 )  # fmt: skip
-WORLD = Simulation(users=60, items=150, events=6000, tastes=6, popularity=0.2, activity_spread=0.3)
+WORLD = Simulation(users=48, items=100, events=3000, tastes=6, popularity=0.2, activity_spread=0.3)
 SUBSTITUTIONS = {
     r"--trials \d+": "--trials 2",
     r"trials=\d+": "trials=2",
@@ -243,8 +243,8 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.chdir(folder)
     log = WORLD.draw(1)
     log.write_csv("log.csv")
-    log[:5000].write_csv("monday.csv")
-    log[5000:].write_csv("tuesday.csv")
+    log[:2500].write_csv("monday.csv")
+    log[2500:].write_csv("tuesday.csv")
     log.with_columns(rating=pl.col("item_id") % 5 + 1).write_csv("ratings.csv")
     later = pl.col("timestamp") - pl.col("timestamp").min() + log["timestamp"].max()
     WORLD.draw(2)[:500].with_columns(later, rating=pl.lit(5)).write_csv("new.csv")
@@ -266,7 +266,7 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     for name, entry in CATALOGUE.items():
         (folder / "home" / name).mkdir(parents=True)
         files = []
-        for part, rows in {"train": log[:5000], "test": log[5000:]}.items() if entry.is_split else [("log", log)]:
+        for part, rows in {"train": log[:2500], "test": log[2500:]}.items() if entry.is_split else [("log", log)]:
             place = folder / "home" / name / f"{part}.csv"
             rows.write_csv(place)
             files.append(File(f"{name}/{part}.csv", sha256(place.read_bytes()).hexdigest()))

@@ -21,7 +21,6 @@ from concf.training.config.presets import choose_settings
 from concf.training.tracking.watchers import TensorBoard, Watcher
 from concf.training.train import train
 
-mlflow = pytest.importorskip("mlflow")
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]
 FEW = choose_settings("reference", words=[*SMALL, "training.epochs=4", "objectives=bpr,bpr#2"])
@@ -34,12 +33,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")  # here, and not in every worker that collects this file
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
 
 
 def stored(store: Path) -> tuple[Any, list[Any]]:
-    client = mlflow.MlflowClient(store.as_uri())
+    from mlflow import MlflowClient
+
+    client = MlflowClient(store.as_uri())
     experiment = client.get_experiment_by_name("concf")
     return client, client.search_runs([experiment.experiment_id])
 
@@ -117,17 +119,20 @@ def test_a_run_that_goes_on_has_every_epoch_once(data: Path, tmp_path: Path, wit
 def test_a_store_that_fails_for_a_while_loses_no_epoch(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
     watcher = MLflow(tmp_path / "store")
-    log_batch, calls = mlflow.MlflowClient.log_batch, []
+    log_batch, calls = MlflowClient.log_batch, []
 
     def failing(self: Any, *rest: Any, **more: Any) -> Any:
         if "metrics" in more:
             calls.append(more["metrics"][0].step)
             if len(calls) in (2, 3):
-                raise mlflow.exceptions.MlflowException("away for lunch.")
+                raise MlflowException("away for lunch.")
         return log_batch(self, *rest, **more)
 
-    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", failing)
+    monkeypatch.setattr(MlflowClient, "log_batch", failing)
     with pytest.warns(ConcfWarning, match=r"epoch 1 will be logged with the next one \(away for lunch\)"):
         train(Split.load(data), FEW, watch=watcher)
     assert calls == [0, 1, 1, 1, 2, 3]
