@@ -32,7 +32,7 @@ from concf.training.train import train
 
 SEED = 5
 DEFAULT, EVERYTHING, UNEVEN, FEW = "the default", "everything at once", "the last users only train", "some are asked"
-CASES = {4: (UNEVEN,), 3: (EVERYTHING,), 2: (DEFAULT, FEW)}
+CASES = {4: (UNEVEN,), 3: (DEFAULT, EVERYTHING), 2: (DEFAULT, FEW)}
 COMMAND = ["--set", "model.dimensions=8", "--set", "training.metric=recall@5", "--device", "cpu"]
 ELASTIC = {4: 1, 3: 3, 2: None}  # processes -> the last stage that they do of a run that the others go on with
 
