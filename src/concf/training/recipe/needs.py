@@ -52,9 +52,8 @@ def least_needs(data: Split, settings: ConCFSettings, group: ProcessGroup) -> Ne
     held, factors = n if group.sharded else users, settings.model.dimensions
     heads, fixed = len(settings.heads), len(set(recipe.fixed_voters) - {"ease"})  # which large logs do without
     voters = heads - 1 + fixed
-    tables = heads * (held + n + 2 * items) * factors * FLOAT  # the model's, and the recipe's own
-    if group.sharded:  # of items by rows, and one of them whole at a time
-        tables -= (2 * heads * (items - items // group.size) - items) * factors * FLOAT
+    rows, whole = (items // group.size, items) if group.sharded else (items, 0)  # of the latter one at a time
+    tables = (heads * (held + n + 2 * rows) + whole) * factors * FLOAT  # the model's, and the recipe's own
     lists, votes = 3 * list_length(data, settings) * PLACE, voters * k * PLACE  # of a user
     everyone = n_asked(data.train.shape, settings)
     m, plan = everyone // group.size, PLANS[recipe.budget]
