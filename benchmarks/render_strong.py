@@ -12,7 +12,7 @@ from statistics import mean, stdev
 
 from scipy.stats import ttest_rel
 from sources import commit_of, commits_table, lines
-from strong import GIVEN, GUARDS, NEWEST, PUBLIC, ROOT, ROWS, TENTH
+from strong import GIVEN, GUARDS, INNER, NEWEST, PUBLIC, ROOT, ROWS, TENTH
 
 from concf.experiments.leaderboard.board import HEADER, SPLITS, Entry, entries, ordered
 from concf.runtime.text_tables import markdown
@@ -25,7 +25,7 @@ OURS = {
     "`--budget thorough`, consensus": ("thorough", "consensus"),
 }
 VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b", "softmax-a")}  # rivals, as baselines are
-FIGURES = ("recall@50", "ndcg@50")
+FIGURES, BUDGETS = ("recall@50", "ndcg@50"), ("default", "thorough")
 BOARD = ROOT / "src" / "concf" / "experiments" / "leaderboard" / "ours.json"
 Series = dict[int, dict[str, float]]  # seed -> test figures
 
@@ -156,6 +156,19 @@ def ours() -> list[dict[str, object]]:
     return found
 
 
+def inner() -> str:
+    """What the newest items are worth as a validation part, where the end of each training line is held back."""
+    found = {(line["key"]["data"], line["key"]["budget"]): line["rows"] for line in lines("strong")}
+    header = ["data", "validation part", "`default`, consensus", "head", "`thorough`, consensus", "head"]
+    rows = []
+    for name in INNER:
+        data, part = name.partition("-")[0], GIVEN[name.rpartition("-")[2]]
+        cells = [found[name, budget][who]["test"] for budget in BUDGETS for who in ("consensus", "student")]
+        share = f"{'newest' if 'newest' in part else 'drawn'} {part['valid']:.0%}".replace("%", " %")
+        rows.append([data, share, *(f"{each['recall@20']:.4f} / {each['ndcg@20']:.4f}" for each in cells)])
+    return markdown(header, rows)
+
+
 def leaderboard(name: str) -> str:
     """Published lines and ours, by NDCG@20."""
     known = [Entry.model_validate(each) for each in ours()]
@@ -221,6 +234,7 @@ def page(words: str = "strong_words.md") -> str:
         "large": f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB ({large['pairs']:,} training pairs)",
         "gowalla": leaderboard("gowalla"),
         "yelp": leaderboard("yelp2018"),
+        "inner": inner(),
         "commits": commits_table({name: lines(name) for name in names}),
     }
     text = (ROOT / "benchmarks" / words).read_text("utf-8")

@@ -268,7 +268,12 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
         files = []
         for part, rows in {"train": log[:2500], "test": log[2500:]}.items() if entry.is_split else [("log", log)]:
             place = folder / "home" / name / f"{part}.csv"
-            rows.write_csv(place)
+            if entry.is_split:
+                users = rows.group_by("user_id", maintain_order=True).agg("item_id").rows()
+                place.write_text("".join(f"{user} {' '.join(map(str, items))}\n" for user, items in users))
+            else:
+                rows.write_csv(place)
             files.append(File(f"{name}/{part}.csv", sha256(place.read_bytes()).hexdigest()))
-        small = Entry(name, name, variants=((tuple(files), Reading()),), is_split=entry.is_split)
+        reading = Reading(format="user-lines") if entry.is_split else Reading()
+        small = Entry(name, name, variants=((tuple(files), reading),), is_split=entry.is_split)
         patch.setitem(CATALOGUE, name, small)

@@ -50,7 +50,7 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they are restarted after one has failed.", rich_help_panel=RUNNING)] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
-    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables (of the preset strong: its users) and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
+    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
