@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_run import SMALL, contents
 
+from concf.data.ids import Ids
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -30,6 +35,15 @@ LOGS = {
     "text": LOG.select(user_id=pl.format('Zoë, "{}"\n\'', "user_id"), item_id=pl.format("長🎈\\\x01‮/{} ", "item_id")),
 }
 FEW = choose_settings("reference", words=[*SMALL, "training.epochs=2"])
+
+
+@given(st.sets(st.integers(-(2**63), 2**63 - 1)) | st.sets(st.text(st.characters(exclude_categories=["Cs"]))))
+def test_arrow_has_the_ids(values: set[Any]) -> None:
+    some = np.array(sorted(values), np.int64 if all(isinstance(each, int) for each in values) else object)
+    ids = Ids(some)
+    kind = pa.int64() if ids.are_integers else pa.string()
+    assert ids.to_arrow().equals(pa.array(some.tolist(), kind))
+    assert ids.take(np.arange(len(ids))[::2]).to_arrow().equals(pa.array(some[::2].tolist(), kind))
 
 
 def trained(log: pl.DataFrame, folder: Path) -> tuple[Split, Path]:

@@ -88,7 +88,12 @@ class Context(NamedTuple):
         """Of the users [users, items] that the voters were fitted to; of several processes each has its own users."""
         log = Histories(train, slice(0, train.shape[0]), device)
         p, q = (each.to(device, torch.get_default_dtype()) for each in popularity_and_activity(train, group))
-        heads = [HeadFeatures(each, log, group=group) for each in factors]
+
+        def of_head(each: Factors) -> HeadFeatures:
+            return HeadFeatures(each, log, group=group)
+
+        _ = log.by_item  # once, before threads ask for it
+        heads = list(map(of_head, factors) if group.several else in_blocks(of_head, factors, device))
         return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))))
 
     def folded(self, histories: csr_array, users: Sequence[Tensor]) -> Context:
@@ -127,14 +132,18 @@ class Reranker:
         self.popularity, self.activity, self.log, self.heads = context[:4]
         self.empty = empty
         self.lists = empty(len(users), length, dtype=torch.int32, device=users.device)
-        size = block_of_users(users.device, self.n_items)
-        for begin in range(0, len(users), size):
-            mine = slice(begin, begin + size)
+
+        def agree(mine: slice) -> None:
             rankings = torch.stack([each.lists[mine, :top_k] for each in voters])
             self.lists[mine] = consensus(
                 rankings, [], self.n_items, length, voter_weights=voter_weights, top_k=top_k, temperature=temperature,
                 consistency_temperature=None,
             )[1]  # fmt: skip
+
+        size = block_of_users(users.device, self.n_items)
+        blocks = [slice(begin, begin + size) for begin in range(0, len(users), size)]
+        for _ in in_blocks(agree, blocks, users.device):
+            pass
         self.made: tuple[Tensor, Tensor] | None = None  # [n] places in what `fit` has made: features, centred
 
     def fit(self, held_out: Tensor, before: Tensor | None = None) -> Weights:

@@ -57,6 +57,16 @@ class Ids:
         """The ids at the given ascending positions."""
         return Ids(self.values[positions])
 
+    def to_arrow(self) -> Any:
+        """[n] an Arrow array of int64 or text, of their buffers: to convert values, pyarrow would load pandas first."""
+        import pyarrow as pa
+
+        parts = (self.values,) if self.are_integers else self.to_bytes()[::-1]
+        buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in parts)]
+        if self.are_integers:
+            return pa.Array.from_buffers(pa.int64(), len(self), buffers)
+        return pa.Array.from_buffers(pa.large_string(), len(self), buffers).cast(pa.string())
+
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and the offsets at which each begins."""
         import polars as pl

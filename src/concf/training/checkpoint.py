@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
@@ -324,9 +325,9 @@ def _write_ids(ids: Ids, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kind = pa.int64() if ids.are_integers else pa.string()
-    columns = {"position": pa.array(range(len(ids)), pa.int32()), "id": pa.array(ids.values, kind)}
-    pq.write_table(pa.table(columns), path)
+    places = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
+    position = pa.Array.from_buffers(pa.int32(), len(ids), [None, places])
+    pq.write_table(pa.table({"position": position, "id": ids.to_arrow()}), path)
 
 
 def _rows(path: Path) -> int | None:
