@@ -42,7 +42,7 @@ def test_the_least_is_what_is_there_together(monkeypatch: pytest.MonkeyPatch) ->
     halves = [least_memory(split, settings, ProcessGroup(rank, 2)) for rank in (0, 1)]
     assert halves[0] == halves[1] < least_memory(split, settings, ALONE)
     pairs = (split.train.nnz + split.valid.nnz + 64 * users) // 2
-    sharded = (4 * (users // 2 * 2 + 2 * (items // 2)) + items) * 8 * 4
+    sharded = (4 * (users // 2 * 2 + 2 * (items // 2)) + 3 * items) * 8 * 4
     solved = users // 2 * (3 * min(40, items) * 4 + 4 * 12 * 4) + pairs * (2 * 24 + 2 * 16) + 2 * users * 8 * 4
     assert least_memory(split, settings, ProcessGroup(0, 2, shards=True)) == sharded + solved < halves[0]
     wider = choose_settings(settings, {"model": {"dimensions": 16}})

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
+from concf.data.join import join
 from concf.data.prepare import prepare
 from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Given, Paper, drop_unevaluable
 from concf.data.reading.read import read
@@ -306,6 +307,20 @@ def test_the_newest_of_lines_in_order_of_time(tmp_path: Path, concf: Run) -> Non
     assert "has a line per user, in order of time, set --ordered" in err
     last = prepare(tmp_path / "train.txt", format="user-lines", ordered=True, protocol="leave-last")
     assert [parts_by_pair(last)[pair] for pair in ((0, 1), (0, 5), (0, 3))] == [TEST, VALID, TRAIN]
+    for split in (last, Split.load(tmp_path / "out")):
+        assert split.interactions.timestamp is None  # places are no times
+        assert parts_by_pair(split.with_seed(9)) == parts_by_pair(split)
+
+
+def test_a_split_by_places_takes_an_update(tmp_path: Path) -> None:
+    lines = [f"{user} {' '.join(str((7 * user + 3 * place) % 20) for place in range(6))}" for user in range(12)]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    (tmp_path / "test.txt").write_text("\n".join(f"{user} {(7 * user + 18) % 20}" for user in range(12)))
+    words: dict[str, Any] = {"format": "user-lines", "ordered": True, "newest": True, "valid": 0.2}
+    split = prepare(tmp_path / "train.txt", protocol="given", test=tmp_path / "test.txt", **words)
+    (tmp_path / "more.csv").write_text("user_id,item_id\n0,19\n50,3\n")
+    joined = join(split, tmp_path / "more.csv", learned=["train", "valid"], format="table")
+    assert len(joined.split.interactions) == len(split.interactions) + 2
 
 
 def test_an_order_of_lines_is_refused_where_it_cannot_be() -> None:
@@ -313,6 +328,10 @@ def test_an_order_of_lines_is_refused_where_it_cannot_be() -> None:
         prepare(LOG, ordered=True)
     with pytest.raises(ValidationError, match="set valid to one, such as"):
         prepare(LOG, protocol="given", valid=LOG, test=LOG, newest=True)
+    with pytest.raises(ConfigError, match=r"no times that users share.*leave-last"):
+        prepare(LOG, ordered=True, protocol="time")
+    with pytest.raises(DataError, match=r"newest=True: times are in one log and not in the other \(test has none\)"):
+        prepare(LOG, protocol="given", valid=0.1, test=LOG.drop("timestamp"), newest=True)
     with pytest.raises(ConfigError, match="'random' has no newest="):
         prepare(LOG, protocol="random", newest=True)
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MAX_ID_BYTES = 1024
+MAX_TEXT = 2**31 - 1  # bytes of an Arrow array of strings
 
 
 class Ids:
@@ -65,7 +66,8 @@ class Ids:
         buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in parts)]
         if self.are_integers:
             return pa.Array.from_buffers(pa.int64(), len(self), buffers)
-        return pa.Array.from_buffers(pa.large_string(), len(self), buffers).cast(pa.string())
+        text = pa.Array.from_buffers(pa.large_string(), len(self), buffers)
+        return text if parts[0][-1] > MAX_TEXT else text.cast(pa.string())
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and the offsets at which each begins."""

@@ -104,7 +104,8 @@ def _reading(recipe: Recipe, options: ReadingOptions) -> Reading:
     strange = options.keys() - Reading.model_fields.keys()
     if strange:
         raise ConfigError(f"{option(min(strange))}: not an option of an update, which only says how to read a log")
-    return Reading(**recipe.reading | chosen(options))
+    before = {name: value for name, value in recipe.reading.items() if name != "ordered"}  # only what was split by it
+    return Reading(**before | chosen(options))
 
 
 def _refuse_again(recipe: Recipe, origin: dict[str, Any], name: str) -> None:

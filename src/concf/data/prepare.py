@@ -130,6 +130,11 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     """Read, filter (a catalogue name as in its papers, unless options set a filter) and split a log."""
     protocol = protocol_of(options.get("protocol", "released"), options)
     own_filter, reading = filter_of(options), reading_of(options)
+    if reading.ordered and protocol.name == "time":
+        raise ConfigError(
+            f"{option('ordered', True)}: places in a line are no times that users share, as protocol 'time' needs. "
+            "Choose leave-last"
+        )
     interactions, origin = read_log(source, reading, options.get("dislikes"))
     published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
     first = CATALOGUE[source].start(protocol.name) if published else own_filter
@@ -212,6 +217,9 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
             f"and {option('test')}, a log"
         )
     sources = {part: read_source(log, reading) for part, log in logs.items()}
+    untimed = [part for part, (log, _) in sources.items() if log.timestamp is None]
+    if newest and 0 < len(untimed) < len(sources):
+        raise DataError(f"{option('newest', True)}: times are in one log and not in the other ({untimed[0]} has none)")
     from_files = all(isinstance(log, str | Path) for log in logs.values())
     interactions, parts = _union({part: log for part, (log, _) in sources.items()}, mixed_ids=from_files)
     origins = {part: origin for part, (_, origin) in sources.items()}

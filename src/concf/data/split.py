@@ -93,6 +93,8 @@ class Split:
         else:
             parts = protocol.assign(interactions, recipe.seed, parts)
         evaluable = protocol.evaluable(interactions, parts)
+        if recipe.reading.get("ordered"):  # places in a user's line, which are no times of the log
+            interactions = replace(interactions, timestamp=None)
         split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, parts, evaluable)))
         if not (len(split.evaluated) and len(split.validated)):
             raise DataError(
@@ -109,6 +111,9 @@ class Split:
         if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
         recipe = self.recipe.model_copy(update={"seed": check_seed(seed)})
+        newest = isinstance(protocol, LeaveLast) or (isinstance(protocol, Given) and protocol.newest)
+        if newest and recipe.reading.get("ordered"):  # no two places of a line are one: there is nothing to draw
+            return replace(self, recipe=recipe)
         return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
 
     def weighted(self, weights: Weighting) -> Split:

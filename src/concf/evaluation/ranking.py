@@ -106,6 +106,8 @@ def rank(
     scorer = as_scorer(model)
     if isinstance(scorer, BlockScorer):
         scorer = scorer.to(device)
+    if out is not None and (out.shape != (len(users), k) or out.dtype != np.int32):
+        raise ConfigError(f"out: expected int32 [{len(users)}, {k}], found {out.dtype} {list(out.shape)}")
     lists = np.empty((len(users), k), np.int32) if out is None else out
     lists.fill(NOTHING)
     if not len(users):

@@ -55,7 +55,7 @@ def available_disk() -> int:
         number = f" {os.major(device)}:{os.minor(device)} "
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         kinds = [mount.partition(" - ")[2].split()[0] for mount in mounts if number in mount]
-        return 0 if "tmpfs" in kinds else shutil.disk_usage(gettempdir()).free
+        return 0 if {"tmpfs", "ramfs"} & {*kinds} else shutil.disk_usage(gettempdir()).free
     return 0
 
 
@@ -71,10 +71,11 @@ def mapped_empty(*shape: int, dtype: torch.dtype, device: torch.device | None = 
         with NamedTemporaryFile(prefix="concf-") as file:
             os.posix_fallocate(file.fileno(), 0, size * dtype.itemsize)
             return torch.from_file(file.name, shared=True, size=size, dtype=dtype, device=device).view(shape)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise DataError(
             f"{gettempdir()}: {size * dtype.itemsize / 1e9:.1f} GB of lists and votes could not be written there "
-            f"({error.strerror}). Set TMPDIR to a folder with more room, and go on with --resume"
+            f"({reason}). Set TMPDIR to a folder with more room, and go on with --resume"
         ) from error
 
 

@@ -38,6 +38,8 @@ def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
     """A table per file that is not empty, all with the same columns."""
     if len(paths) == 1:
         return [scan_file(paths[0], reading)]
+    if reading.ordered:
+        raise ConfigError(f"{option('ordered', True)}: a user's line is in one file; found {len(paths)} files")
     tables = []
     for path in paths:
         try:

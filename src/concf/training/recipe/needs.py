@@ -52,7 +52,9 @@ def least_needs(data: Split, settings: ConCFSettings, group: ProcessGroup) -> Ne
     held, factors = n if group.sharded else users, settings.model.dimensions
     heads, fixed = len(settings.heads), len(set(recipe.fixed_voters) - {"ease"})  # which large logs do without
     voters = heads - 1 + fixed
-    rows, whole = (items // group.size, items) if group.sharded else (items, 0)  # of the latter one at a time
+    rows, whole = (
+        (items // group.size, (heads - 1) * items) if group.sharded else (items, 0)
+    )  # while lists are re-ranked
     tables = (heads * (held + n + 2 * rows) + whole) * factors * FLOAT  # the model's, and the recipe's own
     lists, votes = 3 * list_length(data, settings) * PLACE, voters * k * PLACE  # of a user
     everyone = n_asked(data.train.shape, settings)
@@ -94,8 +96,8 @@ def must_spill(
         if group.local_rank == 0:
             note(
                 f"memory is short: training needs more than {needs.memory / 1e9:.1f} GB, and there are "
-                f"{there / 1e9:.1f} GB. Up to {needs.disk / 1e9:.1f} GB of lists and votes will lie in temporary files "
-                f"in {gettempdir()} (TMPDIR)"
+                f"{there / 1e9:.1f} GB{' for each process' * group.several}. Up to {needs.disk / 1e9:.1f} GB of lists "
+                f"and votes will lie in temporary files in {gettempdir()} (TMPDIR)"
             )
         return True
     if needs.memory <= there or resume:

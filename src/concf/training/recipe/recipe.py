@@ -135,7 +135,7 @@ class Recipe:
         model, last = self.run.model, len(self.stages) - 1
         for place, head in enumerate(model.names):
             user, model.item[place] = self.vectors[head]
-            model.user[place] = self._everyones(user)
+            model.user[place] = user if self.group.sharded else self.group.gather(user, self.data.train.shape[0])
             self.run.best[head] = Best(self.figures[head], last, last)
         lists, plain, votes = self.agreed()
         lists, plain = self._everyones(self._spread(lists)), self._everyones(self._spread(plain))
