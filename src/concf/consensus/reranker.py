@@ -92,7 +92,8 @@ class Context(NamedTuple):
         def of_head(each: Factors) -> HeadFeatures:
             return HeadFeatures(each, log, group=group)
 
-        _ = log.by_item  # once, before threads ask for it
+        if factors:
+            _ = log.by_item  # once, before threads ask for it
         heads = list(map(of_head, factors) if group.several else in_blocks(of_head, factors, device))
         return cls(p, q, log, heads, _moments_of(group.join(_logarithms(train))))
 
