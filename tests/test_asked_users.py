@@ -90,17 +90,18 @@ def test_where_teaching_changes_nothing_nobody_is_changed() -> None:
     assert torch.allclose(without_lists(alone, alone, [voter], torch.arange(0, 50, 3)), alone)
 
 
-def test_the_student_ranks_for_the_others(tmp_path: Path) -> None:
+def test_the_best_head_ranks_for_the_others(tmp_path: Path) -> None:
     run = few()
     data().save(tmp_path / "data")
     train(data(), run.settings, seed=3, out=tmp_path / "run")
     model = Recommender.load(tmp_path / "run", data=tmp_path / "data")
     other = next(user for user in range(len(model.user_ids)) if user not in asked(run))
     user = model.user_ids.values[other]
-    by_student, by_consensus = (model.recommend(user, k=5, by=by) for by in (STUDENT, CONSENSUS))
-    assert by_student.equals(by_consensus)
+    best = run.best_head()
+    by_head, by_consensus = (model.recommend(user, k=5, by=by) for by in (best, CONSENSUS))
+    assert by_head.equals(by_consensus)
     known = model.user_ids.values[asked(run)[0]]
-    assert not model.recommend(known, k=12, by=STUDENT).equals(model.recommend(known, k=12, by=CONSENSUS))
+    assert not model.recommend(known, k=12, by=best).equals(model.recommend(known, k=12, by=CONSENSUS))
     explained = model.explain(user, by_consensus["item_id"][0])
     assert explained["rank"] is not None
     assert explained["contributions"] is None
@@ -146,7 +147,7 @@ def test_the_run_says_so() -> None:
     assert f"formed for {ASKED} of {data().train.shape[0]} users" in model_card(run)
     other = next(user for user in range(run.log.shape[0]) if user not in asked(run))
     explorer = Explorer(Served(Recommender(run), Path("run")))
-    assert "not asked for this user" in str(explorer.of_user(other, 5)["note"])
+    assert "no consensus was formed for this user" in str(explorer.of_user(other, 5)["note"])
     assert explorer.of_user(asked(run)[0], 5)["note"] is None
 
 

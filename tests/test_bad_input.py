@@ -113,5 +113,5 @@ def test_an_item_only_in_test_is_noted_and_refused_if_strict(tmp_path: Path, con
     assert not (tmp_path / "prepared").exists()
     code, out, err = concf(*words, "--json")
     assert code == 0
-    assert json.loads(out)["dropped"] == 1
+    assert json.loads(out)["unevaluated"] == 1
     assert "note: 1 items occur in no training pair" in err

@@ -108,7 +108,7 @@ def test_a_published_split_is_used_whole(
     split = prepare(name, protocol="given", valid=0.05, seed=0)
     data, counts = split.interactions, split.counts()
     assert (data.n_users, data.n_items, split.recipe.source["name"]) == (users, items, name)
-    assert (counts["train"] + counts["valid"], counts["test"], counts["dropped"]) == (train, test, 0)
+    assert (counts["train"] + counts["valid"], counts["test"], counts["unevaluated"]) == (train, test, 0)
     pairs = keys(data.user_ids.values[data.user], data.item_ids.values[data.item])
     assert np.array_equal(np.sort(pairs[split.parts != TEST]), pairs_of(real_data / name, "train.txt"))
     assert np.array_equal(np.sort(pairs[split.parts == TEST]), pairs_of(real_data / name, "test.txt"))

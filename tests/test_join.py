@@ -11,7 +11,7 @@ import pytest
 
 from concf.data.join import join
 from concf.data.prepare import prepare
-from concf.data.protocols import DROPPED, TEST, TRAIN
+from concf.data.protocols import TEST, TRAIN, UNEVALUATED
 from concf.data.simulate import START, YEAR, Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
@@ -77,7 +77,7 @@ def test_what_was_learned_is_never_a_test_pair(protocol: str, learned: tuple[str
     assert tested
     assert not tested & known
     if protocol == "random":
-        assert all(after[pair][0] == part for pair, (part, *_) in before.items() if part != DROPPED)
+        assert all(after[pair][0] == part for pair, (part, *_) in before.items() if part < UNEVALUATED)
         assert tested - before.keys()  # of the new pairs some are held out, too
 
 
@@ -92,17 +92,21 @@ def test_new_items_that_are_tested_stay_new() -> None:
     after = rows_of(found.split)
     assert {item for (_, item), fresh in zip(after, found.fresh, strict=True) if fresh} & names
     assert {item for (_, item), (part, *_) in after.items() if part == TEST} == names
-    assert {part for (_, item), (part, *_) in after.items() if item in names} == {TEST, DROPPED}
-    assert after[999, min(names)][0] == DROPPED  # a user who does not train
+    assert {part for (_, item), (part, *_) in after.items() if item in names} == {TEST, TEST + UNEVALUATED}
+    assert after[999, min(names)][0] == TEST + UNEVALUATED  # a user who does not train
     now = found.split.candidates("test")
     assert now is not None
     assert set(found.split.interactions.item_ids.values[now].tolist()) == names
 
 
 def test_what_cannot_be_evaluated_trains_so_that_every_new_item_has_a_vector() -> None:
-    found = join(prepared(), NEW, learned=LEARNED)
-    assert not (found.split.parts == DROPPED).any()
-    assert (found.split.interactions.per_item(rows=found.split.parts == TRAIN) > 0).all()
+    """A pair that was held out before stays in its part all the same."""
+    old = prepared()
+    found = join(old, NEW, learned=LEARNED)
+    assert not (found.split.parts[found.fresh] >= UNEVALUATED).any()
+    assert (found.split.interactions.per_item(rows=found.split.parts == TRAIN) > 0)[found.items < 0].all()
+    before, after = rows_of(old), rows_of(found.split)
+    assert all(after[pair][0] % UNEVALUATED == part % UNEVALUATED for pair, (part, *_) in before.items())
 
 
 def test_older_rows_are_dropped_with_whom_they_leave_alone() -> None:

@@ -56,7 +56,8 @@ def test_figures_and_users_are_those_of_the_summary(run: tuple[Run, Path]) -> No
     figures = {name: row[1] for name, row in table(card, "Figures").items()}
     assert figures == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
     assert f"Validation {summary['metric']}, the mean over {summary['validated_users']} users." in card
-    assert f"The best head is {summary['best_head']}. The test part, of {summary['tested_users']} users" in card
+    assert f"The best head is {summary['best_head']}: {summary['why_best_head']}. The test part" in card
+    assert f"of {summary['tested_users']} users" in card
     if trained.settings.recipe is None:
         epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Figures").items()}
         assert epochs == {each["name"]: each["epoch"] for each in summary["recommenders"]}

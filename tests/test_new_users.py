@@ -19,7 +19,7 @@ from small_recipe import LOG, small
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
-from concf.data.protocols import DROPPED, HISTORY, TEST, TRAIN, VALID
+from concf.data.protocols import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.experiments.compare import compare
@@ -57,11 +57,11 @@ def test_a_user_trains_validates_or_tests_and_a_share_of_the_held_out_ones_items
     users, kinds = by_user(data), defaultdict(list)
     trained = {item for parts in users.values() for item in parts.get(TRAIN, ())}
     for user, parts in users.items():
-        held = {part for part in parts if part != DROPPED}
+        held = {part for part in parts if part < UNEVALUATED}
         assert held in ({TRAIN}, {HISTORY, VALID}, {HISTORY, TEST}, set())
         kinds[TRAIN if TRAIN in held else VALID if VALID in held else TEST].append(user)
         wanted = parts.get(VALID, set()) | parts.get(TEST, set())
-        if wanted and DROPPED not in parts:
+        if wanted and max(parts) < UNEVALUATED:
             assert len(wanted) == max(1, floor(0.3 * (len(wanted) + len(parts[HISTORY]))))
         assert wanted | parts.get(HISTORY, set()) <= trained
     eligible = sum(len(set().union(*parts.values())) >= 2 for parts in users.values())
@@ -79,15 +79,16 @@ def test_every_user_tests_equally_often() -> None:
     assert abs(times / 120 - 0.25).max() < 5 * (0.25 * 0.75 / 120) ** 0.5
 
 
-def test_users_with_one_item_train_and_items_that_nobody_trains_on_are_dropped() -> None:
+def test_users_with_one_item_train_and_items_that_nobody_trains_on_are_not_evaluated() -> None:
     pairs = [(1, 1), (10, 1), (10, 9), *((user, item) for user in range(2, 10) for item in (1, 2))]
     log = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
     held_out = 0
     for seed in range(12):
         users = by_user(prepare(log, protocol="new-users", valid=0.25, test=0.25, seed=seed))
         assert users[0] == {TRAIN: {0}}
-        assert users[9] in ({TRAIN: {0, 2}}, {DROPPED: {0, 2}})
-        held_out += DROPPED in users[9]
+        assert set().union(*users[9].values()) == {0, 2}
+        assert users[9].keys() == {TRAIN} or min(users[9]) > UNEVALUATED
+        held_out += TRAIN not in users[9]
     assert 0 < held_out < 12
     with pytest.raises(DataError, match=r"leaves no user .* Hold out more users"):
         prepare(log.filter(pl.col("user") < 3), protocol="new-users")

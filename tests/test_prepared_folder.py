@@ -63,7 +63,7 @@ def test_the_manifest_says_how_it_was_made(folder: Path) -> None:
     assert manifest["recipe"]["seed"] == 4
     assert manifest["split_hash"] == Split.load(folder).hash
     assert manifest["users"] == 80
-    assert sum(manifest[part] for part in ("train", "valid", "test", "dropped")) == manifest["interactions"]
+    assert sum(manifest[part] for part in ("train", "valid", "test", "unevaluated")) == manifest["interactions"]
     assert len(manifest["recipe"]["source"]["sha256"]) == 1
 
 
@@ -123,12 +123,13 @@ prepare("demo", protocol="random", out=sys.argv[1], overwrite=True)
     assert [path.name for path in folder.parent.iterdir()] == ["data"]
 
 
-def test_a_newer_format_and_a_damaged_manifest_are_refused(folder: Path) -> None:
+def test_another_format_and_a_damaged_manifest_are_refused(folder: Path) -> None:
     path = folder / "manifest.json"
     whole = json.loads(path.read_text())
-    path.write_text(json.dumps(whole | {"format": 99}))
-    with pytest.raises(DataError, match="format 99 is newer"):
-        Split.load(folder)
+    for number, advice in ((99, "Update concf"), (1, "Prepare the data set again")):
+        path.write_text(json.dumps(whole | {"format": number}))
+        with pytest.raises(DataError, match=advice):
+            Split.load(folder)
     for damaged in (json.dumps(whole)[:200], json.dumps({k: v for k, v in whole.items() if k != "notes"}), "[]"):
         path.write_text(damaged)
         with pytest.raises(DataError, match="damaged"):

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from concf.data.interactions import Interactions
 from concf.data.join import join
 from concf.data.prepare import prepare
-from concf.data.protocols import DROPPED, TEST, TRAIN, VALID, Given, Paper, drop_unevaluable
+from concf.data.protocols import TEST, TRAIN, UNEVALUATED, VALID, Given, Paper, mark_unevaluable
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -58,15 +58,19 @@ def test_another_seed_is_another_split(protocol: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_what_is_held_out_can_be_evaluated(protocol: str) -> None:
     split = prepare(LOG, protocol=protocol)
-    trained = {item for (_, item), part in parts_by_pair(split).items() if part == TRAIN}
+    parts, both = parts_by_pair(split), protocol in ("paper", "released")
     held: dict[Any, set[int]] = defaultdict(set)
-    for (user, item), part in parts_by_pair(split).items():
+    for (user, item), part in parts.items():
         if part in (VALID, TEST):
-            assert item in trained
+            earlier = {pair for pair, other in parts.items() if other % UNEVALUATED < (VALID if both else part)}
+            assert user in {user for user, _ in earlier}
+            assert item in {item for _, item in earlier}
             held[user].add(part)
-    assert all(parts == {VALID, TEST} for parts in held.values())
-    assert sorted(held) == split.interactions.user_ids.values[split.evaluated].tolist()
-    assert split.train.nnz + split.valid.nnz + split.test.nnz + split.counts()["dropped"] == len(split.interactions)
+    assert not both or all(parts == {VALID, TEST} for parts in held.values())
+    for part, users in ((VALID, split.validated), (TEST, split.evaluated)):
+        assert sorted(user for user in held if part in held[user]) == split.interactions.user_ids.values[users].tolist()
+    assert split.log(["train", "valid"]).nnz == sum(part % UNEVALUATED < TEST for part in parts.values())
+    assert split.log(["train", "valid", "test"]).nnz == len(split.interactions) == len(read(LOG)) or both
 
 
 @pytest.mark.parametrize(("valid", "test"), [(0.2, 0.2), (0.1, 0.1), (0.1, 0.3), (0.29, 0.57)])
@@ -139,12 +143,12 @@ def test_time_cuts_everyone_at_the_same_moments() -> None:
 def test_new_items_train_nowhere_and_are_the_only_candidates() -> None:
     split = prepare(LOG, protocol="new-items", seed=3, test=0.2)
     parts, items = parts_by_pair(split), split.interactions.item_ids.values.tolist()
-    new = {item for (_, item), part in parts.items() if part in (TEST, DROPPED)}
+    new = {item for (_, item), part in parts.items() if part % UNEVALUATED == TEST}
     assert len(new) == floor(0.2 * len(items))
     for (user, item), part in parts.items():
         trains = any(part == TRAIN for (other, _), part in parts.items() if other == user)
-        assert (part in (TEST, DROPPED)) == (item in new)
-        assert part != DROPPED or not trains
+        assert (part % UNEVALUATED == TEST) == (item in new)
+        assert part < UNEVALUATED or not trains
         assert part != TEST or trains
         assert part != VALID or any(part == TRAIN for (_, other), part in parts.items() if other == item)
     assert {items[at] for at in np.flatnonzero(np.asarray(split.candidates("test"))).tolist()} == new
@@ -180,8 +184,8 @@ def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
     assert parts[(1, "a")] == TRAIN  # also in test
     assert parts[(1, "c")] == VALID
     assert parts[(1, "e")] == TEST
-    assert parts[(1, "d")] == DROPPED  # never trains
-    assert parts[(2, "b")] == DROPPED  # in validation and test: then user 2 has no test item
+    assert parts[(1, "d")] == TEST + UNEVALUATED  # never trains
+    assert parts[(2, "b")] == VALID + UNEVALUATED  # in validation and test: then user 2 has no test item
     with pytest.raises(ConfigError, match="cannot be split again"):
         split.with_seed(1)
 
@@ -232,7 +236,7 @@ def test_the_validation_share_of_a_user_is_the_floor_and_at_least_one() -> None:
     train = [(user, item) for user, n in enumerate(sizes) for item in range(n)]
     split = prepare(columns(train), protocol="given", valid=0.05, test=columns([(user, 99) for user in range(85)]))
     assert np.diff(split.valid.indptr).tolist() == [0] + [1] * 38 + [2] * 46
-    assert split.notes == ("1 items occur in no training pair and are tested on all the same (for example 99)",)
+    assert split.notes == ("1 items occur in no training pair (for example 99); 1 of them are tested on",)
 
 
 def test_a_validation_share_depends_on_the_training_pairs_and_the_seed_alone() -> None:
@@ -256,12 +260,12 @@ def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> 
     words = (*words, "--test", tmp_path / "test.txt", "--out", tmp_path / "out")
     code, out, err = concf(*words, "--valid", "0.3", "--json")
     assert code == 0
-    assert "1 items occur in no training pair and are tested on all the same (for example 9)" in err
+    assert "1 items occur in no training pair (for example 9); 1 of them are tested on" in err
     assert "1 users have one item and only train (for example 3)" in err
     summary = json.loads(out)
     assert summary["users"] == 5
     assert summary["train"] + summary["valid"] == 10
-    assert (summary["test"], summary["dropped"], summary["evaluated_users"]) == (5, 0, 4)
+    assert (summary["test"], summary["unevaluated"], summary["evaluated_users"]) == (5, 0, 4)
     assert summary["recipe"]["protocol"] == {"name": "given", "valid": 0.3, "newest": False}
     assert list(summary["recipe"]["source"]["parts"]) == ["train", "test"]
     loaded = Split.load(tmp_path / "out")
@@ -367,16 +371,20 @@ def test_nonsense_is_refused() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from([TRAIN, VALID, TEST])), min_size=1))
-def test_what_is_dropped_equals_its_literal_definition(log: list[tuple[int, int, int]]) -> None:
+def test_what_cannot_be_evaluated_equals_its_literal_definition(log: list[tuple[int, int, int]]) -> None:
     given_part = {(user, item): part for user, item, part in log}
     users, items = zip(*sorted(given_part), strict=True)
     data: Interactions = read((np.array(users), np.array(items)))
     parts = np.array([given_part[pair] for pair in sorted(given_part)], np.uint8)
-    trained = {item for (_, item), part in given_part.items() if part == TRAIN}
-    warm = {pair: part for pair, part in given_part.items() if part == TRAIN or pair[1] in trained}
-    evaluated = {u for u in range(6) if {VALID, TEST} <= {part for (user, _), part in warm.items() if user == u}}
-    expected = [
-        part if pair in warm and (part == TRAIN or pair[0] in evaluated) else DROPPED
-        for pair, part in sorted(given_part.items())
-    ]
-    assert drop_unevaluable(data, parts).tolist() == expected
+    for both in (False, True):
+        warm = set()
+        for (user, item), part in given_part.items():
+            earlier = {pair for pair, other in given_part.items() if other < (VALID if both else part)}
+            if part == TRAIN or ({user} <= {u for u, _ in earlier} and {item} <= {i for _, i in earlier}):
+                warm.add((user, item))
+        for u in range(6) if both else ():
+            mine = {pair for pair in warm if pair[0] == u}
+            if not {VALID, TEST} <= {given_part[pair] for pair in mine}:
+                warm -= {pair for pair in mine if given_part[pair] != TRAIN}
+        expected = [part + UNEVALUATED * (pair not in warm) for pair, part in sorted(given_part.items())]
+        assert mark_unevaluable(data, parts, both).tolist() == expected

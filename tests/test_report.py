@@ -194,7 +194,7 @@ def test_what_the_run_is_stands_on_the_page(run: Run, content: dict[str, Any], s
     counts = run.data.counts()
     assert data["train / validation / test"] == f"{counts['train']} / {counts['valid']} / {counts['test']}"
     assert data["split hash"] == run.data.hash[:16]
-    assert data["dropped by the split"] == str(counts["dropped"])  # what filters left out is no part of it
+    assert data["held out, not evaluated"] == str(counts["unevaluated"])  # what filters left out is no part of it
     assert about["heads"] == "; ".join(run.model.names)
     assert about["heads that do not vote"] == "cml"
     assert content["provenance"]["versions"]["torch"] in about["libraries"]

@@ -38,7 +38,7 @@ def test_the_overview_is_what_evaluate_says(content: dict[str, Any]) -> None:
     ours, walks = run.evaluate()["consensus"], RP3beta(**run.chosen["rp3beta"], neighbours=NEIGHBOURS).fit(run.log)
     known = {
         "consensus": ours,
-        "student": run.evaluate()["student"],
+        run.best_head(): run.evaluate()[run.best_head()],
         "rp3beta": evaluate(walks, data()),
         "popularity": evaluate(Popularity().fit(run.log), data()),
     }

@@ -15,7 +15,7 @@ from page_reader import read_page
 from small_report import CLI, LOG, reported, trained
 from small_run import SMALL, history
 
-from concf.data.protocols import DROPPED, TEST
+from concf.data.protocols import TEST, UNEVALUATED
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.report.gather import gather
@@ -155,7 +155,7 @@ def test_a_single_epoch(concf: CLI, tmp_path: Path) -> None:
 
 def test_nothing_held_out_to_test_on(folder: Path) -> None:
     whole = load_run(folder)
-    parts = np.where(whole.data.parts == TEST, DROPPED, whole.data.parts).astype(np.uint8)
+    parts = np.where(whole.data.parts == TEST, TEST + UNEVALUATED, whole.data.parts).astype(np.uint8)
     run = Run(replace(whole.data, parts=parts), whole.settings, whole.seed, whole.model)
     run.best, run.history, run.epoch, run.finished = whole.best, whole.history, whole.epoch, whole.finished
     content = gather(run, RunFolder(folder).description())

@@ -24,7 +24,7 @@ from concf.cli.reading import OPTIONS, READING
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DriftingSimulation
 from concf.data.prepare import split_of
-from concf.data.protocols import DROPPED, TEST
+from concf.data.protocols import TEST
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
@@ -209,7 +209,7 @@ def test_the_reranker_sees_no_test_pair(final: bool, monkeypatch: pytest.MonkeyP
     test = run.data.parts == TEST
     before = base("validation").data
     assert test.sum() > (before.parts == TEST).sum()  # some of both logs
-    assert ((used[0].parts[test] == DROPPED).all(), (used[0].parts[test] < TEST).any()) == (not final, final)
+    assert ((used[0].parts[test] == TEST).all(), (used[0].parts[test] < TEST).any()) == (not final, final)
 
 
 def test_what_is_dropped_is_forgotten() -> None:

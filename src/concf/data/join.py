@@ -14,10 +14,10 @@ from concf.data.interactions import Dislikes, Interactions
 from concf.data.options import ReadingOptions, chosen
 from concf.data.prepare import read_source
 from concf.data.protocols import (
-    DROPPED,
     PARTS,
     TEST,
     TRAIN,
+    UNEVALUATED,
     LeaveLast,
     NewItems,
     Paper,
@@ -25,6 +25,7 @@ from concf.data.protocols import (
     Random,
     Released,
     TimeCut,
+    origin,
 )  # fmt: skip
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
@@ -65,9 +66,9 @@ def join(
     options:     how to read the log, where it is not read as the first one was
     """
     known, recipe, min_item = old.interactions, old.recipe, check_count("min_item", min_item)
-    new, origin = read_source(source, _reading(recipe, options))
-    name = str(origin["name"])
-    _refuse_again(recipe, origin, name)
+    new, source_of_new = read_source(source, _reading(recipe, options))
+    name = str(source_of_new["name"])
+    _refuse_again(recipe, source_of_new, name)
     new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
     if (places(known.user_ids, new.user_ids) < 0).all() and (places(known.item_ids, new.item_ids) < 0).all():
         note(
@@ -86,12 +87,12 @@ def join(
     if not fresh.any() and kept.all():
         raise DataError(f"{name}: nothing new: the run knows each of its {len(new):,} pairs already")
     parts = _parts(interactions, np.where(fresh, TRAIN, old.parts[row]).astype(np.uint8), fresh, old, learned)
-    if kept.all() and not np.isin(parts[fresh], [PARTS[part] for part in learned]).any():
+    if kept.all() and not np.isin(origin(parts[fresh]), [PARTS[part] for part in learned]).any():
         raise DataError(
             f"{name}: every new pair falls into the test part (protocol {recipe.protocol.name!r}), so that there is "
             f"nothing to learn. Learn from everything: {option('final', True)}"
         )
-    entry = origin | {"pairs": int(fresh.sum()), "dropped": int((~kept).sum()), "before": old.hash}
+    entry = source_of_new | {"pairs": int(fresh.sum()), "dropped": int((~kept).sum()), "before": old.hash}
     source_of_all = recipe.source | {UPDATES: [*recipe.source.get(UPDATES, []), entry]}
     return Joined(
         Split(interactions, parts, recipe.model_copy(update={"source": source_of_all}), weights=old.weights),
@@ -284,21 +285,22 @@ def _parts(
     interactions: Interactions, parts: Parts, fresh: NDArray[np.bool_], old: Split, learned: Sequence[str]
 ) -> Parts:
     """[n] the part of each pair. parts: [n] those that known pairs had, which are changed."""
-    protocol, seed = old.recipe.protocol, old.recipe.seed
+    protocol, seed, parts = old.recipe.protocol, old.recipe.seed, origin(parts)
     if isinstance(protocol, LeaveLast | TimeCut):
         assigned = protocol.assign(interactions, seed)
         was_learned = ~fresh & np.isin(parts, [PARTS[part] for part in learned])
-        parts = protocol.evaluable(interactions, np.where(was_learned & (assigned == TEST), parts, assigned))
+        parts = np.where(was_learned & (assigned == TEST), parts, assigned)
     elif isinstance(protocol, NewItems):
         train = interactions.per_item(rows=~fresh & (parts < TEST)) > 0
         test = (interactions.per_item(rows=~fresh) > 0) & ~train  # of which nothing may be learned
-        parts = protocol.evaluable(interactions, np.where(test[interactions.item], TEST, parts))
+        parts = np.where(test[interactions.item], TEST, parts).astype(np.uint8)
     elif isinstance(protocol, Random | Released | Paper) and fresh.any():
         parts[fresh] = protocol.assign(interactions.keep(fresh), seed)
-        parts = protocol.evaluable(interactions, parts)
-    if "test" not in learned and isinstance(protocol, LeaveLast | TimeCut | NewItems):
+        unevaluated = protocol.evaluable(interactions, parts) >= UNEVALUATED
+        parts = np.where(fresh & unevaluated, TRAIN, parts)  # so that every new item trains
+    else:
         return parts
-    return np.where(parts == DROPPED, TRAIN, parts).astype(np.uint8)  # so that every new item trains
+    return protocol.evaluable(interactions, parts.astype(np.uint8))
 
 
 def places(before: Ids, now: Ids) -> NDArray[np.int64]:

@@ -26,12 +26,12 @@ from concf.data.options import (
     split_settings,
     training_defaults,
 )  # fmt: skip
-from concf.data.protocols import PARTS, Given, Parts
+from concf.data.protocols import PARTS, Given, Parts, origin
 from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.simulate import DEMO
-from concf.data.split import MANIFEST, Recipe, Split
+from concf.data.split import COUNTED_ALL, MANIFEST, Recipe, Split
 from concf.errors import ConcfWarning, ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
@@ -94,8 +94,9 @@ def prepare(
     seed, settings = check_seed(seed), chosen(options)
     with working("preparing"):
         split = (_given if settings.get("protocol") == "given" else _filtered_and_split)(source, settings, seed)
-    if strict and split.notes:
-        raise DataError("; ".join(split.notes) + f". Filter the log, or leave out {option('strict', True)}")
+    faults = [each for each in split.notes if each != COUNTED_ALL]
+    if strict and faults:
+        raise DataError("; ".join(faults) + f". Filter the log, or leave out {option('strict', True)}")
     split.note_if_few()
     if out is not None:
         split.save(out, overwrite=overwrite)
@@ -280,7 +281,7 @@ def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:
         raise ConfigError(f"{option('out', out)}: choose a name that ends in {', '.join(writers)}")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another {option('out')}")
-    rows = np.isin(data.parts, [PARTS[part] for part in parts])
+    rows = np.isin(origin(data.parts), [PARTS[part] for part in parts])
     columns = {"user_id": log.user_ids.values[log.user[rows]], "item_id": log.item_ids.values[log.item[rows]]}
     columns |= {"count": log.count[rows]} | ({} if log.timestamp is None else {"timestamp": log.timestamp[rows]})
     frame = pl.DataFrame({name: column.tolist() for name, column in columns.items()})

@@ -1,16 +1,17 @@
 """Protocols that split interactions into a training, a validation and a test part.
 
-A protocol assigns every interaction to a part. `drop_unevaluable` then drops what cannot be evaluated: held-out items
-that never occur in training, and all held-out items of users who are left without validation or without test items.
-Only `given` with a validation share drops nothing, because published figures count every pair of the test file. With
-`new-users` the users who are evaluated have a history in place of training items (`HISTORY`), and `new-items` tests on
-items that never occur in training.
+A protocol assigns every interaction to a part, and no pair ever leaves its part. Held-out pairs that cannot be
+evaluated are marked (`UNEVALUATED`): a validation pair needs a user and an item with a training pair, a test pair needs
+both to have a pair outside the test part. With `paper` and `released` the item needs a training pair, and a user is
+evaluated only with validation *and* test items, as published. `given` with a validation share marks nothing, because
+published figures count every pair of the test file. With `new-users` the users who are evaluated have a history in
+place of training items (`HISTORY`), and `new-items` tests on items that never occur in training.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,20 +22,28 @@ from concf.data.interactions import BLOCK_ROWS, Interactions
 from concf.errors import DataError, option
 from concf.runtime.settings import Settings
 
-TRAIN, VALID, TEST, DROPPED, HISTORY = 0, 1, 2, 3, 4
-PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "dropped": DROPPED, "history": HISTORY}
+TRAIN, VALID, TEST, HISTORY = 0, 1, 2, 4
+UNEVALUATED = 8  # added to the part of a held-out pair that cannot be evaluated
+PARTS = {"train": TRAIN, "valid": VALID, "test": TEST, "history": HISTORY}
 Parts = NDArray[np.uint8]
 HeldOut = Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
+def origin(parts: Parts) -> Parts:
+    """[n] the part that each pair was assigned to, evaluated or not."""
+    return np.asarray(parts & ~np.uint8(UNEVALUATED))
+
+
 class _Protocol(Settings):
+    both: ClassVar[bool] = False  # whether an evaluated user needs validation and test items
+
     def filter(self) -> Filter | None:
         """The filter that the protocol applies before it splits."""
         return None
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with `DROPPED` for held-out pairs that are not evaluated."""
-        return drop_unevaluable(interactions, parts)
+        """[n] the parts, with `UNEVALUATED` added to held-out pairs that cannot be evaluated."""
+        return mark_unevaluable(interactions, parts, self.both)
 
 
 class _Fractions(_Protocol):
@@ -96,6 +105,7 @@ class Released(_Fractions):
     """`released`: users and items with fewer than 10 interactions are removed in one pass, then `random`."""
 
     name: Literal["released"] = "released"
+    both: ClassVar[bool] = True
 
     def filter(self) -> Filter:
         """At least 10 and 10, distinct pairs, one pass."""
@@ -106,6 +116,7 @@ class Paper(_Fractions):
     """`paper`: interactions whose user or item has fewer than 10 are never held out, and nothing is removed."""
 
     name: Literal["paper"] = "paper"
+    both: ClassVar[bool] = True
 
     def eligible(self, interactions: Interactions) -> NDArray[np.bool_]:
         """[n] pairs whose user and item have 10 interactions or more."""
@@ -180,6 +191,7 @@ class Given(_Protocol):
     """
 
     name: Literal["given"] = "given"
+    both: ClassVar[bool] = True
     valid: float | None = None  # share of each user's training items; None: a file of its own
     newest: bool = False  # whether the share is of the newest
 
@@ -210,7 +222,7 @@ class Given(_Protocol):
         return np.minimum(np.maximum(_floor(self.valid, total), 1), total - 1), np.zeros(len(total))
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with `DROPPED` for held-out pairs that are not evaluated: none of them, with a share."""
+        """[n] the parts, with unevaluated pairs marked: none of them, with a share."""
         return super().evaluable(interactions, parts) if self.valid is None else parts
 
     def advice(self) -> str:
@@ -262,12 +274,12 @@ class NewUsers(_Protocol):
         return np.maximum(_floor(self.wanted, total), 1), np.zeros(len(total))
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with `DROPPED` for items that nobody trains on, and for users left without either part."""
+        """[n] the parts, with items marked that nobody trains on, and users left without history or targets."""
         trained = interactions.per_item(rows=parts == TRAIN) > 0
-        parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
+        parts = _marked(parts, ~trained[interactions.item])
         wanted = (parts == VALID) | (parts == TEST)
         both = (interactions.per_user(rows=parts == HISTORY) > 0) & (interactions.per_user(rows=wanted) > 0)
-        return np.where((parts != TRAIN) & ~both[interactions.user], DROPPED, parts).astype(np.uint8)
+        return _marked(parts, ~both[interactions.user])
 
 
 class NewItems(_Protocol):
@@ -298,9 +310,9 @@ class NewItems(_Protocol):
         return np.minimum(np.maximum(_floor(self.valid, total), 1), total - 1), np.zeros(len(total))
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with `DROPPED` for the test items of users who do not train."""
+        """[n] the parts, with the test items of users marked who do not train."""
         trains = interactions.per_user(rows=parts == TRAIN) > 0
-        return np.where((parts == TEST) & ~trains[interactions.user], DROPPED, parts).astype(np.uint8)
+        return _marked(parts, (parts == TEST) & ~trains[interactions.user])
 
 
 Drawn = Random | Released | Paper | LeaveLast | TimeCut | NewUsers | NewItems
@@ -317,12 +329,25 @@ def _train_first(interactions: Interactions, parts: NDArray[Any]) -> Parts:
     return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
 
 
-def drop_unevaluable(interactions: Interactions, parts: Parts) -> Parts:
-    """[n] the parts, with `DROPPED` for held-out pairs that cannot be evaluated (see the top of this module)."""
-    trained = interactions.per_item(rows=parts == TRAIN) > 0
-    parts = np.where((parts != TRAIN) & ~trained[interactions.item], DROPPED, parts).astype(np.uint8)
-    evaluated = np.logical_and(*(interactions.per_user(rows=parts == part) > 0 for part in (VALID, TEST)))
-    return np.where((parts != TRAIN) & ~evaluated[interactions.user], DROPPED, parts).astype(np.uint8)
+def mark_unevaluable(interactions: Interactions, parts: Parts, both: bool) -> Parts:
+    """[n] the parts, with held-out pairs marked that cannot be evaluated (see the top of this module).
+
+    both: whether an evaluated user needs validation and test items
+    """
+    marked = parts
+    for part in (VALID, TEST):
+        earlier = parts == TRAIN if both else parts < part
+        user, item = interactions.per_user(rows=earlier) > 0, interactions.per_item(rows=earlier) > 0
+        marked = _marked(marked, (parts == part) & ~(user[interactions.user] & item[interactions.item]))
+    if not both:
+        return marked
+    evaluated = np.logical_and(*(interactions.per_user(rows=marked == part) > 0 for part in (VALID, TEST)))
+    return _marked(marked, ~evaluated[interactions.user])
+
+
+def _marked(parts: Parts, rows: NDArray[np.bool_]) -> Parts:
+    """[n] the parts, with the held-out pairs of the mask `rows` [n] marked as not evaluated."""
+    return np.where(rows & (parts != TRAIN), parts | np.uint8(UNEVALUATED), parts).astype(np.uint8)
 
 
 def _floor(share: float, total: NDArray[np.int64]) -> NDArray[np.float64]:

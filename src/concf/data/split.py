@@ -18,19 +18,22 @@ from concf.data.filters import Filter
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
 from concf.data.protocols import (
-    DROPPED,
     HISTORY,
     PARTS,
     TEST,
     TRAIN,
+    UNEVALUATED,
     VALID,
     Given,
     LeaveLast,
     NewItems,
     NewUsers,
+    Paper,
     Parts,
     Protocol,
+    Released,
     TimeCut,
+    origin,
 )  # fmt: skip
 from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note
@@ -42,13 +45,14 @@ from concf.runtime.settings import Settings
 if TYPE_CHECKING:
     from concf.runtime.process_group import ProcessGroup  # which loads PyTorch
 
-FORMAT = 1  # of the folder; a newer one is refused
+FORMAT = 2  # of the folder; any other is refused
 MANIFEST = "manifest.json"
 UPDATES = "updates"  # of a recipe's source: the logs that were joined to the first, the oldest first
 FEW_USERS = 300  # evaluated users; a mean over fewer is uncertain by 0.02 or more
 VERIFIED_BYTES = 1 << 28  # folders up to this size are compared with their checksums when they are loaded
 KNOWN_VALID = 0.1  # share of a training user's items that validate, where other users test
 COLUMNS = ("user", "item", "count", "part", "timestamp")  # a file each; the last only if the log has times
+COUNTED_ALL = "the filters counted the whole log, its test part included; so do the lists of users and items"
 DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
 
@@ -66,8 +70,9 @@ class Recipe(Settings):
 class Split:
     """Interactions split into train, valid and test.
 
-    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 3 dropped (held out, not evaluable),
-           4 history (of a user who is evaluated and does not train)
+    parts: [n] uint8, the part of each interaction: 0 train, 1 valid, 2 test, 4 history (of a user who is evaluated and
+           does not train); 8 is added where a held-out pair cannot be evaluated. Such a pair stays in its part, and is
+           learned with it
     weights: how much an interaction counts in training
     whole: the split that this one is the training users of, see `known`
     """
@@ -95,7 +100,7 @@ class Split:
         evaluable = protocol.evaluable(interactions, parts)
         if recipe.reading.get("ordered"):  # places in a user's line, which are no times of the log
             interactions = replace(interactions, timestamp=None)
-        split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, parts, evaluable)))
+        split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, evaluable, recipe)))
         if not (len(split.evaluated) and len(split.validated)):
             raise DataError(
                 f"protocol {protocol.name!r} leaves no user with training, validation and test items "
@@ -128,8 +133,8 @@ class Split:
         return replace(self, weights=weights)
 
     def log(self, parts: Sequence[str]) -> csr_array:
-        """[users, items] the weights of the pairs of some parts, 1 on average, to train on."""
-        rows = np.isin(self.parts, [PARTS[part] for part in parts])
+        """[users, items] the weights of all pairs of some parts, evaluated or not, 1 on average: to train on."""
+        rows = np.isin(origin(self.parts), [PARTS[part] for part in parts])
         return self.interactions.matrix(rows, self.weights(self.interactions, rows))
 
     @cached_property
@@ -139,12 +144,12 @@ class Split:
 
     @cached_property
     def valid(self) -> csr_array:
-        """[users, items] the validation part."""
+        """[users, items] the evaluated pairs of the validation part."""
         return self.interactions.matrix(self.parts == VALID)
 
     @cached_property
     def test(self) -> csr_array:
-        """[users, items] the test part."""
+        """[users, items] the evaluated pairs of the test part."""
         return self.interactions.matrix(self.parts == TEST)
 
     def share(self, group: ProcessGroup) -> None:
@@ -190,7 +195,7 @@ class Split:
         if self.has_new_users:
             seen = self.history
         else:
-            seen = self.train if on == "valid" else (self.train + self.valid).tocsr()
+            seen = self.train if on == "valid" else self.interactions.matrix(origin(self.parts) < TEST)
         return seen if self.disliked is None else (seen + self.disliked).tocsr()
 
     @cached_property
@@ -217,14 +222,14 @@ class Split:
 
     @cached_property
     def validated(self) -> NDArray[np.int64]:
-        """[v] the users with validation items; as `evaluated`, except for `new-users`, and for `given` with a share."""
+        """[v] the users with validation items; those with test items are the same only for `paper` and `released`."""
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
     def candidates(self, on: str) -> NDArray[np.bool_] | None:
         """[items] what can be recommended when evaluating: of `new-items`, on test, the new ones; None: all items."""
         if on == "valid" or not isinstance(self.recipe.protocol, NewItems):
             return None
-        return np.asarray(self.interactions.per_item(rows=self.parts < TEST) == 0)
+        return np.asarray(self.interactions.per_item(rows=origin(self.parts) < TEST) == 0)
 
     def users(self, on: str) -> NDArray[np.int64]:
         """[e] the users who are evaluated `on` valid or test."""
@@ -249,17 +254,21 @@ class Split:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over ids, pairs and parts of the whole: the same for the same split, in whatever form it was read."""
+        """SHA-256 over ids, pairs and parts of the whole: the same for the same split, in whatever form it was read.
+
+        Held-out pairs that are not evaluated count as one part.
+        """
         if self.whole is not None:
             return self.whole.hash
         fingerprint = self.interactions.fingerprint()
-        fingerprint.update(np.ascontiguousarray(self.parts).data)
+        fingerprint.update(np.where(self.parts >= UNEVALUATED, 3, self.parts).astype(np.uint8).data)
         return fingerprint.hexdigest()
 
     def counts(self) -> dict[str, int]:
-        """Pairs in each part, and the number of evaluated users."""
-        sizes = np.bincount(self.parts, minlength=len(PARTS)).tolist()
-        return {name: sizes[part] for name, part in PARTS.items()} | {"evaluated_users": len(self.evaluated)}
+        """Evaluated pairs of each part, held-out pairs that are not evaluated, and the number of evaluated users."""
+        sizes = np.bincount(self.parts, minlength=UNEVALUATED)
+        counts = {name: int(sizes[part]) for name, part in PARTS.items()}
+        return counts | {"unevaluated": int(sizes[UNEVALUATED:].sum()), "evaluated_users": len(self.evaluated)}
 
     def summary(self) -> dict[str, Any]:
         """The contents of the manifest and of `concf prepare --json`."""
@@ -326,9 +335,11 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         )
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] > FORMAT:
+        if manifest["format"] != FORMAT:
+            newer = manifest["format"] > FORMAT
             raise DataError(
-                f"{folder}: format {manifest['format']} is newer than this concf ({VERSION}) supports. Update concf"
+                f"{folder}: format {manifest['format']}, and this concf ({VERSION}) reads {FORMAT}. "
+                f"{'Update concf' if newer else 'Prepare the data set again'}"
             )
         Recipe(**manifest["recipe"])
         manifest["files"] = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS[:-1])) | dict(
@@ -364,23 +375,28 @@ def _is_truncated(path: Path) -> bool:
     return False
 
 
-def _notes(interactions: Interactions, before: Parts, after: Parts) -> list[str]:
-    """What evaluates badly or not at all, with an example each.
-
-    before, after: [n] the parts without and with dropped pairs
-    """
+def _notes(interactions: Interactions, parts: Parts, recipe: Recipe) -> list[str]:
+    """What evaluates badly or not at all, with an example each, and what looks at the test part."""
     notes = []
-    n_dropped = int((after == DROPPED).sum())
+    before = origin(parts)
     cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
     if len(cold):
         example = interactions.item_ids.named(cold[:1])[0]
-        tested = (after[np.isin(interactions.item, cold)] == TEST).any()
-        fate = "are tested on all the same" if tested else "cannot be evaluated"
-        notes.append(f"{len(cold)} items occur in no training pair and {fate} (for example {example!r})")
-    if n_dropped:
-        notes.append(f"{n_dropped} held-out pairs were dropped: their item never trains, or their user has too few")
+        tested = len(np.unique(interactions.item[(parts == TEST) & np.isin(interactions.item, cold)]))
+        notes.append(
+            f"{len(cold)} items occur in no training pair (for example {example!r}); {tested} of them are tested on"
+        )
+    left = {name: int((parts == part + UNEVALUATED).sum()) for name, part in PARTS.items()}
+    if any(left.values()):
+        counts = " and ".join(f"{count} {name}" for name, count in left.items() if count)
+        notes.append(
+            f"{counts} pairs are not evaluated, since their user or item has no earlier pair or their user too few; "
+            "they are learned with the part that they are in"
+        )
     single = np.flatnonzero((interactions.per_user() == 1) & (interactions.per_user(rows=before == TRAIN) == 1))
     if len(single):
         example = interactions.user_ids.named(single[:1])[0]
         notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
+    if recipe.filters and not isinstance(recipe.protocol, Released | Paper):
+        notes.append(COUNTED_ALL)
     return notes

@@ -77,8 +77,8 @@ class Ranker:
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
-        """[items] how many users have used each."""
-        return np.bincount(self.viewed.indices, minlength=self.n_items).astype(np.float32)
+        """[items] how many users of the learned pairs have used each."""
+        return np.pad(self.run.popularity, (0, self.n_items - len(self.run.popularity)))
 
     @cached_property
     def log_popularity(self) -> NDArray[np.float64]:
@@ -156,13 +156,23 @@ class Ranker:
         """The list of each of b users, at most ks[user] long.
 
         The score of a head is its own; that of a consensus is the importance (Eq. 12) or the re-ranker's score. For a
-        user for whom the voters were not asked, the student ranks in the place of the consensus.
+        user without a consensus list, the best head ranks; one without a learned pair gets the most popular items.
 
         hidden: for each user, the positions of items that may not be shown
         anew:   the voters of a consensus rank again, since the lists that it keeps are without training items; the
                 score is then the mean of R
         among:  the only items that may be shown to any of the users; every voter ranks all of them
         """
+        lists = self._short(users, ks, by, hidden, anew, among)
+        for at in np.flatnonzero(self.run.unlearned[users]).tolist():
+            lists[at] = highest(self.popularity.copy(), ks[at], hidden[at])
+        return lists
+
+    def _short(
+        self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], anew: bool,
+        among: Positions | None,
+    ) -> list[Short]:  # fmt: skip
+        """`short` by vectors or votes, whatever was learned of the users."""
         if self.known(by) in self.heads:
             scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
             return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]

@@ -80,6 +80,28 @@ class Factors(BlockScorer):
 
 
 @dataclass(frozen=True)
+class WithFallback(BlockScorer):
+    """Vectors, and the same scores for every user of whom nothing was learned.
+
+    cold: [users] whether a user has no learned pair; fallback: [items] their scores
+    """
+
+    factors: Factors
+    cold: Tensor
+    fallback: Tensor
+
+    def to(self, device: str | torch.device) -> WithFallback:
+        """The same on another device."""
+        return WithFallback(self.factors.to(device), self.cold.to(device), self.fallback.to(device))
+
+    def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
+        """[b] -> [b, items], into `out` if given."""
+        scores = self.factors.scores(users, out)
+        scores[self.cold[users.to(self.cold.device)]] = self.fallback.to(scores.dtype)
+        return scores
+
+
+@dataclass(frozen=True)
 class ScoreFunction:
     """A function from user positions [b] (numpy) to scores [b, items] (array or tensor)."""
 

@@ -15,15 +15,16 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.data.protocols import PARTS, origin
 from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
-from concf.evaluation.ranking import rank
+from concf.evaluation.ranking import NOTHING, rank
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EncoderMaker
 from concf.model.model import Model
 from concf.model.objectives import Objective, choose
-from concf.model.scorers import Factors, ListFunction
+from concf.model.scorers import Factors, ListFunction, WithFallback
 from concf.runtime.arguments import check_cutoffs
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import named
@@ -32,6 +33,7 @@ from concf.training.folding.fold_in import FoldIn
 
 RECIPE_USERS = 8192  # validated users whom a recipe fits its re-ranker and measures its figures on, at most
 OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without
+STUDENT_MARGIN = 0.02  # a student is shipped if its validation is at most this share below the best factor head's
 
 
 @dataclass
@@ -116,10 +118,27 @@ class Run:
         return dict(map(named, self.settings.objectives)).get(name)
 
     def best_head(self) -> str:
-        """The head with the best validation, the first of equals, or the student: the one to deploy."""
-        if self.settings.recipe is not None:
-            return self.model.names[-1]
+        """The head to deploy: the one with the best validation, or a student within 2 % of it."""
+        student = self.model.names[-1]
+        if self.settings.recipe is None:
+            return self._best_factors()
+        if not self.finished:
+            return student
+        least = (1 - STUDENT_MARGIN) * self._of(self._best_factors()).validation
+        return student if self._of(student).validation >= least else self._best_factors()
+
+    def _best_factors(self) -> str:
+        """The head with the best validation, the first of equals."""
         return max(self.model.names, key=lambda name: self._of(name).validation)
+
+    def why_best_head(self) -> str:
+        """Why `best_head` is the one to deploy."""
+        best, name, student = self._best_factors(), self.best_head(), self.model.names[-1]
+        figure, lower = self._of(best).validation, self._of(student).validation
+        if self.settings.recipe is None or best == student or not self.finished:
+            return f"{name} has the best validation of the heads"
+        place = "within 2 % of" if name == student else "more than 2 % below"
+        return f"the student ({lower:.4f}) is {place} the best other head, {best} ({figure:.4f})"
 
     def keep(self, head: str) -> Model:
         """The single-branch model of a head at its best: no trace of the others."""
@@ -147,8 +166,10 @@ class Run:
         votes = self.best[CONSENSUS].votes if several else {}
         return FoldIn(self.log, self.settings, self.chosen, heads, self.voters if several else {}, votes)
 
-    def recommender(self, name: str, histories: csr_array | None = None) -> Factors | ListFunction:
+    def recommender(self, name: str, histories: csr_array | None = None) -> Factors | WithFallback | ListFunction:
         """A head's vectors, or the consensus' lists, at their best: for `evaluate` and `rank`.
+
+        Where a user who is evaluated has no learned pair, the vectors come with the popularity of the items for it.
 
         histories: [n, items] of new users, whom the vectors or lists are then of; None: of the users of the log
         """
@@ -158,21 +179,60 @@ class Run:
             part = 0 if name == CONSENSUS else 1  # of `Agreed`
             return ListFunction(lambda users, _length: self.fold_in.agree(histories[users])[part])
         if name not in (CONSENSUS, R_CONSENSUS):
-            return self.keep(name).factors()[name]
+            factors = self.keep(name).factors()[name]
+            evaluated = np.union1d(self.data.validated, self.data.evaluated)
+            return self._with_fallback(factors) if self.unlearned[evaluated].any() else factors
         lists = self._of(name).lists
         if self.model.held is not None:
             raise ConfigError("this process holds only a part of the lists; use the run by load_run(its folder)")
         assert lists is not None
-        return _listed(lists.cpu().numpy(), self._ranked_by_student)
+        stored = lists.cpu().numpy()
+        if self.unlearned.any():
+            stored = np.where(self.unlearned[:, None], NOTHING, stored)
+        return _listed(stored, self._ranked_by_best_head)
 
-    def _ranked_by_student(self, users: NDArray[np.int64], length: int) -> NDArray[np.int32]:
-        """[b, length] for users for whom the voters were not asked."""
-        return rank(self._student, users, length, seen=self.unlisted)
+    def _ranked_by_best_head(self, users: NDArray[np.int64], length: int) -> NDArray[np.int32]:
+        """[b, length] for users for whom no consensus was formed."""
+        return rank(self._deployed, users, length, seen=self.unlisted)
 
     @cached_property
-    def _student(self) -> Factors:
+    def _deployed(self) -> WithFallback:
         name = self.best_head()
-        return self.keep(name).factors()[name].to("cpu")
+        return self._with_fallback(self.keep(name).factors()[name].to("cpu"))
+
+    def _with_fallback(self, factors: Factors) -> WithFallback:
+        """The vectors, and popular items for users without a learned pair."""
+        return WithFallback(factors, torch.from_numpy(self.unlearned), torch.from_numpy(self.popularity)).to(
+            factors.user.device
+        )
+
+    @cached_property
+    def unlearned(self) -> NDArray[np.bool_]:
+        """[users] who have no learned pair: the most popular items are recommended to them."""
+        return np.asarray(self.data.interactions.per_user(rows=self._learned_pairs) == 0)
+
+    @cached_property
+    def popularity(self) -> NDArray[np.float32]:
+        """[items] how many users of the learned pairs have used each."""
+        return self.data.interactions.per_item(rows=self._learned_pairs).astype(np.float32)
+
+    @property
+    def _learned_pairs(self) -> NDArray[np.bool_]:
+        """[pairs] of the data set that were learned from."""
+        return np.isin(origin(self.data.parts), [PARTS[part] for part in self.learned])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user of the run should know: notes of the split, and who was left without a learned pair."""
+        notes, log = list(self.data.notes), self.data.interactions
+        for side, ids, cold, then in (
+            ("users", log.user_ids, self.unlearned, "popular items are recommended to them"),
+            ("items", log.item_ids, self.popularity == 0, "they can hardly be recommended"),
+        ):
+            if cold.any():
+                example = ids.named(np.flatnonzero(cold)[:1])[0]
+                notes.append(f"{cold.sum():,} {side} have no learned pair (for example {example!r}): {then}")
+        return notes
 
     @cached_property
     def unlisted(self) -> csr_array:
@@ -274,6 +334,8 @@ class Run:
             "asked_users": self.asked_users,
             "tested_users": len((self.data.whole or self.data).evaluated),
             "best_head": self.best_head(),
+            "why_best_head": self.why_best_head(),
+            "notes": self.notes,
             "learned": list(self.learned),
             "updates": self.updates,
             "chosen": self.chosen,

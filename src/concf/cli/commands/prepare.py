@@ -11,7 +11,7 @@ import typer
 from concf.cli.output import Json, print_figures
 from concf.cli.reading import reads_a_log
 
-PARTS = ("train", "valid", "test", "dropped", "evaluated_users")
+PARTS = ("train", "valid", "test", "unevaluated", "evaluated_users")
 
 
 @reads_a_log(protocol="released")

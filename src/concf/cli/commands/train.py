@@ -255,11 +255,15 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
     if "valid" in run.learned:
         on = "everything" if "test" in run.learned else "training and validation part"
         typer.echo(f"Then refitted on {on}; the figures above were measured before.")
+    if run.settings.recipe is not None:
+        typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
     for name, figures in (beside or {}).items():
         shown = ", ".join(f"{each} {value:.4f}" for each, value in figures.items())
         typer.echo(f"{BESIDE[name]}: {shown or 'none'}.")
     tested = "" if "test" in run.learned else f" Test it with: concf evaluate {out}"
     typer.echo(f"Run: {out}.{tested}")
+    for note in report["notes"]:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _data(

@@ -13,7 +13,7 @@ from concf.inference.rules.conditions import LONGEST
 from concf.inference.votes import Vote
 from concf.service.schemas import Id, K, Request, Text, UnknownIds, UnknownItems, Whole
 
-Part = Literal["training", "validation", "test", "dropped"]  # dropped: by the split, in no part
+Part = Literal["training", "validation", "test"]
 
 
 class SearchResult(TypedDict):
@@ -124,6 +124,7 @@ class Facts(TypedDict):
     fixed_voters: list[str]
     voters: list[str]
     best_head: str
+    why_best_head: str
     default: str
     has_consensus: bool
     reranked: list[Group]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.data.protocols import origin
 from concf.inference.contributions import similarity_shares, speakers
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
@@ -40,9 +41,10 @@ from concf.service.schemas import Id
 Indices = NDArray[np.int64]
 Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best first, and their scores, if there are any
 Reasons = tuple[list[Because], list[float] | None]
-PARTS: tuple[Part, ...] = ("training", "validation", "test", "dropped")  # by their number in `Split.parts`
+PARTS: tuple[Part, ...] = ("training", "validation", "test")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
-UNASKED = "the voters were not asked for this user (recipe.asked_users): the list of the consensus is the student's"
+UNASKED = "no consensus was formed for this user (recipe.asked_users): its list is that of the best head"
+UNLEARNED = "the run has learned no interaction of this user: all lists are of popular items"
 CACHE = "explorer"
 
 
@@ -91,6 +93,7 @@ class Explorer:
             "fixed_voters": fixed,
             "voters": [name for name in (*heads, *fixed) if name not in settings.non_voting and self.has_consensus],
             "best_head": run.best_head(),
+            "why_best_head": run.why_best_head(),
             "default": self.recommender.default,
             "has_consensus": self.has_consensus,
             "reranked": [] if contributions is None else [
@@ -142,6 +145,8 @@ class Explorer:
         votes = {} if stored is None else self._votes(stored, user, self.ranker.voters, trained, items)
         reasons = self._reasons(trained, items, None if self.ranker.contributions is None else user)
         user_id: Id = self.recommender.user_ids.values[[user]].tolist()[0]
+        if self.run.unlearned[user]:
+            note = UNLEARNED
         parts = self._parts(user)
         history = [self._used(index, parts) for index in self._newest_first(user)]
         explained = [self._explained(index, parts, votes, reasons) for index in items]
@@ -245,7 +250,7 @@ class Explorer:
         """Item -> the part of the log that has it for this user."""
         data, rows = self.run.data, self.recommender.viewed
         pairs = slice(rows.indptr[user], rows.indptr[user + 1])  # sorted by user, then item
-        codes = zip(data.interactions.item[pairs].tolist(), data.parts[pairs].tolist(), strict=True)
+        codes = zip(data.interactions.item[pairs].tolist(), origin(data.parts[pairs]).tolist(), strict=True)
         return {item: PARTS[code] for item, code in codes}
 
     def _newest_first(self, user: int) -> list[int]:

@@ -79,7 +79,8 @@ class Recipe:
              users are counted from the first of them. What is of items all have, but for the vectors: where tables are
              sharded, each keeps those of its own items, and all come together for as long as they are worked with
     shape:   (own users, items)
-    asked:   own users whom the voters are asked for in the end, ascending: all of them, or those of a sample
+    asked:   own users whom the voters are asked for in the end, ascending: all who have a learned pair, or those of a
+             sample
     empty:   makes the lists and votes: in memory, or in mapped files (see `needs.py`)
     """
 
@@ -96,7 +97,7 @@ class Recipe:
         self.own = group.share(data.train.shape[0])
         self.shape: tuple[int, int] = (self.own.stop - self.own.start, data.train.shape[1])
         sampled = sample(np.arange(data.train.shape[0]), n_asked(data.train.shape, settings), seed)
-        mine = sampled[(sampled >= self.own.start) & (sampled < self.own.stop)]
+        mine = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
         self.asked = torch.from_numpy(mine - self.own.start).to(device)
         self.factors = settings.model.dimensions
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from concf.consensus.reranker import Weights
 from concf.consensus.settings import CONSENSUS
-from concf.data.protocols import DROPPED, PARTS, TRAIN, VALID
+from concf.data.protocols import PARTS, TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.validation import Validation, sample
@@ -104,8 +104,8 @@ class Update(Recipe):
         data, fresh = self.run.data, self.fresh.cpu().numpy()
         of_user, of_item = (each.cpu().numpy() for each in self.known)
         known = of_user[data.interactions.user] & of_item[data.interactions.item]
-        usable = np.isin(data.parts, [PARTS[part] for part in {"train", "valid", *self.run.learned}])
-        parts = np.where(usable, np.where(fresh, np.where(known, VALID, DROPPED), TRAIN), DROPPED).astype(np.uint8)
+        usable = np.isin(origin(data.parts), [PARTS[part] for part in {"train", "valid", *self.run.learned}])
+        parts = np.where(usable, np.where(fresh, np.where(known, VALID, TEST), TRAIN), TEST).astype(np.uint8)
         past = Split(data.interactions, parts, data.recipe, weights=data.weights)
         if len(past.validated) < FEWEST:
             note(

@@ -82,7 +82,8 @@ def _figures(run: Run) -> str:
     tested = "learned from as well" if "test" in run.learned else "not looked at: `concf evaluate` measures on it"
     return (
         f"Validation {metric}, the mean over {summary['validated_users']:,} users. The best head is "
-        f"{_safe(summary['best_head'])}. The test part, of {summary['tested_users']:,} users, was {tested}.\n\n"
+        f"{_safe(summary['best_head'])}: {_safe(summary['why_best_head'])}. The test part, of "
+        f"{summary['tested_users']:,} users, was {tested}.\n\n"
         + markdown(["recommender", "objective", metric, last], rows)
     )
 
@@ -131,12 +132,13 @@ def _limits(run: Run) -> Iterator[str]:
     yield "Validation figures chose epochs and settings, and so flatter: only test figures are of unseen pairs."
     if run.data.recipe.protocol.name in AT_RANDOM:
         yield "Held-out pairs were drawn at random and not by time: figures say little about how tastes will drift."
+    yield from (f"Note: {_safe(note)}." for note in run.notes)
     if validated < FEW_USERS:
         yield f"Figures and choices rest on only {validated:,} validated users, and are uncertain."
     if run.asked_users is not None:
         yield (
-            f"The consensus was formed for {run.asked_users:,} of {run.data.train.shape[0]:,} users; in its place, the "
-            "student ranks for the others. Validation figures of the consensus are of users who were asked for."
+            f"The consensus was formed for {run.asked_users:,} of {run.data.train.shape[0]:,} users; the best head "
+            "ranks for the others. Validation figures of the consensus are of users with a consensus."
         )
     if run.updates:
         times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"

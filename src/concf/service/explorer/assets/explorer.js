@@ -185,7 +185,7 @@ function showView() {
   document.title = `${state.history ? "Custom history" : `User ${state.user ?? ""}`} · ConCF explorer`;
 }
 
-const GROUPS = [["training", "trained on"], ["validation", "validation"], ["test", "test"], ["dropped", "in no part"]];
+const GROUPS = [["training", "trained on"], ["validation", "validation"], ["test", "test"]];
 
 function showHistory(used, own) {
   const named = (part, name) => (part !== "training" && facts.learned.includes(part) ? `${name}, trained on too` : name);
@@ -226,7 +226,7 @@ function showFacts() {
   figures.unshift(make("div", { class: "wide" }, make("dt", {}, "run"), make("dd", {}, facts.name)));
   const best = ["consensus", facts.best_head].filter((name) => facts.validation[name] !== undefined).map((name) => `${name} ${facts.validation[name].toFixed(3)}`);
   figures.push(make("div", { class: "wide" }, make("dt", {}, facts.metric, " on ", term("Validation part", "validation"), ...(facts.cross_fitted.length ? [", ", term("Cross-fitting", "cross-fitted")] : [])),
-    make("dd", {}, best.join(" · "))));
+    make("dd", { title: `Best head: ${facts.why_best_head}` }, best.join(" · "))));
   at("filter").hidden = !facts.columns.length;
   at("columns").textContent = `Attributes: ${facts.columns.join(", ")}`;
   at("both").hidden = facts.compared === null;

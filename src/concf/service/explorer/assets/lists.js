@@ -3,7 +3,7 @@
 import { at, count, draw, make, term } from "./dom.js";
 
 const STEPS = [[1, "s5"], [3, "s4"], [10, "s3"], [30, "s2"], [Infinity, "s1"]]; // ranks, or by how much one moved, at most
-const PARTS = { test: ["hit", "in the test part"], validation: ["val", "in the validation part"], dropped: ["log", "in the log, but in no part"] };
+const PARTS = { test: ["hit", "in the test part"], validation: ["val", "in the validation part"] };
 
 export const letter = (index) => (index < 26 ? String.fromCharCode(65 + index) : String(index + 1));
 
@@ -101,7 +101,7 @@ export class Lists {
   #voter(list) {
     const index = indexOf(list.by, this.facts), fixed = this.facts.fixed_voters.includes(list.by);
     const nonVoting = this.view.consensus && !this.facts.voters.includes(list.by);
-    const kind = [fixed ? term("Fixed voter") : nonVoting ? "does not vote" : null, list.by === this.facts.best_head ? "best head" : null].filter(Boolean);
+    const kind = [fixed ? term("Fixed voter") : nonVoting ? "does not vote" : null, list.by === this.facts.best_head ? make("span", { title: this.facts.why_best_head }, "best head") : null].filter(Boolean);
     const figure = this.#figure(list.by, "");
     const header = make("header", {},
       make("h3", { id: `list-${index}` },
