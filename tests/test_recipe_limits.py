@@ -16,13 +16,32 @@ from concf.data.prepare import prepare
 from concf.errors import ConfigError
 from concf.inference.estimator import ConCF
 from concf.model.objectives import LossSettings, choose
-from concf.runtime.process_group import ProcessGroup
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import TrainingSettings
+from concf.training.recipe import search
+from concf.training.recipe.recipe import Recipe
+from concf.training.run import Run, make_model
 from concf.training.train import train
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
+
+
+def begun(group: ProcessGroup = ALONE, **recipe: str) -> Recipe:
+    """A recipe of which no stage is over."""
+    settings = small(**recipe)
+    return Recipe(Run(data(), settings, 3, make_model(data(), settings)), torch.device("cpu"), group)
+
+
+def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the size of the whole log, where the shares of the processes are on both sides of the bound."""
+    groups, users = [ProcessGroup(rank, 5) for rank in range(5)], data().train.shape[0]
+    sizes = {len(range(users)[each.share(users)]) for each in groups}
+    assert len(sizes) == 2
+    for bound, votes in ((min(sizes), False), (min(data().train.shape), True)):
+        monkeypatch.setattr(search, "CPU_EASE", bound)
+        assert {"ease" in begun(each, budget="thorough").fixed for each in groups} == {votes}
 
 
 @pytest.mark.parametrize("name", ["objectives", "encoder", "teacher", "parts"])

@@ -107,7 +107,7 @@ class Recipe:
         self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
         self.empty: Empty = torch.empty
         self._cache: dict[str, Any] = {}
-        self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, self.shape, device)]
+        self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, data.train.shape, device)]
         heads = [named(entry)[0] for entry in settings.recipe.own_heads]
         self.softmaxes = [head for head in heads if head.startswith("softmax")]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
