@@ -14,14 +14,17 @@ from small_recipe import CLI, REFITS, SMALL, assert_same, data, small
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import ConfigError
+from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.model.objectives import LossSettings, choose
+from concf.model.scorers import Factors
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import TrainingSettings
+from concf.training.recipe import recipe as stages
 from concf.training.recipe import search
-from concf.training.recipe.recipe import Recipe
+from concf.training.recipe.recipe import BEHIND, Recipe
 from concf.training.run import Run, make_model
 from concf.training.train import train
 
@@ -42,6 +45,23 @@ def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.Monke
     for bound, votes in ((min(sizes), False), (min(data().train.shape), True)):
         monkeypatch.setattr(search, "CPU_EASE", bound)
         assert {"ease" in begun(each, budget="thorough").fixed for each in groups} == {votes}
+
+
+@pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])
+def test_a_softmax_goes_on_if_it_is_not_far_behind_als_on_the_users_of_the_search(
+    share: float, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, random = begun(), torch.Generator().manual_seed(0)
+    item = torch.randn(data().train.shape[1], 8, generator=random)
+    vectors = torch.from_numpy(data().train.toarray()) @ item, item
+    recipe.searched = Validation(data(), recipe.run.metric, recipe.device, validated=data().validated[:9])
+    figure = search.measured(Factors(*vectors), data().train, recipe.searched)
+    assert 0 < figure < 1
+    recipe.vectors["als-a"], recipe.figures["als-a"] = vectors, float(goes_on)  # of other users
+    monkeypatch.setattr(search, "search_temperature", lambda *_: [(share * BEHIND * figure, 0.1, vectors)])
+    monkeypatch.setattr(stages, "fit_softmax", lambda *_, **__: vectors)
+    recipe._softmax("softmax-a")
+    assert recipe.chosen["softmax-a"]["epochs"] == 1 + recipe.plan.softmax[0] * goes_on
 
 
 @pytest.mark.parametrize("name", ["objectives", "encoder", "teacher", "parts"])

@@ -226,8 +226,9 @@ class Recipe:
             mine, seen = self._mine(train), self._seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
             tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted, self.group)
+            least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
-                more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
+                more = 0 if figure < least else self.plan.softmax[0]
                 self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
                 self._keep(name, *vectors)
         chosen = self.chosen[head]
