@@ -21,6 +21,7 @@ from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
+from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.model.als import ALS, Pairs
 from concf.training.recipe.recipe import Recipe
@@ -142,6 +143,23 @@ def test_als_fits_dislikes_as_zeros_with_their_weight() -> None:
         user, item = als.fit(als.start(0), 0.05, 0.01, 4)
         scores.append((user @ item.T)[torch.from_numpy(split.disliked.toarray() > 0)].mean())
     assert scores[0] < 0.5 * scores[1]
+
+
+def test_a_search_measures_lists_without_dislikes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every voter, as the lists that are recommended."""
+    split, settings, listed = rated(), small(budget="thorough"), []
+    disliked, figure = torch.from_numpy(split.disliked.toarray()), Validation.of_its_users  # type: ignore[union-attr]
+
+    def measure(self: Validation, lists: torch.Tensor) -> float:
+        listed.append(disliked[self.users].gather(1, lists.long()).sum())
+        return figure(self, lists)
+
+    monkeypatch.setattr(Validation, "of_its_users", measure)
+    recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
+    for number in range(3):  # search, als, softmax-a
+        recipe.stage(number)
+    assert {"rp3beta", "userknn", "ease", "als-b", "softmax-a"} <= recipe.chosen.keys()
+    assert sum(listed) == 0
 
 
 @pytest.mark.parametrize("preset", ["strong", "reference"])

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
-from small_recipe import trained
+from small_recipe import data, small, trained
 from small_service import Client
 from torch import Tensor
 
@@ -27,11 +27,13 @@ from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.model.baselines.popularity import Popularity
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
+from concf.training.config.presets import choose_settings
 from concf.training.folding import fold_in as folding
 from concf.training.folding.fold_in import LISTED, FoldedHead, FoldIn
 from concf.training.recipe.softmax import UserSoftmax
 from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, PENALTY, UNOBSERVED
 from concf.training.run import Run
+from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -42,6 +44,11 @@ def drawn(users: int, items: int, seed: int, share: float = 0.3) -> csr_array:
     used = np.random.default_rng(seed).random((users, items)) < share
     used[:, 0], used[1] = True, False  # every user but the second has something
     return csr_array(used.astype(np.float32))
+
+
+def weighted(log: csr_array, seed: int) -> csr_array:
+    weight = np.random.default_rng(seed).uniform(0.2, 3, log.nnz).astype(np.float32)
+    return csr_array((weight, log.indices, log.indptr), log.shape)
 
 
 def items_of(matrix: csr_array, row: int) -> list[int]:
@@ -120,18 +127,20 @@ def test_a_history_s_direction_minimises_its_softmax(temperature: float) -> None
 
 KNOWN = [
     Popularity(), ItemKNN(neighbours=6, shrink=2.0), RP3beta(alpha=0.6, beta=0.3, neighbours=7), PureSVD(factors=4),
-    EASE(regularisation=3.0),
+    EASE(regularisation=3.0), UserKNN(neighbours=100),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", [(40, 15), (12, 30)], ids=["more users", "more items"])
 @pytest.mark.parametrize("settings", KNOWN, ids=lambda each: type(each).__name__)
 def test_a_baseline_scores_a_history_as_a_user_who_has_it(settings, shape: tuple[int, int]) -> None:
-    train = drawn(*shape, seed=5)
-    fitted = settings.fit(train)
     order = np.random.default_rng(6).permutation(shape[0])
-    found = settings.fold_in(fitted, train[order]).scores(torch.arange(shape[0]))
-    assert found.numpy() == pytest.approx(fitted.scores(torch.from_numpy(order)).numpy(), abs=2e-4)
+    for log in (drawn(*shape, seed=5), weighted(drawn(*shape, seed=5), seed=7)):
+        fitted = settings.fit(log)
+        found = settings.fold_in(fitted, log[order]).scores(torch.arange(shape[0])).numpy()
+        expected = fitted.scores(torch.from_numpy(order)).numpy()
+        compared = log[order].toarray() == 0 if isinstance(settings, UserKNN) else ...  # it adds a neighbour: itself
+        assert found[compared] == pytest.approx(expected[compared], abs=2e-4)
 
 
 @pytest.mark.parametrize(("neighbours", "power", "beta"), [(3, 1.5, 0.2), (100, 1.0, -0.1)])
@@ -153,18 +162,19 @@ def test_userknn_finds_the_nearest_users_of_a_history(neighbours: int, power: fl
 
 
 def test_factor_models_solve_for_a_history_as_for_their_users() -> None:
-    train, new = drawn(30, 14, seed=9), drawn(5, 14, seed=10)
+    train, new = drawn(30, 14, seed=9), weighted(drawn(5, 14, seed=10), seed=11)
     als = ALS(factors=4, unobserved=0.1, penalty=0.02, sweeps=3)
     fitted = als.fit(train)
     ials = IALS(factors=4, alpha=20.0, regularisation=3.0)
     for row in range(5):
+        weight = new.toarray()[row].astype(np.float64)
         used = items_of(new, row)
-        expected = normal_equations(fitted.item, [(place, 1.0, 1.0) for place in used], 0.1, 0.02)
+        expected = normal_equations(fitted.item, [(place, weight[place], 1.0) for place in used], 0.1, 0.02)
         assert als.fold_in(fitted, new).user[row].double() == pytest.approx(expected, abs=1e-4)
         y = fitted.item.double().numpy()
-        confidence = np.array([20.0 if place in used else 1.0 for place in range(14)])
+        confidence = np.where(weight > 0, 20.0 * weight, 1.0)
         system = sum(c * np.outer(each, each) for c, each in zip(confidence, y, strict=True)) + 3.0 * np.eye(4)
-        right = 20.0 * y[used].sum(0)
+        right = 20.0 * weight @ y
         assert ials.fold_in(fitted, new).user[row].numpy() == pytest.approx(np.linalg.solve(system, right), abs=1e-4)
 
 
@@ -200,11 +210,16 @@ def test_a_known_user_folded_in_keeps_most_of_the_list(run: Run) -> None:
             len(set(one[0]) & set(other[0])) / max(len(one[0]), 1) for one, other in zip(known, folded, strict=True)
         ]
         assert np.mean(shares) > least.get(name, 0.7), name
-    for place, name in enumerate(run.settings.fixed_voters, len(run.model.names)):
-        if name != "userknn":  # who is their own nearest neighbour only when folded in
-            assert torch.equal(
-                run.fold_in.agree(run.log).votes["items"][place], run.best[CONSENSUS].votes["items"][place]
-            )
+    fixed = slice(len(run.model.names), None)
+    assert torch.equal(run.fold_in.agree(run.log).votes["items"][fixed], run.best[CONSENSUS].votes["items"][fixed])
+
+
+def test_with_a_half_life_a_known_history_has_the_votes_of_the_fit() -> None:
+    changes = {"recipe": {"budget": "thorough"}, "weights": {"half_life": "20d"}}
+    run = train(data(), choose_settings(small(), changes), seed=3)
+    assert len(np.unique(run.log.data)) > 100
+    assert run.settings.fixed_voters == ("rp3beta", "userknn", "ease")
+    assert torch.equal(run.fold_in.agree(run.log).votes["items"][-3:], run.best[CONSENSUS].votes["items"][-3:])
 
 
 def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> None:

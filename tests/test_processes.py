@@ -28,7 +28,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.experiments.paper.ablations import ABLATIONS
-from concf.runtime.process_group import ProcessGroup
+from concf.runtime.process_group import ProcessGroup, fingerprint
 from concf.training.batches import Sampler
 from concf.training.checkpoint import load_run
 from concf.training.embeddings.row_index import distinct
@@ -39,6 +39,14 @@ from concf.training.train import train
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 once = cache(trained)  # in one process, in double precision; said with `out`, its checkpoint is there too
+
+
+def test_a_fingerprint_knows_the_order_of_rows_and_tables() -> None:
+    table = torch.arange(12.0).view(4, 3)
+    others = [table.flip(0), table.flip(1), table.roll(1), table.nextafter(table + 1)]
+    found = [fingerprint(each) for each in ([table, others[0]], [others[0], table], *([each] for each in others))]
+    assert len({*found, fingerprint([table])}) == 7
+    assert fingerprint([table.T.contiguous().T]) == fingerprint([table])
 
 
 @pytest.fixture

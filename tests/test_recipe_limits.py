@@ -14,15 +14,54 @@ from small_recipe import CLI, REFITS, SMALL, assert_same, data, small
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import ConfigError
+from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.model.objectives import LossSettings, choose
-from concf.runtime.process_group import ProcessGroup
+from concf.model.scorers import Factors
+from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import TrainingSettings
+from concf.training.recipe import recipe as stages
+from concf.training.recipe import search
+from concf.training.recipe.recipe import BEHIND, Recipe
+from concf.training.run import Run, make_model
 from concf.training.train import train
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
+
+
+def begun(group: ProcessGroup = ALONE, **recipe: str) -> Recipe:
+    """A recipe of which no stage is over."""
+    settings = small(**recipe)
+    return Recipe(Run(data(), settings, 3, make_model(data(), settings)), torch.device("cpu"), group)
+
+
+def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the size of the whole log, where the shares of the processes are on both sides of the bound."""
+    groups, users = [ProcessGroup(rank, 5) for rank in range(5)], data().train.shape[0]
+    sizes = {len(range(users)[each.share(users)]) for each in groups}
+    assert len(sizes) == 2
+    for bound, votes in ((min(sizes), False), (min(data().train.shape), True)):
+        monkeypatch.setattr(search, "CPU_EASE", bound)
+        assert {"ease" in begun(each, budget="thorough").fixed for each in groups} == {votes}
+
+
+@pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])
+def test_a_softmax_goes_on_if_it_is_not_far_behind_als_on_the_users_of_the_search(
+    share: float, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, random = begun(), torch.Generator().manual_seed(0)
+    item = torch.randn(data().train.shape[1], 8, generator=random)
+    vectors = torch.from_numpy(data().train.toarray()) @ item, item
+    recipe.searched = Validation(data(), recipe.run.metric, recipe.device, validated=data().validated[:9])
+    figure = search.measured(Factors(*vectors), data().train, recipe.searched)
+    assert 0 < figure < 1
+    recipe.vectors["als-a"], recipe.figures["als-a"] = vectors, float(goes_on)  # of other users
+    monkeypatch.setattr(search, "search_temperature", lambda *_: [(share * BEHIND * figure, 0.1, vectors)])
+    monkeypatch.setattr(stages, "fit_softmax", lambda *_, **__: vectors)
+    recipe._softmax("softmax-a")
+    assert recipe.chosen["softmax-a"]["epochs"] == 1 + recipe.plan.softmax[0] * goes_on
 
 
 @pytest.mark.parametrize("name", ["objectives", "encoder", "teacher", "parts"])

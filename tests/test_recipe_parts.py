@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, log
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -186,6 +187,28 @@ def test_a_beam_of_two_passes_a_hollow_beside_the_best() -> None:
     values[(3,)] = 0.75
     points = climb((7,), (2,), measure, 9, beam=2)
     assert [each.place for each in points[:2]] == [(4,), (1,)]
+
+
+def test_a_beam_is_climbed_with_as_long_as_any_of_it_moves() -> None:
+    values = [0.0, 0.1, 0.9, 0.5, 0.6, 0.7, 1.0]  # from 2, the best all along, the second of the beam climbs to 6
+    points = climb((7,), (2,), lambda place: Point(place, values[place[0]]), 9, beam=2)
+    assert [each.place for each in points[:2]] == [(6,), (2,)]
+
+
+@pytest.mark.parametrize("slope", [-1, 1])
+@pytest.mark.parametrize("top", [0, 4])
+def test_the_search_of_rp3beta_follows_beta_by_a_step_with_every_alpha(
+    slope: int, top: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def figure(place: tuple[float, float]) -> float:
+        alpha, beta = search.ALPHA.index(place[0]), search.BETA.index(place[1])
+        return -abs(alpha - top) - 10 * abs(beta - 5 - slope * (alpha - 2))
+
+    monkeypatch.setattr(search, "Walks", lambda _train, alpha, _device: alpha)
+    monkeypatch.setattr(search, "_walked_lists", lambda alpha, _s, _v, betas: {beta: (alpha, beta) for beta in betas})
+    validation = cast("Any", SimpleNamespace(of_its_users=figure))
+    found = search.search_walks(drawn(1), drawn(1), validation, CPU)
+    assert found == {"alpha": search.ALPHA[top], "beta": search.BETA[5 + slope * (top - 2)]}
 
 
 def softmax_loss(

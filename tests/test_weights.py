@@ -284,6 +284,32 @@ def test_weights_change_no_other_baseline_than_they_should() -> None:
         assert not torch.allclose(*scores, atol=1e-3)
 
 
+@pytest.mark.parametrize("alpha", [0.4, 1.7])
+def test_every_step_of_a_walk_is_its_weighted_chance_to_the_power_alpha(alpha: float) -> None:
+    matrix, _ = doubled()
+    users, weight = torch.arange(matrix.shape[0]), matrix.toarray().astype(np.float64)
+    from_user, from_item = (weight / weight.sum(1, keepdims=True)) ** alpha, (weight / weight.sum(0)).T ** alpha
+    into = from_item @ from_user / weight.sum(0) ** 0.3
+    walks = Walks(matrix, alpha, CPU)
+    np.testing.assert_allclose(walks.held_back(walks(users), 0.3), from_user @ into, rtol=1e-5)
+    np.fill_diagonal(into, 0)
+    settings = RP3beta(alpha=alpha, beta=0.3, neighbours=50)
+    fitted = settings.fit(matrix)
+    np.testing.assert_allclose(fitted.scores(users), from_user @ into, rtol=1e-5)
+    np.testing.assert_allclose(
+        settings.fold_in(fitted, matrix[::2]).scores(users[:7]), (from_user @ into)[::2], rtol=1e-5
+    )
+
+
+def test_weight_2_is_an_item_twice_for_the_softmax_of_a_history() -> None:
+    matrix, pairs = doubled()
+    row, items = np.array(pairs).T
+    ends = np.searchsorted(row, np.arange(matrix.shape[0] + 1))
+    twice = csr_array((np.ones(len(items), np.float32), items, ends), matrix.shape)
+    solver = softmax.UserSoftmax(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)), 0.3)
+    assert torch.allclose(solver(matrix), solver(twice), atol=1e-5)
+
+
 def _steps(weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """[items, items] from an item to a user and to an item."""
     return np.asarray((weight / weight.sum(0)).T @ (weight / weight.sum(1, keepdims=True)))

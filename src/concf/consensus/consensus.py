@@ -161,7 +161,7 @@ def _steps(importance: Tensor) -> Tensor:
 
 
 def _by_total(votes: Tensor, items: Tensor, counts: Tensor, by_rank: Tensor, n_items: int, length: int) -> Tensor:
-    """[b, length] the items by the sum of their votes. votes, items, speaks, by_rank: [b, heads K]."""
+    """[b, length] the items by the sum of their votes. votes, items, counts, by_rank: [b, heads K]."""
     total = torch.zeros(len(items), n_items + 1, dtype=torch.int64, device=items.device).scatter_add_(1, items, votes)
     total = total.gather(1, items).masked_fill(~counts, NOTHING).gather(1, by_rank)
     total, order = total.sort(dim=1, descending=True, stable=True)

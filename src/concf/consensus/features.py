@@ -148,7 +148,7 @@ class HeadFeatures:
         return (_powers(cosine.masked_fill_(items[:, None] == others, 0)) / len(others)).clamp(min=LEAST_SIMILARITY)
 
     def __call__(self, users: Tensor, items: Tensor, histories: tuple[Tensor, Tensor] | None = None) -> Tensor:
-        """[b, L, FIGURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item.
+        """[b, L, N_FEATURES] of listed items [b, L] to users [b]: what is of both, the score, what is of the item.
 
         histories: `log.of(users)`, if it is known
         """

@@ -113,6 +113,18 @@ class ScoreFunction:
 
 
 @dataclass(frozen=True)
+class Offset:
+    """A scorer whose users are counted from `first` on, as a process counts its local users."""
+
+    scorer: Scorer
+    first: int
+
+    def scores(self, users: Tensor) -> Tensor:
+        """[b] -> [b, items]."""
+        return self.scorer.scores(users + self.first)
+
+
+@dataclass(frozen=True)
 class ListFunction:
     """A function from user positions [b] (numpy) and a length k to ranked item positions [b, k or more], best first.
 

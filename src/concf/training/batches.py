@@ -28,7 +28,7 @@ class Batch:
     """[B] users, items they used, and items they did not.
 
     whole: the batch of all processes that this is a part of, from its row `first` on; None: this is all of it
-    drawn: [2, n] items, then users, for all rows of the batch alike, see `sampled`; None: no softmax is sampled
+    drawn: [2, n] items, then users, for all rows of the batch alike, see `SampledSoftmax`; None: none are sampled
     """
 
     user: Tensor

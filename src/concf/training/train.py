@@ -82,8 +82,8 @@ def train(
                 users'
     parts:      parts of a step that an ablation replaces, see `concf.experiments.paper.ablations`
     data_folder: where `data` is, for those who load the run
-    group:      the processes that train together, see `group.joined`; all must be given the same, and `out` must be
-                one folder for all: the first of them writes there
+    group:      the processes that train together, see `process_group.joined`; all must be given the same, and `out`
+                must be one folder for all: the first of them writes there
     """
     if not isinstance(data, Split):
         raise ConfigError(

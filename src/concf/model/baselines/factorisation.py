@@ -55,13 +55,14 @@ class IALS(Settings):
         return Factors.of(model.user_factors, model.item_factors)
 
     def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
-        """(Y'Y + (alpha - 1) Y_u'Y_u + regularisation)^-1 alpha Y_u' 1, for histories [n, items]."""
+        """(Y'Y + Y_u'(C_u - 1) Y_u + regularisation)^-1 Y_u' C_u 1 with C = alpha w, for histories w [n, items]."""
         item = fitted.item.double()
         gram = item.T @ item + self.regularisation * torch.eye(item.shape[1], dtype=item.dtype)
         user = torch.zeros(histories.shape[0], item.shape[1], dtype=item.dtype)
         for row, (first, last) in enumerate(pairwise(histories.indptr)):
             used = item[histories.indices[first:last]]
-            user[row] = torch.linalg.solve(gram + (self.alpha - 1) * used.T @ used, self.alpha * used.sum(0))
+            confidence = self.alpha * torch.from_numpy(histories.data[first:last]).double()
+            user[row] = torch.linalg.solve(gram + used.T * (confidence - 1) @ used, confidence @ used)
         return Factors(user.float(), fitted.item)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -79,7 +79,7 @@ class RP3beta(Settings):
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """The same neighbours, for histories [n, items]."""
-        from_user = (diags_array(degrees(histories)[0] ** -self.alpha) @ histories).tocsr()
+        from_user = (diags_array(degrees(histories)[0] ** -self.alpha) @ histories.power(self.alpha)).tocsr()
         return Neighbours(Rows.of(from_user, fitted.into.ends.device).float(), fitted.into)
 
 
@@ -97,7 +97,7 @@ class UserKNN(Settings):
     def fit(
         self, train: csr_array, seed: int = 0,  # noqa: ARG002
         device: str | torch.device = "cpu", group: ProcessGroup = ALONE,
-    ) -> Neighbours:  # fmt: skip
+    ) -> NearestUsers:  # fmt: skip
         """Compare the histories. train: [users, items]; group: see `nearest`."""
         norm, per_item = torch.from_numpy(degrees(train.power(2))[0] ** 0.5).to(device), degrees(train)[1]
 
@@ -105,19 +105,18 @@ class UserKNN(Settings):
             return (together / (norm[u] * norm[v])) ** self.power
 
         weighted, held_back = ((train @ diags_array(per_item**-by)).tocsr() for by in (0.5, self.beta))
-        by_user, by_item = (Rows.of(matrix, device) for matrix in (weighted, train.T.tocsr()))
-        users = nearest(by_user, by_item, self.neighbours, cosine, group)
-        return Neighbours(users, Rows.of(held_back, device).float())
+        by_item = train.T.tocsr()
+        users = nearest(Rows.of(weighted, device), Rows.of(by_item, device), self.neighbours, cosine, group)
+        return NearestUsers(users, Rows.of(held_back, device).float(), by_item)
 
-    def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
-        """The training users that are nearest to histories [n, items]."""
-        users = fitted.into.to("cpu").T.matrix  # [items, users] who used what
-        per_item, per_user = (np.maximum(np.diff(ends), 1.0) for ends in (users.indptr, fitted.into.ends.cpu().numpy()))
-        ones = csr_array((np.ones(users.nnz), users.indices, users.indptr), shape=users.shape)
-        together = (histories @ diags_array(per_item**-0.5) @ ones).tocsr()
+    def fold_in(self, fitted: NearestUsers, histories: csr_array) -> Neighbours:
+        """The training users that are nearest to histories [n, items], a user with the same history among them."""
+        by_item = fitted.by_item
+        together = (histories @ diags_array(degrees(by_item)[0] ** -0.5) @ by_item).tocsr()
         row = np.repeat(np.arange(together.shape[0]), np.diff(together.indptr))
-        norm = np.sqrt(degrees(histories)[0][row] * per_user[together.indices])
-        similar = csr_array(((together.data / norm) ** self.power, together.indices, together.indptr), together.shape)
+        of_history, of_user = degrees(histories.power(2))[0] ** 0.5, degrees(by_item.power(2))[1] ** 0.5
+        cosine = together.data / (of_history[row] * of_user[together.indices])
+        similar = csr_array((cosine**self.power, together.indices, together.indptr), together.shape)
         for first, last in pairwise(similar.indptr):
             values = similar.data[first:last].astype(np.float32)
             order = np.lexsort((similar.indices[first:last], -values))
@@ -191,11 +190,18 @@ class Neighbours(BlockScorer):
 
     def to(self, device: str | torch.device) -> Neighbours:
         """The same on another device."""
-        return Neighbours(self.profile.to(device), self.into.to(device))
+        return replace(self, profile=self.profile.to(device), into=self.into.to(device))
 
     def scores(self, users: Tensor, out: Tensor | None = None) -> Tensor:
         """[b] -> [b, items], into `out` if given."""
         return product(self.profile, users.to(self.profile.ends.device), self.into, out)
+
+
+@dataclass(frozen=True)
+class NearestUsers(Neighbours):
+    """Neighbours of users. by_item: [items, users] the log that they were compared by, to compare histories with."""
+
+    by_item: csr_array
 
 
 def product(left: Rows, rows: Tensor, right: Rows, out: Tensor | None = None) -> Tensor:

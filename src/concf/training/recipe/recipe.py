@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs, UserSolver
-from concf.model.scorers import Factors, Scorer
+from concf.model.scorers import Factors, Offset
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
@@ -54,17 +54,6 @@ STUDENT = "student"
 VOTES_OF_USERS = {  # votes that are of users: along which dimension, and what stands for nothing
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
 }  # fmt: skip
-
-
-class Counted(NamedTuple):
-    """A scorer of all users for whom users are counted from the `first` on."""
-
-    scorer: Scorer
-    first: int
-
-    def scores(self, users: Tensor) -> Tensor:
-        """[b] -> [b, items]."""
-        return self.scorer.scores(users + self.first)
 
 
 class Recipe:
@@ -108,7 +97,7 @@ class Recipe:
         self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
         self.empty: Empty = torch.empty
         self._cache: dict[str, Any] = {}
-        self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, self.shape, device)]
+        self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, data.train.shape, device)]
         heads = [named(entry)[0] for entry in settings.recipe.own_heads]
         self.softmaxes = [head for head in heads if head.startswith("softmax")]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
@@ -204,9 +193,9 @@ class Recipe:
         self.chosen["als"] = search.als_settings(points[0])
         for name in self.fixed:
             self.chosen[name] = (
-                search.search_walks(train, few, self.device)
+                search.search_walks(train, seen, few, self.device)
                 if name == "rp3beta"
-                else search.search_fixed(name, train, few, self.device, self.plan.rounds[0])
+                else search.search_fixed(name, train, seen, few, self.device, self.plan.rounds[0])
             )
         return {"chosen": dict(self.chosen)}
 
@@ -235,11 +224,12 @@ class Recipe:
         train = self.data.train
         if head == self.softmaxes[0]:
             vectors = self._whole("als-a")
-            mine = self._mine(train)
+            mine, seen = self._mine(train), self._seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
-            tried = search.search_temperature(mine, self.searched, *vectors, seed, wanted, self.group)
+            tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted, self.group)
+            least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
-                more = 0 if figure < BEHIND * self.figures["als-a"] else self.plan.softmax[0]
+                more = 0 if figure < least else self.plan.softmax[0]
                 self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
                 self._keep(name, *vectors)
         chosen = self.chosen[head]
@@ -270,7 +260,7 @@ class Recipe:
             voters.append(replace(whole, factors=Factors(*self.vectors[head])))
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
-            scorer = Counted(fitted, self.own.start)
+            scorer = Offset(fitted, self.own.start)
             voters.append(by_scores(name, scorer, seen, users, k, group=self.group, empty=self.empty))
         return voters
 

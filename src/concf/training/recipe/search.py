@@ -20,7 +20,7 @@ from concf.evaluation.validation import Validation
 from concf.model.als import ALS
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.neighbours import UserKNN
-from concf.model.scorers import Factors
+from concf.model.scorers import Factors, Offset
 from concf.model.walks import Walks
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
@@ -140,15 +140,18 @@ def measured(factors: Factors, seen: csr_array, validation: Validation) -> float
     return validation.of_its_users(by_factors("", factors, seen, validation.users, validation.depth).lists)
 
 
-def search_walks(train: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
-    """The settings of RP3beta with the best validation: every beta with the first alpha, then those near the best."""
+def search_walks(train: csr_array, seen: csr_array, validation: Validation, device: torch.device) -> dict[str, float]:
+    """The settings of RP3beta with the best validation: every beta with the first alpha, then those near the best.
+
+    train: of all users; seen: [own users, items] what is not listed
+    """
     tried: dict[tuple[float, float], float] = {}
 
     def measure(place: tuple[int, ...]) -> Point:
         alpha = ALPHA[place[0]]
         best = BETA.index(max(tried, key=lambda each: tried[each])[1]) if tried else None
         near = BETA if best is None else BETA[max(best - 1, 0) : best + 2]
-        lists = _walked_lists(Walks(train, alpha, device), train, validation, near)
+        lists = _walked_lists(Walks(train, alpha, device), seen, validation, near)
         figures = {(alpha, beta): validation.of_its_users(listed) for beta, listed in lists.items()}
         tried.update(figures)
         return Point(place, max(figures.values()))
@@ -158,15 +161,13 @@ def search_walks(train: csr_array, validation: Validation, device: torch.device)
     return {"alpha": alpha, "beta": beta}
 
 
-def _walked_lists(
-    walks: Walks, train: csr_array, validation: Validation, betas: Sequence[float]
-) -> dict[float, Tensor]:
-    """beta -> [validated, depth] the best items that each has not used, all from the same walks; of its own users."""
-    users = validation.users + validation.first
+def _walked_lists(walks: Walks, seen: csr_array, validation: Validation, betas: Sequence[float]) -> dict[float, Tensor]:
+    """beta -> [validated, depth] the best items that are not seen, all from the same walks; of its own users."""
+    users = validation.users
 
     def listed(mine: Tensor) -> list[Tensor]:
-        scores = walks(mine)
-        used = torch.from_numpy(flat_cells(train[mine.cpu().numpy()])).to(scores.device)
+        scores = walks(mine + validation.first)
+        used = torch.from_numpy(flat_cells(seen[mine.cpu().numpy()])).to(scores.device)
         scores.view(-1).index_fill_(0, used, 0.0)
         return [top_k(walks.held_back(scores, beta), validation.depth)[1] for beta in betas]
 
@@ -175,9 +176,12 @@ def _walked_lists(
 
 
 def search_fixed(
-    name: str, train: csr_array, validation: Validation, device: torch.device, rounds: int
+    name: str, train: csr_array, seen: csr_array, validation: Validation, device: torch.device, rounds: int
 ) -> dict[str, float]:
-    """The settings of a fixed voter by the validation of its lists, from the middle of its grid."""
+    """The settings of a fixed voter by the validation of its lists, from the middle of its grid.
+
+    train: of all users; seen: [own users, items] what is not listed
+    """
     make, grid = FIXED[name]
 
     def settings(place: tuple[int, ...]) -> dict[str, float]:
@@ -185,7 +189,7 @@ def search_fixed(
 
     def measure(place: tuple[int, ...]) -> Point:
         fitted = make(**settings(place)).fit(train, device=device, group=validation.group)
-        lists = first_items(fitted, train, validation.users + validation.first, validation.depth)[0]
+        lists = first_items(Offset(fitted, validation.first), seen, validation.users, validation.depth)[0]
         return Point(place, validation.of_its_users(lists))
 
     sizes = tuple(map(len, grid.values()))
@@ -198,16 +202,16 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 
 
 def search_temperature(
-    train: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int,
+    train: csr_array, seen: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int,
     group: ProcessGroup = ALONE,
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:  # fmt: skip
     """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, best first.
 
-    train, user: of the process's own users; wanted: how many
+    train, seen, user: of the process's own users; seen: what is not listed; wanted: how many
     """
     tried: list[tuple[float, float, tuple[Tensor, Tensor]]] = []
     for temperature in TEMPERATURE:
         vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, group)
-        tried.append((measured(Factors(*vectors), train, validation), temperature, vectors))
+        tried.append((measured(Factors(*vectors), seen, validation), temperature, vectors))
         tried = sorted(tried, key=lambda each: -each[0])[:wanted]
     return tried

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.model.als import Pairs
+from concf.model.walks import degrees
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.recipe.adam import Adam
@@ -119,9 +120,9 @@ def _through_norm(slope: Tensor, direction: Tensor, vector: Tensor) -> Tensor:
 class UserSoftmax:
     """The best directions of users who were not there: the minimum of L to given item vectors [items, d].
 
-    With m the mean direction of a history and p the softmax, the slope along the sphere is that of m - sum_j p_j y_j.
-    Each user moves along it by a step of its own, from the last two slopes (Barzilai and Borwein, 1988): Newton's
-    method with a curvature that is one number. What a step has made worse is kept as it was best.
+    With m the weighted mean direction of a history and p the softmax, the slope along the sphere is that of
+    m - sum_j p_j y_j. Each user moves along it by a step of its own, from the last two slopes (Barzilai and Borwein,
+    1988): Newton's method with a curvature that is one number. What a step has made worse is kept as it was best.
     """
 
     def __init__(self, item: Tensor, temperature: float) -> None:
@@ -129,8 +130,7 @@ class UserSoftmax:
 
     def __call__(self, histories: csr_array, steps: int = USER_STEPS) -> Tensor:
         """[users, d] of length 1, of histories [users, items]; 0 of an empty one."""
-        count = np.maximum(np.diff(histories.indptr), 1)[:, None]
-        mean = torch.from_numpy(np.asarray(histories @ self.item.numpy() / count, np.float32))
+        mean = torch.from_numpy(np.asarray(histories @ self.item.numpy() / degrees(histories)[0][:, None], np.float32))
         here, best = F.normalize(mean), F.normalize(mean)
         least, step = torch.full((len(mean), 1), torch.inf), torch.ones(len(mean), 1)
         before: tuple[Tensor, Tensor] | None = None
