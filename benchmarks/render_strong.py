@@ -182,8 +182,8 @@ def draw_costs() -> None:
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": "concf", "font.size": 9}):
-        figure = Figure(figsize=(9.5, 4.6))
-        figure.subplots_adjust(left=0.08, right=0.98, top=0.93, bottom=0.4, wspace=0.2)
+        figure = Figure(figsize=(9.5, 5.8))
+        figure.subplots_adjust(left=0.08, right=0.98, top=0.95, bottom=0.52, wspace=0.2)
         for axes, name in zip(figure.subplots(1, 2), SPLITS, strict=True):
             known = [each for each in entries(name) if each.seconds is not None]
             known.sort(key=lambda each: (each.seconds, -each.ndcg))
@@ -191,7 +191,7 @@ def draw_costs() -> None:
             axes.step([each.seconds for each in best], [each.ndcg for each in best], where="post", color="C1", zorder=1)
             for at, each in enumerate(known):
                 axes.scatter(each.seconds, each.ndcg, color="C1" if each in best else "C0", zorder=2)
-                place = (-11, -9) if at % 2 else (5, 4)
+                place = (-11, -9) if at and known[at - 1].seconds == each.seconds else (5, 4)  # the lower of two
                 axes.annotate(str(at + 1), (each.seconds, each.ndcg), place, textcoords="offset points")
             published = max((each for each in entries(name) if each.commit is None), key=lambda each: each.ndcg)
             axes.axhline(published.ndcg, color="grey", linestyle=":", linewidth=1)
