@@ -37,7 +37,7 @@ A [baseline](glossary.md#baseline) is tuned and tested in three steps:
    point is measured once. * marks a chosen value at the edge of its grid: a wider grid may hold a better one.
 2. **Refit.** With these settings the model is fitted anew on the training *and* validation pairs of every split, since
    that is what one would put into service. `--no-refit` tests what was validated, fitted on the training pairs alone.
-   ConCF is tested as it was validated.
+   `strong` refits itself; the other presets of ConCF are tested as they were validated.
 3. **Test.** Lists leave out a user's training and validation items, refitted or not.
 
 `ials` is iALS by the library `implicit`; `als` is iALS by concf's own solver, which needs no further library, runs on a

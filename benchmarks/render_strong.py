@@ -132,7 +132,7 @@ def times() -> str:
 
 
 def ours() -> list[dict[str, object]]:
-    """Our lines of the leaderboard, as `concf leaderboard` has them."""
+    """Our lines of the leaderboard, as `concf leaderboard` has them: figures, seconds and commit of one line each."""
     found = []
     for line in [*lines("strong"), *lines("strong-baselines")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
@@ -140,7 +140,6 @@ def ours() -> list[dict[str, object]]:
             continue
         part = GIVEN[key["data"].partition("-")[2]]
         share = f"{'newest ' if 'newest' in part else ''}{part['valid']:.0%}".replace("%", " %")
-        alone = [each for each in lines("strong-alone") if each["key"] == key]  # its seconds are of a quiet machine
         budget = {"default": "", "thorough": " --budget thorough"}.get(key.get("budget", "default"), "")
         who = {label: row for label, (of, row) in OURS.items() if of == key.get("budget")}
         figures = {label: line["rows"][row]["test"] for label, row in who.items()} or {key["model"]: line["test"]}
@@ -150,8 +149,8 @@ def ours() -> list[dict[str, object]]:
             found.append({
                 "method": label.replace("`", "") + trained, "data": name, "split": SPLITS[name],
                 "recall": means["recall@20"], "ndcg": means["ndcg@20"], "chosen_by": "validation",
-                "source": "benchmarks/results", "seconds": (alone or [line])[-1]["seconds"],
-                "machine": f"H200{'' if alone else ', shared'}", "command": command, "commit": commit_of(line),
+                "source": "benchmarks/results", "seconds": line["seconds"], "machine": "H200, shared",
+                "command": command, "commit": commit_of(line),
             })  # fmt: skip
     return found
 
@@ -183,25 +182,22 @@ def draw_costs() -> None:
     from matplotlib.figure import Figure
 
     with rc_context({"svg.hashsalt": "concf", "font.size": 9}):
-        figure = Figure(figsize=(9.5, 4.6))
-        figure.subplots_adjust(left=0.08, right=0.98, top=0.93, bottom=0.4, wspace=0.2)
+        figure = Figure(figsize=(9.5, 5.8))
+        figure.subplots_adjust(left=0.08, right=0.98, top=0.95, bottom=0.52, wspace=0.2)
         for axes, name in zip(figure.subplots(1, 2), SPLITS, strict=True):
             known = [each for each in entries(name) if each.seconds is not None]
             known.sort(key=lambda each: (each.seconds, -each.ndcg))
             best = [each for at, each in enumerate(known) if all(each.ndcg > before.ndcg for before in known[:at])]
             axes.step([each.seconds for each in best], [each.ndcg for each in best], where="post", color="C1", zorder=1)
             for at, each in enumerate(known):
-                color, shared = "C1" if each in best else "C0", "shared" in (each.machine or "")
-                axes.scatter(
-                    each.seconds, each.ndcg, edgecolors=color, facecolors="white" if shared else color, zorder=2
-                )
-                place = (-11, -9) if at % 2 else (5, 4)
+                axes.scatter(each.seconds, each.ndcg, color="C1" if each in best else "C0", zorder=2)
+                place = (-11, -9) if at and known[at - 1].seconds == each.seconds else (5, 4)  # the lower of two
                 axes.annotate(str(at + 1), (each.seconds, each.ndcg), place, textcoords="offset points")
             published = max((each for each in entries(name) if each.commit is None), key=lambda each: each.ndcg)
             axes.axhline(published.ndcg, color="grey", linestyle=":", linewidth=1)
             words, middle = f"best published, {published.method}: cost not known", axes.get_yaxis_transform()
             axes.text(0.02, published.ndcg, words, transform=middle, va="bottom", color="grey")
-            axes.set(xscale="log", xlabel="seconds of training, H200", ylabel="NDCG@20", title=name)
+            axes.set(xscale="log", xlabel="seconds of training, shared H200", ylabel="NDCG@20", title=name)
             axes.margins(0.12, 0.15)
             legend = "\n".join(f"{at + 1}  {each.method}" for at, each in enumerate(known))
             axes.text(0, -0.22, legend, transform=axes.transAxes, va="top", fontsize=7)

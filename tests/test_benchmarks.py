@@ -269,6 +269,18 @@ def test_the_leaderboard_has_our_lines_as_they_were_measured() -> None:
     assert text == script.page("leaderboard_words.md"), "docs/leaderboard.md is old; run: benchmarks/render_strong.py"
 
 
+def test_a_row_of_the_leaderboard_comes_of_one_line() -> None:
+    script, sources = benchmark("render_strong"), benchmark("sources")
+    measured = set()
+    for line in [each for name in ("strong", "strong-alone", "strong-baselines") for each in sources.lines(name)]:
+        for row in line.get("rows", {"": line}).values():
+            figures = row["test"]["recall@20"], row["test"]["ndcg@20"]
+            measured.add((*figures, line["seconds"], sources.commit_of(line)))
+    shown = {(row["recall"], row["ndcg"], row["seconds"], row["commit"]) for row in script.ours()}
+    assert shown
+    assert shown <= measured
+
+
 def test_pictures_of_the_essay_are_described_by_their_lines() -> None:
     render = benchmark("render_how_it_works")
     text = render.PAGE.read_text(encoding="utf-8")

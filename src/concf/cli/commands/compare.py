@@ -15,7 +15,7 @@ from concf.errors import ConfigError
 
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
-    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
+    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
