@@ -314,3 +314,10 @@ def test_the_reproduction_names_the_commits_of_its_lines() -> None:
         counted[row[1]] = counted.get(row[1], 0) + int(row[3])
     expected = [commit_of(line) for line in lines]
     assert counted == {commit: expected.count(commit) for commit in expected}
+
+
+def test_a_line_of_gpu_tests_says_whether_its_pytest_is_the_pinned_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (pinned,) = re.findall(r"^pytest==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    for version in (pinned, pinned.rpartition(".")[0]):
+        monkeypatch.setattr(pytest, "__version__", version)
+        assert benchmark("gpu_tests").pytest_used() == {"pytest": version, "pinned": version == pinned}

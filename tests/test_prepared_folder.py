@@ -29,8 +29,10 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", [pl.Int64, pl.String])
 def test_what_was_saved_is_what_is_loaded(tmp_path: Path, kind: type[pl.DataType]) -> None:
-    log = LOG.with_columns(pl.col("user_id", "item_id").cast(kind))
+    of_one_item = LOG[:1].with_columns(user_id=pl.lit(1000))
+    log = pl.concat([LOG, of_one_item], how="vertical_relaxed").with_columns(pl.col("user_id", "item_id").cast(kind))
     saved = prepare(log, protocol="leave-last", last=2, seed=4, out=tmp_path / "data")
+    assert saved.notes
     loaded = Split.load(tmp_path / "data")
     assert loaded.hash == saved.hash
     assert loaded.recipe == saved.recipe

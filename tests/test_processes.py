@@ -18,6 +18,7 @@ import process_group
 import process_worker
 import pytest
 import torch
+from gpu_processes import assert_close
 from once import once_for_all
 from process_job import TORCHRUN, WAIT, Job, double_precision, linux, until
 from process_worker import RESUMED, WHOLE, cases, settings, stopped, tensors, trained
@@ -70,13 +71,6 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, (folder / "said").read_text()
 
 
-def figures(record: Any) -> list[float]:
-    """All figures of a record but its times and names."""
-    if not isinstance(record, dict):
-        return [] if isinstance(record, str) else [record]
-    return [figure for name, part in record.items() if "seconds" not in name for figure in figures(part)]
-
-
 def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
     assert_alike(folder, name, processes, once(case, out=folder.parent / "alone" / case))
 
@@ -85,7 +79,7 @@ def assert_alike(folder: Path, name: str, processes: int, expected: Run) -> None
     records = json.loads((folder / f"{name}.json").read_text())
     assert len(records) == len(expected.history)
     for mine, theirs in zip(records, expected.history, strict=True):
-        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9), name
+        assert_close(mine, theirs, (name,))
     wanted = tensors(expected)
     for rank in range(processes):
         parts = load_file(folder / f"{name}.{rank}.safetensors")
@@ -133,11 +127,9 @@ def leave_unfinished(folder: Path, *processes: int) -> None:
             shutil.copytree(folder / "stopped", folder / str(number) / name)
 
 
-def validations(state: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: {part: each[part] for part in ("validation", "epoch", "rose")}
-        for name, each in state["state"]["best"].items()
-    }
+def validations(state: dict[str, Any]) -> dict[tuple[str, str], float]:
+    parts = ("validation", "epoch", "rose")
+    return {(name, part): each[part] for name, each in state["state"]["best"].items() for part in parts}
 
 
 def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
@@ -153,9 +145,9 @@ def assert_same_files(folder: Path, expected: Path) -> None:
     for part, tensor in parts.items():
         assert tensor.shape == wanted[part].shape
         assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), part
-    assert figures(validations(state)) == pytest.approx(figures(validations(wanted_state)), rel=1e-9)
+    assert validations(state) == pytest.approx(validations(wanted_state), rel=1e-9)
     for mine, theirs in zip(history(folder), history(expected), strict=True):
-        assert figures(mine) == pytest.approx(figures(theirs), rel=1e-9, abs=1e-9)
+        assert_close(mine, theirs)
 
 
 def assert_goes_on_alone(left: Path, folder: Path) -> None:

@@ -279,23 +279,25 @@ def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> 
     st.floats(0.01, 0.99),
     st.integers(0, 3),
 )
-def test_with_newest_nothing_older_is_held_out(times: dict[tuple[int, int], int], share: float, seed: int) -> None:
+def test_with_newest_exactly_the_newest_are_held_out(
+    times: dict[tuple[int, int], int], share: float, seed: int
+) -> None:
+    """Two pairs of a user each keep every item in training, so that no pair goes back to it."""
+    for item in range(13):
+        times |= {(100 + item, item): 0, (100 + item, (item + 1) % 13): 1}
     pairs = sorted(times)
-    data = read(
-        pl.DataFrame([(*pair, times[pair]) for pair in pairs], ["user_id", "item_id", "timestamp"], orient="row")
-    )
     files = np.full(len(pairs), TRAIN, np.uint8)
+    users, items = columns(pairs)
+    log = pl.DataFrame({"user_id": users, "item_id": items, "timestamp": [times[pair] for pair in pairs]})
+    data, timeless = read(log), read(log.with_columns(timestamp=1))
     parts = Given(valid=share, newest=True).assign(data, seed, files)
-    held = {pair for pair, part in zip(pairs, parts, strict=True) if part == VALID}
-    back = {pair for pair in pairs if pair[1] not in {item for _, item in held}}  # or may have gone back to training
+    held = [pair for pair, part in zip(pairs, parts, strict=True) if part == VALID]
     for user in {user for user, _ in pairs}:
-        mine = [pair for pair in pairs if pair[0] == user]
-        n = min(max(floor(round(share * len(mine), 9)), 1), len(mine) - 1)
-        newest = sorted((times[pair] for pair in mine), reverse=True)[:n]
-        assert all(times[pair] >= newest[-1] for pair in held & {*mine})
-        assert {pair for pair in mine if newest and times[pair] > newest[-1]} <= held | back
-    if len(set(times.values())) == 1:  # time tells nothing
-        assert parts.tolist() == Given(valid=share).assign(data, seed, files).tolist()
+        newest = sorted((times[pair] for pair in pairs if pair[0] == user), reverse=True)
+        n = min(max(floor(round(share * len(newest), 9)), 1), len(newest) - 1)
+        assert sorted((times[pair] for pair in held if pair[0] == user), reverse=True) == newest[:n]
+    drawn = [Given(valid=share, newest=newest).assign(timeless, seed, files).tolist() for newest in (True, False)]
+    assert drawn[0] == drawn[1]  # where time tells nothing
 
 
 def test_the_newest_of_lines_in_order_of_time(tmp_path: Path, concf: Run) -> None:

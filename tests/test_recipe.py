@@ -71,11 +71,14 @@ def test_a_budget_has_its_heads_voters_and_stages(budget: str, heads: list[str],
 
 
 def test_the_default_is_this_recipe() -> None:
-    assert preset("strong").recipe == presets.RECIPE
-    assert preset("strong").model.encoder == "mf"
-    assert preset("strong").model.sharing == "none"
-    assert preset("strong").consensus.non_voting == (STUDENT,)
-    assert preset("strong").consensus.consistency_temperature is None
+    default = choose_settings()
+    assert default == preset("strong")
+    assert default.recipe is not None
+    assert (default.recipe.budget, default.recipe.refit) == ("default", "validation")
+    assert default.heads == trained("default").settings.heads
+    assert (default.model.encoder, default.model.sharing) == ("mf", "none")
+    assert default.consensus.non_voting == (STUDENT,)
+    assert default.consensus.consistency_temperature is None
     assert choose_settings(None, {"recipe": {"budget": "fast"}}).heads == ["als-a", "als-b", STUDENT]
 
 

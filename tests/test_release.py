@@ -12,7 +12,7 @@ import pytest
 import wheels
 import yaml
 from installed import EXTRAS, NOT_FOR_A_WHEEL, PYTHONS, interpreter
-from skipping import POSIX_FILES
+from skipping import MAY_SKIP, POSIX_FILES
 
 from concf.data.catalogue import MIRROR_VARIABLE, PUBLIC_HOME
 from concf.runtime.provenance import VERSION
@@ -52,6 +52,15 @@ def test_the_suite_runs_on_every_platform_and_python_that_is_promised() -> None:
     assert matrix == {"os": list(RUNNERS.values()), "python": list(PYTHONS)}
     promised = [each.rpartition(" ")[2] for each in PROJECT["classifiers"] if "Python :: 3." in each]
     assert list(PYTHONS) == promised
+
+
+def test_a_job_runs_the_suite_with_nothing_skipped() -> None:
+    runs = {name: [step.get("run", "") for step in job.get("steps", [])] for name, job in jobs().items()}
+    suites = [name for name, steps in runs.items() if "python -m pytest -n auto --dist worksteal" in steps]
+    whole = [name for name in suites if MAY_SKIP not in yaml.dump(jobs()[name])]
+    assert whole
+    assert all(any("concf data fetch" in step for step in runs[name]) for name in whole)
+    assert not any("env" in flow(path.stem) for path in FLOWS.glob("*.yml"))
 
 
 def test_nothing_is_published_before_every_other_job_has_passed() -> None:

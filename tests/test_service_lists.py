@@ -127,8 +127,11 @@ def test_every_user_gets_what_the_library_recommends(client: Client, model: Reco
 
 def test_what_changes_nothing_changes_no_byte(client: Client, model: Recommender) -> None:
     for user in everyone(model):
-        short, long = (client.get(f"/recommend/{segment(user)}{way}") for way in ("?k=4", "?k=4&popular=true"))
-        assert short.content == long.content
+        answers = set()
+        for way in ("?k=4", "?k=4&popular=true"):
+            client.service.model.kept.clear()  # else the second answer is the first one
+            answers.add(client.get(f"/recommend/{segment(user)}{way}").content)
+        assert len(answers) == 1
 
 
 def test_lists_that_are_kept_are_those_of_the_run_and_few(

@@ -129,6 +129,13 @@ def test_a_path_that_is_no_run_is_refused(client: Client, path: str) -> None:
     assert problem(client.reload({"folder": path})) == (422, "bad_request")
 
 
+def test_after_a_refusal_the_next_reload_is_of_the_run_that_is_served(client: Client, tmp_path: Path) -> None:
+    before = client.service.folder
+    assert problem(client.reload({"run": str(tmp_path / "none")})) == (409, "refused_run")
+    assert client.service.folder == before
+    assert client.reload({}).json() == {"run": before.name, "version": 2}
+
+
 def test_a_request_under_way_stays_with_the_run_it_began_with(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)
     old = client.get("/recommend/1?by=bpr").json()["items"]
