@@ -88,7 +88,7 @@ def _other_zone(frame: pl.LazyFrame, table: Table, check: Check, value: object) 
     good = frame.filter(~check.bad).select(pl.col("row").min())
     first = table.frame.join(good, on="row").select("timestamp").collect(engine="streaming").to_series().to_list()
     try:
-        zoned = {datetime.fromisoformat(each).tzinfo is not None for each in (value, *first[:1])}  # type: ignore[arg-type]
+        zoned = {datetime.fromisoformat(each).tzinfo is not None for each in (value, *first[:1])}
     except (TypeError, ValueError):
         return False
     return len(zoned) == 2

@@ -95,7 +95,7 @@ def check_times(
         "in the future": when > latest * ticks,
     }
     cause = pl.coalesce(pl.when(bad).then(pl.lit(name)) for name, bad in causes.items())
-    counts, examples = dict.fromkeys(causes, 0), {}
+    counts, examples = dict.fromkeys(causes, 0), dict[str, str]()
     for frame, table in zip(frames, tables, strict=True):
         rows = frame.select("row", cause=cause).filter(pl.col("cause").is_not_null())
         for name, n_rows, row in rows.group_by("cause").agg(pl.len(), pl.min("row")).collect(engine="streaming").rows():

@@ -74,7 +74,9 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
         if dated:
             kind = attributes.schema[dated[0]]
             example = "2024-01-31" if kind == pl.Date else "2024-01-31T18:00:00"
-            raise ConfigError(f"{start}{dated[0]!r} is a column of {kind}. Compare it with text as '{example}'") from None
+            raise ConfigError(
+                f"{start}{dated[0]!r} is a column of {kind}. Compare it with text as '{example}'"
+            ) from None
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(f"{start}{first}. Expected a condition, as category in (3, 5) and price < 20") from None
     if found.dtype != pl.Boolean:
