@@ -14,7 +14,7 @@ from small_run import SMALL, small_data
 import concf as library
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConcfWarning, ConfigError
+from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.bulk import write_lists
 from concf.inference.recommender import Recommender
 from concf.model.baselines.popularity import Popularity
@@ -124,6 +124,31 @@ def test_nobody_is_a_note_and_no_silence(model: library.ConCF, folder: Path, tmp
     with pytest.warns(ConcfWarning, match="no users were asked for") as notes:
         write_lists(folder, tmp_path / "recs", [], engine="processes", workers=1)
     assert len(notes) == 1
+
+
+def test_unknown_arguments_are_named_and_the_nearest_is_suggested(model: library.ConCF) -> None:
+    for call, name in ((model.recommend, "recommend"), (model.stream, "stream")):
+        with pytest.raises(ConfigError, match=f"{name}: unknown argument 'excludes'.* Did you mean exclude"):
+            call(1, excludes=[3])
+        with pytest.raises(ConfigError, match=f"{name}: unknown argument 'size'.* exclude"):  # of `blocks`
+            call(1, size=3)
+
+
+def test_bytes_are_no_ids(model: library.ConCF) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: model.recommend(b"1"), lambda: model.recommend([b"1"]), lambda: model.recommend(np.array([b"1"])),
+        lambda: model.recommend(1, exclude=b"1"), lambda: model.recommend(1, items={b"1": [2]}),
+        lambda: model.recommend(history={b"new": [1]}), lambda: model.similar_items(b"1"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(DataError, match=r"b'(1|new)' is of type bytes.*Decode it"):
+            call()
+
+
+def test_an_empty_list_of_users_is_a_mistake(concf: Any, folder: Path) -> None:
+    for users in ("", " , "):
+        code, out, err = concf("recommend", folder, "--users", users)
+        assert (code, out, "names no user" in err) == (2, "", True)
 
 
 def test_nobody_is_a_note_on_the_command_line(concf: Any, folder: Path, tmp_path: Path) -> None:

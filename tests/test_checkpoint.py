@@ -331,6 +331,17 @@ def test_a_folder_that_is_there_is_never_overwritten(concf: CLI, stopped: Path, 
     assert (mine / "thesis.txt").read_text() == "ten years"
 
 
+def test_a_file_is_no_folder_for_a_run_on_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "thesis.txt").write_text("ten years")
+
+    def at_once(_path: Path) -> Any:  # as of Python 3.13
+        raise NotADirectoryError
+
+    monkeypatch.setattr(Path, "iterdir", at_once)
+    with pytest.raises(ConfigError, match="it is left alone"):
+        RunFolder(tmp_path / "thesis.txt").refuse_occupied()
+
+
 def test_a_folder_in_which_a_killed_process_began_to_write_is_free(data: Path, tmp_path: Path) -> None:
     stale = tmp_path / ".run.json.partial-999999999"
     stale.write_text("{")

@@ -205,7 +205,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], str]] = [
     ("text users", NEW.with_columns(pl.col("user_id").cast(pl.String) + "x"), {}, "user ids are text .* integers"),
     ("nothing new", OLD[-5:], {}, "nothing new: the run knows each of its 5 pairs"),
     ("older", NEW.with_columns(pl.col("timestamp") - 2 * YEAR), {}, "older than the newest that the run knows"),
-    ("minutes", NEW.with_columns(pl.col("timestamp") // 60), {}, r"times \(newest: 27\d+\) are in another unit than"),
+    ("minutes", NEW.with_columns(pl.col("timestamp") // 60), {}, r"times \(median: 27\d+\) are in another unit than"),
     ("late date", NEW, {"drop_before": "2030-01-01"}, "nothing of DataFrame is as new as that"),
     *((f"drop {day!r}", NEW, {"drop_before": day}, "expected a date such as") for day in NO_DATES),
     ("all old", NEW, {"drop_before": float(NEW["timestamp"][3])}, "nothing that the run knows is as new as that"),

@@ -217,6 +217,29 @@ def test_the_order_of_rows_and_the_kind_of_file_do_not_matter(
         assert model.recommend(catalogue=one, **rules) == expected
 
 
+def test_dates_are_compared_alike_in_text_and_in_columns_of_dates(
+    run: Trained, catalogue: pl.DataFrame, tmp_path: Path
+) -> None:
+    model = Recommender(run.run, "arrow")
+    day = pl.date(2024, 1, 1) + pl.duration(days=pl.int_range(pl.len()))
+    frame = catalogue.with_columns(day=day, at=day.cast(pl.Datetime("us")) + pl.duration(hours=9))
+    frame.with_columns(pl.col("day", "at").dt.to_string("iso:strict")).write_csv(tmp_path / "items.csv")
+    frame.write_parquet(tmp_path / "items.parquet")
+    frame.with_columns(pl.col("at").dt.replace_time_zone("Asia/Tokyo")).write_parquet(tmp_path / "zoned.parquet")
+    for condition in (
+        "day >= '2024-01-09'", "day in ('2024-01-03', '2024-01-07')", "'2024-01-05' > at",
+        "day between '2024-01-03' and '2024-01-08'", "at < '2024-01-09T10:00:00' and price > 3",
+    ):  # fmt: skip
+        csv, parquet, zoned = (
+            model.recommend(catalogue=tmp_path / name, where=condition, k=3)
+            for name in ("items.csv", "items.parquet", "zoned.parquet")
+        )
+        assert csv == parquet == zoned
+    for bad in ("day > 'yesterday'", "day > '2024-02-30'", "at > '2024-13-01'"):
+        with pytest.raises(ConfigError, match=r"is a column of Date.*Compare it with text as '2024-"):
+            model.recommend(catalogue=tmp_path / "items.parquet", where=bad)
+
+
 def test_ten_thousand_categories() -> None:
     rng = np.random.default_rng(0)
     n = 20_000
@@ -248,6 +271,7 @@ def test_ten_thousand_categories() -> None:
         ({"where": "price < avg(price)"}, "avg is no function"),
         ({"where": "select * from x"}, "Expected a condition"),
         ({"where": "price in (select 1)"}, "Expected a condition"),
+        ({"where": "price = (SELECT 1)"}, "Expected a condition"),
         ({"where": "read_csv('/etc/passwd')"}, "read_csv is no function"),
         ({"where": "__import__('os').system('true')"}, "__import__ is no function"),
         ({"where": '"^p.*$" < 3'}, "no column|expected one condition"),
@@ -276,12 +300,18 @@ def test_nested_columns_and_misspelt_rules(run: Trained, catalogue: pl.DataFrame
     nested = catalogue.with_columns(tags=pl.concat_list("name"))
     with pytest.raises(ConfigError, match="holds List"):
         Recommender(run.run).recommend(catalogue=nested, at_most={"tags": 1})
-    with pytest.raises(TypeError, match="wher"):
+    with pytest.raises(ConfigError, match=r"recommend: unknown argument 'wher'\. Did you mean where"):
         Recommender(run.run).recommend(wher="price < 3")  # type: ignore[call-overload]
     either = "array_contains(tags, 'Item 3') or (\"name\" = 'it''s;')"
     found = listed(Recommender(run.run), catalogue=nested, where=either, users=run.users[0],
                    filter_viewed=False, k=1)  # fmt: skip
     assert found[run.users[0]][0][0] == run.items[3]
+
+
+def test_a_catalogue_of_all_items_says_so(run: Trained, catalogue: pl.DataFrame) -> None:
+    more = pl.concat([catalogue, catalogue[:1].with_columns(item=pl.lit(10**6, pl.Int64))])
+    with pytest.warns(ConcfWarning, match="attributes for all 30 items of the log; 1 others are not in it"):
+        Recommender(run.run).recommend(catalogue=more, where="true")
 
 
 def test_missing_and_unknown_items_are_counted(run: Trained, catalogue: pl.DataFrame) -> None:

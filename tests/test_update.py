@@ -28,7 +28,7 @@ from concf.data.prepare import split_of
 from concf.data.protocols import TEST
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
-from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.errors import FLAGS, ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
 from concf.model.als import ALS, Pairs
@@ -174,6 +174,7 @@ def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest
     assert [record["stage"] for record in carried.history] == ["refit", "final"]
     assert carried.best[CONSENSUS].validation == base().best[CONSENSUS].validation
     assert carried.validated_users == base().validated_users
+    assert (base().carried_validation, carried.carried_validation, fitted.carried_validation) == (False, True, False)
     known = [set(BASE[column].to_list()) for column in ("user_id", "item_id")]
     pairs = set(FIRST.select("user_id", "item_id").iter_rows()) - set(BASE.select("user_id", "item_id").iter_rows())
     assert fitted.validated_users == len({user for user, item in pairs if user in known[0] and item in known[1]})
@@ -298,6 +299,9 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
     code, out, err = concf("update", old, tmp_path / "tuesday.csv", "--out", tmp_path / "new", "--user", "member")
     assert (code, "3 stages" in out) == (0, True), err
     assert "DataFrame and 1 update, protocol random" in out
+    run = load_run(tmp_path / "new")
+    assert run.carried_validation == ("those of the run before the update" in out) == ("carried over" in err) is True
+    assert "of the run before the update" in (tmp_path / "new" / CARD).read_text(encoding="utf-8")
     assert checksums(old) == before
     for command in (
         ["evaluate"],
@@ -311,7 +315,9 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
 
 def test_every_option_to_read_a_log_is_one_of_join(concf: CLI) -> None:
     shown = concf("update", "--help")[1]
-    flags = {name: f"--{name.replace('_', '-')}" for name, each in OPTIONS.items() if each.panel == READING}
+    flags = {
+        name: f"--{FLAGS.get(name, name.replace('_', '-'))}" for name, each in OPTIONS.items() if each.panel == READING
+    }
     assert "older than the newest that the run knows" in " ".join(shown.replace("\u2502", " ").split())
     listed = {name for name, flag in flags.items() if re.search(rf"{flag}\b(?!-)", shown)}
     assert listed == set(Reading.model_fields)

@@ -68,7 +68,7 @@ def test_a_weight_is_a_function_of_the_count_over_its_mean(count: list[float]) -
         np.testing.assert_allclose(found, np.maximum(literal / (sum(literal) / len(count)), LEAST), rtol=1e-6)
 
 
-@given(st.floats(0.01, 1e6), st.integers(1, 20), st.integers(0, 10**9))
+@given(st.floats(0.01, 1e6), st.integers(1, 20), st.integers(0, 7 * 10**8))
 @pytest.mark.filterwarnings("ignore:weights by the count")
 def test_equal_weights_are_none(count: float, n: int, time: int) -> None:
     log = log_of([count] * n, [10**9 + time] * n)

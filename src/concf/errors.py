@@ -10,6 +10,8 @@ from typing import Any
 
 _on_the_command_line: ContextVar[bool] = ContextVar("_on_the_command_line", default=False)
 
+FLAGS = {"bad_times": "drop-bad-times"}  # options whose flag on the command line says the value too
+
 
 class ConcfWarning(UserWarning):
     """Something that the user should know of; the command line prints it as a note."""
@@ -49,8 +51,8 @@ def option(name: str, value: object = None) -> str:
     """An option, or one with its value, in messages: `min_item=` in Python, `--min-item` on the command line."""
     if not _on_the_command_line.get():
         return f"{name}=" if value is None else f"{name}={value!r}"
-    flag = name.replace("_", "-")
-    if value is None or isinstance(value, bool):
+    flag = FLAGS.get(name, name.replace("_", "-"))
+    if value is None or isinstance(value, bool) or name in FLAGS:
         return f"--no-{flag}" if value is False else f"--{flag}"
     return f"--{flag} {value}"
 

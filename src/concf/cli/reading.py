@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from concf.errors import ConfigError, option
+from concf.errors import FLAGS, ConfigError, option
 
 READING = "How to read a log"
 FILTER = "What to leave out of it first"
@@ -35,6 +35,12 @@ OPTIONS = {
     "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", READING),
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", READING),
     "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", READING),
+    "bad_times": Option(
+        bool,
+        "Drop rows whose time is 0, negative, in the future or in another unit than most. Else they are refused.",
+        READING,
+        (f"--{FLAGS['bad_times']}",),
+    ),
     "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING),
     "ordered": Option(bool, "With a line per user: its items are in order of time.", READING, ("--ordered",)),
     "separator": Option(str, "Of a text table, such as ';' or '::'.", READING),
@@ -112,7 +118,9 @@ def refuse_options(log: dict[str, Any], reason: str) -> None:
 
 
 def _converted(log: dict[str, Any]) -> dict[str, Any]:
-    """The options with `\\t` as a tab and shares as numbers."""
+    """The options with `\\t` as a tab, shares as numbers and a flag for bad times as what to do with them."""
+    if log.pop("bad_times", False):
+        log["bad_times"] = "drop"
     if "separator" in log:
         log["separator"] = log["separator"].replace("\\t", "\t")
     given = log.get("protocol") == "given"

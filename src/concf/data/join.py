@@ -34,7 +34,7 @@ from concf.data.split import UPDATES, Recipe, Split
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_count
 
-NEAR = 10  # newest times that differ by a smaller factor have the same unit, whatever it is
+NEAR = 10  # median times that differ by a smaller factor have the same unit, whatever it is
 
 
 class Joined(NamedTuple):
@@ -159,13 +159,13 @@ def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interacti
         return Interactions(**{**vars(new), "timestamp": None})
     if known.timestamp is None or new.timestamp is None:
         return new
-    was, now = float(known.timestamp.max()), float(new.timestamp.max())
+    was, now = float(np.median(known.timestamp)), float(np.median(new.timestamp))
     unit, other = ticks_of(was), ticks_of(now)
     if unit == other or was / NEAR < now < was * NEAR:
         return new
     if unit is None or other is None:
         raise DataError(
-            f"{name}: its times (newest: {now:.15g}) are in another unit than those that the run knows (newest: "
+            f"{name}: its times (median: {now:.15g}) are in another unit than those that the run knows (median: "
             f"{was:.15g}). Write them in that unit"
         )
     note(f"{name}: its times are in {TICKS[other]}; they are converted to {TICKS[unit]}, as the run's log has them")

@@ -22,6 +22,7 @@ class ReadingOptions(TypedDict, total=False):
     count: str | None  # column with the number of events, or the weight, of a row; "none": there is none
     timestamp: str | None  # column of the time; "none": there is none
     time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
+    bad_times: Literal["refuse", "drop"] | None  # rows whose time is 0, below it, in the future or of another unit
     format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
     ordered: bool | None  # whether a line with a user's items is in order of time: places in it are the times
     separator: str | None  # of a text table; one or more characters

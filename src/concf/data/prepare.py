@@ -158,7 +158,7 @@ def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Inter
         return log, origin
     if reading.dislike_below is not None:
         raise ConfigError(f"{option('dislikes')} and {option('dislike_below')}: choose one of them")
-    listed, listed_origin = read_source(dislikes)
+    listed, listed_origin = read_source(dislikes, Reading(bad_times=reading.bad_times))
     user = _positions(log.user_ids, listed.user_ids)[listed.user]
     item = _positions(log.item_ids, listed.item_ids)[listed.item]
     known = (user >= 0) & (item >= 0)

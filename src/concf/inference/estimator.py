@@ -123,6 +123,8 @@ class ConCF(Parameters, Recommender):
               every row does
         dislike_below: rows rated lower are dislikes, which are never recommended; or dislikes: a log of them
         time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
+        bad_times: "drop" rows whose time is 0, negative, in the future or in another unit than most; else they are
+              refused
         format, separator, header: of a file, where they cannot be recognised; see `concf.Reading`
         ordered: whether a line of a user's items is in order of time
 

@@ -86,11 +86,15 @@ class ItemLookup:
 
 def is_one(ids: object) -> bool:
     """Whether it is a single id."""
-    return isinstance(ids, str) or not hasattr(ids, "__iter__")
+    return isinstance(ids, str | bytes) or not hasattr(ids, "__iter__")
 
 
 def plain(one: Any) -> Any:
-    """An id as logs have it: a UUID is its text."""
+    """An id as logs have it: a UUID is its text; bytes are refused."""
+    if isinstance(one, bytes):
+        raise DataError(
+            f"{bytes(one)!r} is of type bytes; ids are integers or text. Decode it: {bytes(one)!r}.decode()"
+        )
     return str(one) if isinstance(one, UUID) else one
 
 

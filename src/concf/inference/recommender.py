@@ -31,7 +31,7 @@ from concf.inference.lookup import (
 from concf.inference.ranker import Positions, Ranker, Short, highest
 from concf.inference.rules.conditions import catalogue_of
 from concf.inference.rules.rules import RuleOptions, rules_of
-from concf.runtime.arguments import check_count
+from concf.runtime.arguments import check_count, check_names
 from concf.training.checkpoint import load_run
 from concf.training.run import Run
 
@@ -223,6 +223,7 @@ class Recommender:
         popularity_penalty: from 0 to 1, how much an item loses by its popularity
         """
         k = check_count("k", k)
+        check_names("recommend", rules.keys() - RuleOptions.__annotations__.keys(), [*Options.__annotations__, "frame"])
         names, blocks = self.blocks(
             users, k, history, by=by, filter_viewed=filter_viewed, items=items, exclude=exclude, unknown=unknown,
             unknown_items=unknown_items, **rules,
@@ -238,6 +239,7 @@ class Recommender:
 
         Errors and warnings come at once, before the first table. options: see `recommend`
         """
+        check_names("stream", options, ListOptions.__annotations__)
         names, blocks = self.blocks(users, check_count("k", k), None, **options)
         kind = self._kind(names)
         return (long_table(some, lists, self.item_ids, kind) for some, lists in blocks)

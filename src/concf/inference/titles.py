@@ -125,7 +125,8 @@ class Catalogue:
 
     def _counts(self, what: str, known: int, rows: int, ids: Ids) -> str:
         ignored = f"; {rows - known:,} others are not in it" if rows > known else ""
-        return f"{self.path}: {what} for {known:,} of the {len(ids):,} items of the log{ignored}"
+        of_all = f"all {known:,}" if known == len(ids) else f"{known:,} of the {len(ids):,}"
+        return f"{self.path}: {what} for {of_all} items of the log{ignored}"
 
     def _typed(self) -> pl.DataFrame:
         """The rows; a column of text in which every value is a number, as any of a text file, becomes numbers."""

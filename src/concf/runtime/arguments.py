@@ -1,8 +1,9 @@
-"""Check the numbers that callers pass: type and range."""
+"""Check the numbers that callers pass, type and range, and the names of arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
@@ -17,6 +18,15 @@ def check_count(name: str, value: Any) -> int:
     if number < 1:
         raise ConfigError(f"{name} = {number}: expected an integer of 1 or more")
     return number
+
+
+def check_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse names of arguments that a function does not have, and suggest the nearest one that it has."""
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            fix = f"Did you mean {near[0]}?" if near else f"Its arguments are {', '.join(known)}"
+            raise ConfigError(f"{function}: unknown argument {name!r}. {fix}")
 
 
 def check_seed(value: Any) -> int:

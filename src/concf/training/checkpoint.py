@@ -148,8 +148,9 @@ class RunFolder:
             raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
 
     def _is_empty(self) -> bool:
-        ours = (is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir())
-        return self.path.is_dir() and all(ours)
+        return self.path.is_dir() and all(
+            is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir()
+        )
 
     def record(self, epoch: dict[str, Any]) -> None:
         """One line of history."""

@@ -293,6 +293,11 @@ class Run:
         return measured[-1] if measured else n_validated(self.data, self.settings)
 
     @property
+    def carried_validation(self) -> bool:
+        """Whether its validation figures are those of the run before an update."""
+        return any(record.get("carried_validation") for record in self.history)
+
+    @property
     def updates(self) -> list[dict[str, Any]]:
         """The logs that it was updated with, the oldest first: name, SHA-256, new pairs, pairs dropped before."""
         return list(self.data.recipe.source.get(UPDATES, []))
@@ -331,6 +336,7 @@ class Run:
             "finished": self.finished,
             "metric": self.metric,
             "validated_users": self.validated_users,
+            "carried_validation": self.carried_validation,
             "asked_users": self.asked_users,
             "tested_users": len((self.data.whole or self.data).evaluated),
             "best_head": self.best_head(),

@@ -75,6 +75,8 @@ def recommend(
     if new_items:
         model.add_items(described)
     chosen = None if users == EVERYONE else _ids(users, model.user_ids, refuse_others=True)
+    if not names(users) and chosen == []:
+        raise ConfigError(f"--users {users!r} names no user. Leave it out to recommend to everyone")
     options: dict[str, Any] = {
         "by": by, "filter_viewed": not viewed, "unknown": "popular" if popular else "raise",
         "items": None if items is None else _ids(items, model.item_ids),

@@ -249,11 +249,12 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
         return
     unit = "epochs" if run.settings.recipe is None else "stages"
     print_heads(report, f"{title_of(run)}: {report['epochs']} {unit} in {report['seconds']:.0f} s")
-    typer.echo(
-        f"Validated on {report['validated_users']:,} users; {report['tested_users']:,} are held back to test on."
-    )
+    if run.carried_validation:
+        typer.echo("These validation figures are those of the run before the update; the new run was not validated.")
+    held_back = "" if "test" in run.learned else f"; {report['tested_users']:,} are held back to test on"
+    typer.echo(f"Validated on {report['validated_users']:,} users{held_back}.")
     if "valid" in run.learned:
-        on = "everything" if "test" in run.learned else "training and validation part"
+        on = "everything, the test part too" if "test" in run.learned else "training and validation part"
         typer.echo(f"Then refitted on {on}; the figures above were measured before.")
     if run.settings.recipe is not None:
         typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")

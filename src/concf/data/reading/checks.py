@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import polars as pl
@@ -72,11 +73,25 @@ def bad_row(frame: pl.LazyFrame, table: Table, check: Check, reading: Reading) -
         problem = "ambiguous, the day or the month first"
         formats = f"{option('time_format', '%d/%m/%Y')} or {option('time_format', '%m/%d/%Y')}"
         fix = f"Set the format, such as {formats}, or write ISO 8601"
+    elif check.column == "timestamp" and reading.time_format is None and _other_zone(frame, table, check, value):
+        problem = "some times have a zone and others have none"
+        fix = "Write all of them with a zone, as 2024-05-03T10:00:00Z, or all without, which means UTC"
     if check.column in ID_ROLES and table.first_line is not None:
         fix += f" Is the separator another one? Set it with {option('separator')}"
     shown = {name: None if value is None else str(value)[:60] for name, value in values.items()}
     column = table.columns[check.column]
     return DataError(f"{table.where(row)}: column {column!r}: {problem}, found {shown}. {fix}")
+
+
+def _other_zone(frame: pl.LazyFrame, table: Table, check: Check, value: object) -> bool:
+    """Whether a time is ISO 8601 with a zone and the first good one has none, or the other way round."""
+    good = frame.filter(~check.bad).select(pl.col("row").min())
+    first = table.frame.join(good, on="row").select("timestamp").collect(engine="streaming").to_series().to_list()
+    try:
+        zoned = {datetime.fromisoformat(each).tzinfo is not None for each in (value, *first[:1])}
+    except (TypeError, ValueError):
+        return False
+    return len(zoned) == 2
 
 
 def unreadable(path: Path, reading: Reading, error: BaseException) -> DataError:

@@ -19,6 +19,7 @@ from concf.data.reading.objects import scan_object
 from concf.data.reading.pairs import PairBuckets
 from concf.data.reading.scan import ID_ROLES, Reading, Table, scan_file
 from concf.data.reading.sniff import EmptyFileError
+from concf.data.reading.times import check_times
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
 
@@ -67,12 +68,11 @@ def _first_unreadable(paths: list[Path], reading: Reading) -> Path:
 def _interactions(tables: list[Table], reading: Reading) -> Interactions:
     frames, text_integers = cast(tables, reading.time_format)
     positive = pl.lit(True) if reading.likes_from is None else pl.col("rating") >= reading.likes_from
-    checks, counts = row_checks(frames[0].collect_schema(), reading.time_format), IdCounts()
-    failed = pl.coalesce(pl.when(check.bad).then(pl.lit(k, pl.Int8)) for k, check in enumerate(checks))
-    for frame, table in zip(frames, tables, strict=True):
-        _for_batches(frame.select(*ID_ROLES, failed=failed, positive=positive), counts.add, FIRST_PASS_ROWS)
-        if counts.failed:
-            raise bad_row(frame, table, checks[min(counts.failed)], reading)
+    counts = _first_pass(frames, tables, positive, reading)
+    if counts.times is not None:
+        checked = check_times(frames, tables, *counts.times, drop=reading.bad_times == "drop")
+        if checked is not frames:
+            frames, counts = checked, _first_pass(checked, tables, positive, reading)
     if not counts.n_positive:
         rated = f" rated {reading.likes_from:g} or more" if counts.n_rows and reading.likes_from else ""
         raise DataError(f"{_name(tables)}: contains no interactions{rated}. Expected a user and an item per row")
@@ -92,6 +92,19 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
     return interactions.disliking(Dislikes(found["user"], found["item"], found.get("timestamp")))
 
 
+def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Expr, reading: Reading) -> IdCounts:
+    """Count the ids of all files; a row that fails a check is refused."""
+    schema, counts = frames[0].collect_schema(), IdCounts()
+    checks = row_checks(schema, reading.time_format)
+    failed = pl.coalesce(pl.when(check.bad).then(pl.lit(k, pl.Int8)) for k, check in enumerate(checks))
+    columns = [name for name in (*ID_ROLES, "timestamp") if name in schema]
+    for frame, table in zip(frames, tables, strict=True):
+        _for_batches(frame.select(*columns, failed=failed, positive=positive), counts.add, FIRST_PASS_ROWS)
+        if counts.failed:
+            raise bad_row(frame, table, checks[min(counts.failed)], reading)
+    return counts
+
+
 def _for_batches(rows: pl.LazyFrame, function: Callable[[pl.DataFrame], None], size: int) -> None:
     """Call a function with all rows of one file, `size` at a time and in any order.
 
@@ -101,7 +114,7 @@ def _for_batches(rows: pl.LazyFrame, function: Callable[[pl.DataFrame], None], s
 
 
 class IdCounts:
-    """The first pass over a log: the number of rows per id, and the checks (by index) that some row fails.
+    """The first pass over a log: the number of rows per id, the checks (by index) that some row fails, and the times.
 
     Memory grows with the ids and not with the rows; Polars' streaming group_by would hold nearly every row.
     """
@@ -110,10 +123,14 @@ class IdCounts:
         self.pending: dict[str, list[pl.DataFrame]] = {role: [] for role in ID_ROLES}
         self.n_pending = self.n_rows = self.n_positive = 0
         self.failed: set[int] = set()
+        self.times: tuple[float, float] | None = None  # the oldest and the newest
 
     def add(self, batch: pl.DataFrame) -> None:
-        """Count rows: user, item, failed (the index of a check, or null), positive (whether it is an interaction)."""
+        """Count rows: user, item[, timestamp], failed (index of a check, or null), positive (if an interaction)."""
         self.failed.update(batch["failed"].drop_nulls().unique())
+        if "timestamp" in batch.columns and batch["timestamp"].count():
+            times = [batch["timestamp"].min(), batch["timestamp"].max(), *(self.times or ())]
+            self.times = min(times), max(times)
         rows = batch.filter("positive")
         self.n_rows += len(batch)
         self.n_positive += len(rows)

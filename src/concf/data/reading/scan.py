@@ -35,6 +35,7 @@ class Reading(Settings):
     count: str | None = None  # column with the number of events, or the weight, of a row; "none": there is none
     timestamp: str | None = None  # column of the time; "none": there is none
     time_format: str | None = None  # of times in text, such as %d/%m/%Y; None: ISO 8601
+    bad_times: Literal["refuse", "drop"] = "refuse"  # rows whose time is 0, below it, in the future or of another unit
     min_rating: float | None = None  # rows rated lower are not interactions
     dislike_below: float | None = None  # rows rated lower are dislikes; others are interactions, or by `min_rating`
     format: Format = "auto"  # user-lines: the user's id, then its items; counted-lines: their number, then the items

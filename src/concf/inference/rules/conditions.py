@@ -50,9 +50,10 @@ def catalogue_of(given: Any) -> Catalogue:
 
 
 def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
-    """[items] whether the condition holds, unknown counting as no."""
+    """[items] whether the condition holds, unknown counting as no. Columns of dates are compared with ISO 8601 text."""
     import polars as pl
 
+    dated: list[str] = []
     start = f"{option('where', where)[:200]}: "
     if not isinstance(where, str) or len(where) > LONGEST:
         raise ConfigError(f"{start}expected a condition of at most {LONGEST} characters. For long lists use items")
@@ -60,15 +61,22 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
     try:
         condition = pl.sql_expr(where)
         unknown = [name for name in condition.meta.root_names() if name not in attributes.columns]
-        if unknown and not unknown[0].startswith("_POLARS"):
+        if unknown:
             raise ConfigError(
                 f"{start}no column is called {unknown[0]!r}; the columns are {', '.join(attributes.columns)}. "
                 "Text is written in single quotes"
             )
         if condition.meta.has_multiple_outputs():
             raise ConfigError(f"{start}expected one condition, found several columns")
-        found = attributes.with_columns(condition.alias("where"))["where"]
+        dated = [name for name in condition.meta.root_names() if attributes.schema[name].is_temporal()]
+        found = attributes.sql(f'select ({where}) as "where" from self')["where"]  # knows which columns are dates
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, UnicodeError) as error:
+        if dated:
+            kind = attributes.schema[dated[0]]
+            example = "2024-01-31" if kind == pl.Date else "2024-01-31T18:00:00"
+            raise ConfigError(
+                f"{start}{dated[0]!r} is a column of {kind}. Compare it with text as '{example}'"
+            ) from None
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(f"{start}{first}. Expected a condition, as category in (3, 5) and price < 20") from None
     if found.dtype != pl.Boolean:
@@ -82,9 +90,9 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
 def _refuse_others(where: str, start: str) -> None:
     """Refuse all but plain conditions: some functions take any amount of memory, as lpad(name, 10000000000, 'x')."""
     plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
-    odd = re.findall(r"\\", where) or re.findall(r"--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
+    odd = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
     if odd:
-        raise ConfigError(f"{start}{odd[0]!r} is not for conditions. Expected one as category in (3, 5) and price < 20")
+        raise ConfigError(f"{start}{odd[0]!r} is not for conditions. Expected a condition, as price < 20 or stock > 0")
     for name in re.findall(r"(\w+)\s*\(", plain):
         if name.lower() not in WORDS + FUNCTIONS:
             raise ConfigError(f"{start}{name} is no function for conditions; choose from {', '.join(FUNCTIONS)}")

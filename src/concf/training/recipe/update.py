@@ -94,7 +94,8 @@ class Update(Recipe):
         if number:
             return super().stage(number)
         carried = {"chosen": dict(self.chosen), "validation": dict(self.figures)}
-        return carried | {"validated_users": self.validated_users} | super().stage(number)
+        carried |= {"validated_users": self.validated_users, "carried_validation": True}
+        return carried | super().stage(number)
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker to what known users have chosen since, ranked by voters who have not seen it.
@@ -122,7 +123,8 @@ class Update(Recipe):
         self._validate(STUDENT)
         del self._cache["lists"]
         self.data, self.validation = whole, validation
-        return {"validation": dict(self.figures), "validated_users": len(everyone)}
+        measured = {"validation": dict(self.figures), "validated_users": len(everyone)}
+        return measured | {"carried_validation": False}
 
     def _refit(self) -> dict[str, Any]:
         """The voters on the whole log, held to where they were."""

@@ -80,8 +80,9 @@ def _figures(run: Run) -> str:
         for each in summary["recommenders"]
     ]  # fmt: skip
     tested = "learned from as well" if "test" in run.learned else "not looked at: `concf evaluate` measures on it"
+    carried = " of the run before the update" if summary["carried_validation"] else ""
     return (
-        f"Validation {metric}, the mean over {summary['validated_users']:,} users. The best head is "
+        f"Validation {metric}{carried}, the mean over {summary['validated_users']:,} users. The best head is "
         f"{_safe(summary['best_head'])}: {_safe(summary['why_best_head'])}. The test part, of "
         f"{summary['tested_users']:,} users, was {tested}.\n\n"
         + markdown(["recommender", "objective", metric, last], rows)
