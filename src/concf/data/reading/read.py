@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
+from concf.data.reading.bad_times import check_times
 from concf.data.reading.cast import cast
 from concf.data.reading.checks import bad_row, row_checks, unreadable
 from concf.data.reading.files import files_of, scan_files
@@ -19,7 +20,6 @@ from concf.data.reading.objects import scan_object
 from concf.data.reading.pairs import PairBuckets
 from concf.data.reading.scan import ID_ROLES, Reading, Table, scan_file
 from concf.data.reading.sniff import EmptyFileError
-from concf.data.reading.times import check_times
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
 
