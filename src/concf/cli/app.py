@@ -30,6 +30,7 @@ from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
 from concf.runtime.system import write_utf8
 
+NO_MEMORY = r"allocate memory|out of memory|not enough memory"  # CPU (x86_64), GPU, CPU (ARM64)
 app = typer.Typer(
     name="concf",
     no_args_is_help=True,
@@ -102,7 +103,7 @@ def main() -> None:
     except MemoryError as error:
         _fail(f"not enough memory ({error}). Try shorter lists, or fewer users at a time")
     except RuntimeError as error:  # PyTorch has no type of its own for it on a CPU
-        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+        if not re.search(NO_MEMORY, str(error)):
             raise
         _fail(f"not enough memory ({_size(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
     except ValidationError as error:
