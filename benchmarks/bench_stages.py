@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from concf.runtime.process_group import ProcessGroup
 from concf.training.config.presets import choose_settings
-from concf.training.recipe.needs import least_memory
+from concf.training.memory import CPU, large_tables
 from concf.training.recipe.plan import PLANS
 from concf.training.recipe.recipe import SMALL
 from concf.training.recipe.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, TEMPERATURE
@@ -62,7 +62,6 @@ def measured(sizes: dict[str, Any]) -> Line:
 
     from concf.data.prepare import split_of
     from concf.data.simulate import Simulation
-    from concf.runtime.process_group import ALONE
     from concf.training.run import n_validated
     from concf.training.train import train
 
@@ -87,7 +86,7 @@ def measured(sizes: dict[str, Any]) -> Line:
         "log": kept,
         "lengths": lengths,
         "seconds": found,
-        "least_mb": round(least_memory(data, settings, ALONE) / 1e6),
+        "least_mb": round(sum(large_tables(data, settings).values()) / 1e6),
     }
 
 
@@ -220,7 +219,7 @@ def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int, s
     trained = SimpleNamespace(shape=shape, nnz=sizes["pairs"] * 8 // 10)
     data: Any = SimpleNamespace(train=trained, valid=held_out, validated=users)
     group = ProcessGroup(0, processes, shards=shards)
-    return round(least_memory(data, choose_settings("strong", words=words), group) / 1e9, 1)
+    return round(sum(large_tables(data, choose_settings("strong", words=words), CPU, group).values()) / 1e9, 1)
 
 
 def like(pattern: Line, sizes: dict[str, int], budget: str, factors: int) -> Line:

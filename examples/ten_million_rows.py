@@ -15,12 +15,9 @@ from tempfile import TemporaryDirectory
 
 import matplotlib.pyplot as plt
 import pyarrow.parquet as pq
-import torch
 
 import concf
-from concf.runtime.process_group import ALONE
-from concf.training.memory import available_memory
-from concf.training.recipe.needs import least_memory
+from concf.training.memory import large_tables
 
 ROWS = 40_000
 FULL = 10_000_000
@@ -57,16 +54,15 @@ print(f"{data.train.shape[0]:,} users, {data.train.shape[1]:,} items, {data.trai
 # %% [markdown]
 # ## Memory, told first
 #
-# Before its first stage, training adds up what its fullest moment must hold, and refuses at once what cannot fit, with
-# settings that may. The same sum can be asked for. With as many users and items for each row it grows in proportion, so
-# that it tells the full size too:
+# Before it allocates anything, training adds up its largest tables, and refuses a run that cannot fit into free memory.
+# You can ask for the same tables. With as many users and items for each row they grow in proportion, which gives the
+# full size too:
 
 # %%
-there = available_memory(torch.device("cpu"))
 needs = {}
 for budget, factors in (("default", 256), ("fast", 64)):
     chosen = concf.choose_settings("strong", {"recipe": {"budget": budget}, "model": {"dimensions": factors}})
-    needs[f"{budget}, {factors} factors"] = least_memory(data, chosen, ALONE) * FULL / ROWS
+    needs[f"{budget}, {factors} factors"] = sum(large_tables(data, chosen).values()) * FULL / ROWS
 for name, need in needs.items():
     print(f"{FULL:,} rows with budget {name}: at least {need / 1e9:.1f} GB")
 
@@ -113,5 +109,5 @@ plt.show()
 folder.cleanup()
 
 # %% [markdown]
-# The memory of this machine is not shown, since it is not yours; `available_memory` has it, and training compares the
-# two by itself. With more rows than one machine holds, see [several processes](../docs/processes.md).
+# Training compares this with the free memory by itself. With more rows than one machine holds, see [several
+# processes](../docs/processes.md).

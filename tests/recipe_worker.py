@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -74,11 +74,8 @@ def trained(name: str, group: ProcessGroup = ALONE, stop_after: int | None = Non
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:
-    with ExitStack() as patched:
-        if group.size == 2:  # both have their lists on disk, put together in many pieces; of three processes one has
-            patched.enter_context(patch.object(process_group, "PIECE", 256))
-        spills = group.size == 2 or (group.size, group.rank) == (3, 1)
-        patched.enter_context(patch("concf.training.train.must_spill", return_value=spills))
+    in_pieces = patch.object(process_group, "PIECE", 256)  # lists are gathered in many pieces
+    with in_pieces if group.size == 2 else nullcontext():
         _train_all(group, folder)
 
 

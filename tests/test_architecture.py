@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -106,9 +104,3 @@ def test_a_wrong_arrow_and_a_circle_are_seen(
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert (upward(graph(tmp_path)), bool(circle(graph(tmp_path)))) == (up, round_)
-
-
-def test_a_prepared_data_set_is_trained_without_the_reader() -> None:
-    """Polars takes a second to import, and machines that only train may lack it."""
-    code = "import sys; sys.modules['polars'] = None; import concf.training.train, concf.data.split"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -20,13 +20,12 @@ from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
 from concf.model.scorers import ListFunction
-from concf.runtime.process_group import ALONE
 from concf.service.explorer.view import Explorer
 from concf.service.loading import Served
 from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
+from concf.training.memory import large_tables
 from concf.training.recipe import plan
-from concf.training.recipe.needs import least_memory
 from concf.training.recipe.plan import PLANS, n_asked
 from concf.training.recipe.recipe import STUDENT
 from concf.training.recipe.students import without_lists
@@ -137,7 +136,8 @@ def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_less_memory_is_needed() -> None:
     fewer = choose_settings(small(), {"recipe": {"asked_users": 5}})
-    assert least_memory(data(), fewer, ALONE) <= least_memory(data(), small(), ALONE)
+    few, all_users = (large_tables(data(), each)["lists and votes of the consensus"] for each in (fewer, small()))
+    assert few < all_users
 
 
 def test_the_run_says_so() -> None:

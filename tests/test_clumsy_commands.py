@@ -107,8 +107,31 @@ def test_a_model_that_fits_no_memory_is_refused_in_words(data: Path, tmp_path: P
     words = ("--preset", "reference", "--set", f"model.dimensions={10**12}", "--out", tmp_path / "run")
     code, _, err = concf("train", data, *words)
     assert code == 2
-    assert "concf: not enough memory (tried to allocate" in err
-    assert "Set fewer model.dimensions, or a smaller training.batch" in err
+    assert "GB of memory" in err
+    assert "Set a lower model.dimensions (now 1000000000000)" in err
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+        "allocate 160000000000000 bytes. Error code 12 (Cannot allocate memory)",
+        "[enforce fail at alloc_cpu.cpp:117] data. DefaultCPUAllocator: not enough memory: you tried to allocate "
+        "160000000000000 bytes.",
+        "CUDA out of memory. Tried to allocate 149.01 GiB. GPU 0 has a total capacity of 79.10 GiB",
+    ],
+)
+def test_an_allocation_that_pytorch_refuses_ends_in_words(
+    message: str, monkeypatch: pytest.MonkeyPatch, concf: CLI
+) -> None:
+    def refused(**_: object) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr("concf.cli.app.app", refused)
+    code, _, err = concf("train")
+    assert code == 2
+    assert "concf: not enough memory (tried to allocate 1" in err
+    assert "Set fewer model.dimensions" in err
 
 
 def test_other_errors_of_pytorch_are_not_hidden(monkeypatch: pytest.MonkeyPatch, concf: CLI) -> None:

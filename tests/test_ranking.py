@@ -278,14 +278,3 @@ def test_a_list_function_is_asked_for_enough_to_lose_what_was_seen():
     seen = csr_array(np.array([[1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0, 0, 0]]))
     assert rank(ListFunction(best_first), np.arange(2), 3, seen=seen).tolist() == [[2, 3, 4], [0, 1, 3]]
     assert lengths == [5]
-
-
-def test_lists_are_written_where_they_are_wanted() -> None:
-    scores, users = np.random.default_rng(0).normal(size=(5, 9)).astype(np.float32), np.arange(5)
-    expected = rank(lambda block: scores[block], users, 4)
-    place = np.full((5, 4), 77, np.int32)
-    assert rank(lambda block: scores[block], users, 4, out=place) is place
-    assert place.tolist() == expected.tolist()
-    for strange in (np.empty((5, 3), np.int32), np.empty((5, 4), np.int64)):
-        with pytest.raises(ConfigError, match=r"out: expected int32 \[5, 4\], found int"):
-            rank(lambda block: scores[block], users, 4, out=strange)

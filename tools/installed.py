@@ -36,7 +36,6 @@ NOT_FOR_A_WHEEL = {  # tests about the repository: what they read is not in the 
     "test_cli_train.py::test_every_name_of_the_package_has_an_example": "docs/api.md",
     "test_explorer_default.py::test_sentences_of_the_page_are_the_glossarys": "docs/glossary.md",
     "test_export.py::test_the_page_of_practice_works": "docs/export.md",
-    "test_needs.py::test_the_message_of_the_page_is_that_of_such_a_log": "docs/training.md",
 }
 
 

@@ -39,7 +39,7 @@ WITHOUT = """| not available | where | instead |
 | `concf serve --workers`, several processes at one port | Windows | refused; serve with one, or several behind a proxy |
 | SIGHUP, which reloads a served run | Windows | `POST /reload`, with `--admin-token-file` |
 | SIGTERM, which stops training in order | Windows, which ends a process at once | Ctrl-C; after a kill, `--resume` goes on from the last checkpoint |
-| the free memory, by which too large a training is refused before it starts | macOS, Windows | training starts, and may end with "not enough memory" |
+| limits of a container or process, which count when a training is refused that cannot fit into free memory | macOS, Windows | the free memory of the machine counts alone |
 | freed memory kept for the next step (glibc) | macOS, Windows | steps are somewhat slower |
 | Triton's kernels on a GPU | Windows | the same formulas in PyTorch, slower |
 | one import of PyTorch shared by worker processes (fork server) | Windows | each worker imports it, which takes seconds |

@@ -28,8 +28,9 @@ from concf.cli.commands.tune import tune
 from concf.errors import ConcfError, command_line
 from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
-from concf.runtime.system import write_utf8
+from concf.runtime.system import own_process, write_utf8
 
+NO_MEMORY = r"allocate memory|out of memory|not enough memory"  # CPU (x86_64), GPU, CPU (ARM64)
 app = typer.Typer(
     name="concf",
     no_args_is_help=True,
@@ -89,6 +90,7 @@ def main() -> None:
     """Run the program; a user's mistake ends with a message and exit code 2, never with a traceback."""
     # PyTorch's threads spin while they wait for each other, on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    own_process.set()
     write_utf8()
     if "" not in sys.path:  # a script's path lacks the current folder, where `module:name` of a user's own may be
         sys.path.append("")
@@ -102,7 +104,7 @@ def main() -> None:
     except MemoryError as error:
         _fail(f"not enough memory ({error}). Try shorter lists, or fewer users at a time")
     except RuntimeError as error:  # PyTorch has no type of its own for it on a CPU
-        if "allocate memory" not in str(error) and "out of memory" not in str(error):
+        if not re.search(NO_MEMORY, str(error)):
             raise
         _fail(f"not enough memory ({_size(str(error))}). Set fewer model.dimensions, or a smaller training.batch")
     except ValidationError as error:

@@ -35,7 +35,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING, block_of_users, consensus, rank_importance, ranks_over_time
 from concf.consensus.features import N_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.consensus.stacking import TrainingSet, fit_weights
-from concf.consensus.voters import LISTED_FEATURES, Empty, Voter
+from concf.consensus.voters import LISTED_FEATURES, Voter
 from concf.errors import DataError
 from concf.model.scorers import Factors
 from concf.runtime.executors import in_blocks
@@ -117,13 +117,11 @@ class Reranker:
     users: [n] the positions of those whom the voters list items for; lists: [n, length] the plain consensus by rank
     (Eq. 12 with R alone), of which the first TOP are re-ranked
     group: of several processes each has its own users, in log, vectors and lists; what is fitted is of all of them
-    empty: makes the lists, see `voters.py`
     """
 
     def __init__(
         self, train: csr_array, users: Tensor, voters: Sequence[Voter], voter_weights: Sequence[float], *,
         length: int, top_k: int, temperature: float, context: Context | None = None, group: ProcessGroup = ALONE,
-        empty: Empty = torch.empty,
     ) -> None:  # fmt: skip
         self.users, self.voters, self.voter_weights = users, voters, voter_weights
         self.n_items, self.top_k, self.temperature = train.shape[1], top_k, temperature
@@ -131,8 +129,7 @@ class Reranker:
         context = Context.of(train, factors, users.device, group) if context is None else context
         self.group, self.first = group, sum(group.lengths(users)[: group.rank])
         self.popularity, self.activity, self.log, self.heads = context[:4]
-        self.empty = empty
-        self.lists = empty(len(users), length, dtype=torch.int32, device=users.device)
+        self.lists = torch.empty(len(users), length, dtype=torch.int32, device=users.device)
 
         def agree(mine: slice) -> None:
             rankings = torch.stack([each.lists[mine, :top_k] for each in voters])
@@ -189,7 +186,7 @@ class Reranker:
         rows = torch.arange(len(self.users), device=self.users.device)
         choices = (weights.folds if cross_fitted else weights.everyone[None]).to(self.popularity)
         lists, scores = (
-            self.empty(*self.lists.shape, dtype=dtype, device=rows.device)
+            torch.empty(*self.lists.shape, dtype=dtype, device=rows.device)
             for dtype in (self.lists.dtype, self.popularity.dtype)
         )
         for mine in torch.split(rows, SCORED_USERS):

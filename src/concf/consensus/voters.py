@@ -31,7 +31,6 @@ FIGURES = 16  # about as many are held of a listed item while its features are c
 LISTED_FEATURES = 3  # item z-score, relative score, score
 LEAST_GAP, LEAST_STD = 0.05, 1e-3  # see features.py, whose figures these are
 Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)
-Empty = Callable[..., Tensor]  # makes the large tensors of users: `torch.empty`, or as it, in a mapped file
 
 
 @dataclass(frozen=True)
@@ -55,38 +54,34 @@ class Voter:
     consistency: Tensor | None = None
 
 
-def by_factors(
-    name: str, factors: Factors, train: csr_array, users: Tensor, k: int, empty: Empty = torch.empty
-) -> Voter:
+def by_factors(name: str, factors: Factors, train: csr_array, users: Tensor, k: int) -> Voter:
     """A voter that ranks by inner products. train: [users, items] what is left out of the lists of users [n]."""
-    lists = empty(len(users), k, dtype=torch.int32)
-    rank(factors, users.cpu().numpy(), k, seen=train, device=users.device, out=lists.numpy())
-    return Voter(name, lists.to(users.device), factors)
+    lists = rank(factors, users.cpu().numpy(), k, seen=train, device=users.device)
+    return Voter(name, torch.from_numpy(lists).to(users.device), factors)
 
 
 def by_scores(
     name: str, scorer: Scorer, train: csr_array, users: Tensor, k: int, of_items: Tensor | None = None,
-    group: ProcessGroup = ALONE, empty: Empty = torch.empty,
+    group: ProcessGroup = ALONE,
 ) -> Voter:  # fmt: skip
     """A voter without vectors: every score is looked at once, in blocks of users, and the first k are kept.
 
     of_items: see `Voter`; None: of these users, and those of the other processes
-    empty:    makes the tensors that grow with the users
     """
     moments = Moments(train.shape[1], users.device) if of_items is None else None
-    listed, values = first_items(scorer, train, users, k, moments, empty)
+    listed, values = first_items(scorer, train, users, k, moments)
     if moments is not None:
         n_users = torch.tensor(len(users), dtype=torch.float64, device=users.device)
         group.all_reduce([moments.sums, n_users])
         of_items = _of_items(moments.sums, int(n_users)).to(values)
     assert of_items is not None
-    return by_lists(name, listed, values, of_items, empty)
+    return by_lists(name, listed, values, of_items)
 
 
-def by_lists(name: str, listed: Tensor, values: Tensor, of_items: Tensor, empty: Empty = torch.empty) -> Voter:
+def by_lists(name: str, listed: Tensor, values: Tensor, of_items: Tensor) -> Voter:
     """A voter without vectors from its lists [n, K], the scores of what they list [n, K], and what is of its items."""
     dtype = torch.promote_types(values.dtype, of_items.dtype)
-    in_places = empty(*listed.shape, LISTED_FEATURES, dtype=dtype, device=listed.device)
+    in_places = torch.empty(*listed.shape, LISTED_FEATURES, dtype=dtype, device=listed.device)
     size = max(1, _cells(listed.device) // (FIGURES * max(1, listed.shape[1])))
     for begin in range(0, len(listed), size):
         rows = slice(begin, begin + size)
@@ -134,7 +129,7 @@ class Moments:
 
 
 def first_items(
-    scorer: Scorer, train: csr_array, users: Tensor, k: int, moments: Moments | None = None, empty: Empty = torch.empty
+    scorer: Scorer, train: csr_array, users: Tensor, k: int, moments: Moments | None = None
 ) -> tuple[Tensor, Tensor]:
     """([n, k], [n, k]) the best items that users [n] have not used, -1 where there are fewer, and their scores.
 
@@ -154,7 +149,7 @@ def first_items(
     blocks, whole, begin = torch.split(users, max(1, _cells(device) // n_items)), list[Tensor](), 0
     for *parts, found in in_blocks(of_some, blocks, device):  # in their order, so that sums have the same bits
         if not whole:
-            whole = [empty(len(users), *part.shape[1:], dtype=part.dtype, device=device) for part in parts]
+            whole = [torch.empty(len(users), *part.shape[1:], dtype=part.dtype, device=device) for part in parts]
         for each, part in zip(whole, parts, strict=True):
             each[begin : begin + len(part)] = part
         begin += len(parts[0])
@@ -174,9 +169,7 @@ def _of_items(sums: Tensor, n_users: int) -> Tensor:
     return torch.stack([mean / unit, std, gap.clamp(min=LEAST_GAP), unit.expand_as(mean)])
 
 
-def kept_votes(
-    voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int, empty: Empty = torch.empty
-) -> dict[str, Tensor]:
+def kept_votes(voters: Sequence[Voter], weights: Sequence[float], names: Sequence[str], k: int) -> dict[str, Tensor]:
     """What is kept of some votes: items [names, n, K] int32, -1 of one who does not vote, and voter_weights [names].
 
     Where some are consistent over time, consistency [names, n, K] too, 0 of the others.
@@ -184,17 +177,17 @@ def kept_votes(
     listed = {each.name: each.lists[:, :k] for each in voters}
     weight = dict(zip(listed, weights, strict=True))
     given = torch.tensor([weight.get(name, 0.0) for name in names], dtype=torch.float64)
-    votes = {"items": _stacked(listed, names, -1, empty), "voter_weights": given}
+    votes = {"items": _stacked(listed, names, -1), "voter_weights": given}
     steady = {each.name: each.consistency[:, :k] for each in voters if each.consistency is not None}
     if steady:
-        votes["consistency"] = _stacked(steady, names, 0, empty)
+        votes["consistency"] = _stacked(steady, names, 0)
     return votes
 
 
-def _stacked(parts: Mapping[str, Tensor], names: Sequence[str], nothing: int, empty: Empty) -> Tensor:
+def _stacked(parts: Mapping[str, Tensor], names: Sequence[str], nothing: int) -> Tensor:
     """[names, n, K] parts [n, K] by name; `nothing` where there is none."""
     some = next(iter(parts.values()))
-    whole = empty(len(names), *some.shape, dtype=some.dtype, device=some.device)
+    whole = torch.empty(len(names), *some.shape, dtype=some.dtype, device=some.device)
     for place, name in enumerate(names):
         whole[place] = parts.get(name, nothing)
     return whole

@@ -92,24 +92,19 @@ def rank(
     seen: csr_array | None = None,
     device: str | torch.device = "cpu",
     memory: int | None = None,
-    out: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
     """[len(users), k] the best items of each user, best first; -1 where fewer than k can be recommended.
 
     model:  anything `as_scorer` takes
     seen:   [users, items] what is left out
     memory: bytes of scores held at a time; it sets how many users go through together
-    out:    [len(users), k] where the lists are written; None: a new array
     Ties go to the lower item position. An item scored -inf is not recommended.
     """
     k = check_count("k", k)
     scorer = as_scorer(model)
     if isinstance(scorer, BlockScorer):
         scorer = scorer.to(device)
-    if out is not None and (out.shape != (len(users), k) or out.dtype != np.int32):
-        raise ConfigError(f"out: expected int32 [{len(users)}, {k}], found {out.dtype} {list(out.shape)}")
-    lists = np.empty((len(users), k), np.int32) if out is None else out
-    lists.fill(NOTHING)
+    lists = np.full((len(users), k), NOTHING, np.int32)
     if not len(users):
         return lists
     if isinstance(scorer, ListFunction):

@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from concf.errors import ConcfError, ConfigError, MissingExtraError
 from concf.runtime.provenance import VERSION
+from concf.runtime.system import own_process
 
 if TYPE_CHECKING:
     import torch
@@ -200,6 +201,7 @@ def _start_process(function: Callable[[Any], Any], threads: int, environment: di
     os.environ.update(environment)
     import torch
 
+    own_process.set()
     torch.set_num_threads(min(threads, torch.get_num_threads()))
     _function[""] = function
 

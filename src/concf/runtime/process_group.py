@@ -89,18 +89,15 @@ class ProcessGroup:
         for part, total in zip(parts, torch.split(flat, [part.numel() for part in parts]), strict=True):
             part.copy_(total.view(part.shape))
 
-    def gather(self, part: Tensor, n: int, dim: int = 0, empty: Callable[..., Tensor] = torch.empty) -> Tensor:
-        """All n along a dimension, of which this process holds its share; piece by piece, so that it is there once.
-
-        empty: makes it, `torch.empty` or as it
-        """
+    def gather(self, part: Tensor, n: int, dim: int = 0) -> Tensor:
+        """All n along a dimension, of which this process holds its share; piece by piece, so that it is there once."""
         if not self.several:
             return part
         mine, shares = part.movedim(dim, 0), [self.share(n, rank) for rank in range(self.size)]
         step = max(1, PIECE // max(1, mine.shape[1:].numel() * part.element_size()))
         shape = [*part.shape]
         shape[dim] = n
-        whole = empty(*shape, dtype=part.dtype, device=part.device)
+        whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
         rows = whole.movedim(dim, 0)
         for begin in range(0, max(each.stop - each.start for each in shares), step):
             pieces = [range(each.start, each.stop)[begin : begin + step] for each in shares]

@@ -12,12 +12,14 @@ import os
 import signal
 import sys
 from pathlib import Path
+from threading import Event
 
 from concf.errors import ConfigError
 
 IS_WINDOWS = sys.platform == "win32"
 LOCKS_MAPPED_FILES = IS_WINDOWS  # a file that is memory-mapped anywhere can be neither replaced nor removed
 RELOAD: signal.Signals | None = getattr(signal, "SIGHUP", None)  # what makes a service load its run again
+own_process = Event()  # set where concf is the program and not a guest: on the command line and in workers
 SYNCHRONIZE, STILL_RUNNING, ACCESS_DENIED = 0x00100000, 0x102, 5  # of the Windows API
 
 

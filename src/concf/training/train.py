@@ -29,9 +29,8 @@ from concf.training.checkpoint import Resumable, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
 from concf.training.embeddings.sharded import refuse_unsplittable
-from concf.training.memory import kept_memory, mapped_empty
+from concf.training.memory import kept_memory, refuse_too_large
 from concf.training.recipe.combine import Combine
-from concf.training.recipe.needs import must_spill
 from concf.training.recipe.recipe import Recipe
 from concf.training.recipe.update import Update, UpdateSettings
 from concf.training.run import Run, make_model
@@ -109,6 +108,8 @@ def train(
     if group.several:
         refuse_unsplittable(group, data)
         data.share(group)
+    if not resume:
+        refuse_too_large(data, chosen, here, group, objectives)
     watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
     home = None if folder is None else folder.path
     if chosen.recipe is not None:
@@ -119,12 +120,10 @@ def train(
                 "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
                 "on. To train on everyone, choose another protocol"
             )
-        spilled = must_spill(data, chosen, here, group, resume)
         run = Run(data, chosen, seed, make_model(data, chosen, group=group).to(here))
         if group.several:
             run.share_log(group)
         recipe = _stages(run, here, before, group)
-        recipe.empty = mapped_empty if spilled else torch.empty
         with _begun(run, recipe, folder, resume, data_folder), watched(run, home, watchers):
             group.refuse_difference(_beginning(run, recipe))
             all_stages(run, recipe, folder, verbose, watchers)

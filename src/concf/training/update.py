@@ -18,6 +18,7 @@ from concf.runtime.files import new_folder
 from concf.training.checkpoint import RUN, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
+from concf.training.memory import refuse_too_large
 from concf.training.recipe.update import Update, UpdateSettings
 from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import Watch, watched
@@ -66,6 +67,7 @@ def update(
         run.data, log, learned=learned, drop_before=drop_before, older=older, min_item=min_item, **options
     )  # fmt: skip
     settings, here = _with_metric(settings, run, joined.split), device_of(device)
+    refuse_too_large(joined.split, settings, here)
     fresh = Run(joined.split, settings, run.seed, make_model(joined.split, settings).to(here))
     stages = Update(fresh, here, how)
     stages.carry(run, joined)

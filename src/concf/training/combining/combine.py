@@ -20,6 +20,7 @@ from concf.training.checkpoint import RUN, RunFolder
 from concf.training.combining.voters import as_voter, ranking
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings, RecipeSettings
+from concf.training.memory import refuse_too_large
 from concf.training.recipe.combine import NOBODY, Combine, Given, Voters
 from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import Watch, watched
@@ -77,6 +78,7 @@ def combine(
         if wanted not in (value, RecipeSettings.model_fields[name].default):
             note(f"recipe.{name}={wanted}: not used. It follows from {why}: {value}")
     chosen = _settings(plain, given, refitted, with_own, refit)
+    refuse_too_large(split, chosen, here)
     run = Run(split, chosen, 0 if seed is None else check_seed(seed), make_model(split, chosen).to(here))
     refuse_blind(run.metric, split)
     stages = Combine(run, here)

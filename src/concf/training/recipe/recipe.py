@@ -31,7 +31,7 @@ from torch import Tensor
 from concf.consensus.consensus import NOTHING
 from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import FIXED, Empty, Voter, by_factors, by_scores, kept_votes, voter_weights
+from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
@@ -70,7 +70,6 @@ class Recipe:
     shape:   (own users, items)
     asked:   own users whom the voters are asked for in the end, ascending: all who have a learned pair, or those of a
              sample
-    empty:   makes the lists and votes: in memory, or in mapped files (see `needs.py`)
     """
 
     def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
@@ -95,7 +94,6 @@ class Recipe:
         self.figures: dict[str, float] = {}
         self.weights: Weights | None = None
         self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
-        self.empty: Empty = torch.empty
         self._cache: dict[str, Any] = {}
         self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, data.train.shape, device)]
         heads = [named(entry)[0] for entry in settings.recipe.own_heads]
@@ -139,7 +137,7 @@ class Recipe:
 
     def _everyones(self, part: Tensor, dim: int = 0) -> Tensor:
         """Of all users what is of the own ones along a dimension; where tables are sharded, the part itself."""
-        return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim, self.empty)
+        return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
         """Of the own users what is of the asked ones along a dimension; nothing of the others."""
@@ -147,7 +145,7 @@ class Recipe:
             return part
         shape = list(part.shape)
         shape[dim] = self.shape[0]
-        whole = self.empty(*shape, dtype=part.dtype, device=part.device)
+        whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
         return whole.fill_(nothing).index_copy_(dim, self.asked, part)
 
     def _keep(self, head: str, user: Tensor, item: Tensor) -> None:
@@ -256,12 +254,12 @@ class Recipe:
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = []
         for head in heads:
-            whole = by_factors(head, Factors(*self._whole(head)), seen, users, k, self.empty)
+            whole = by_factors(head, Factors(*self._whole(head)), seen, users, k)
             voters.append(replace(whole, factors=Factors(*self.vectors[head])))
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
             scorer = Offset(fitted, self.own.start)
-            voters.append(by_scores(name, scorer, seen, users, k, group=self.group, empty=self.empty))
+            voters.append(by_scores(name, scorer, seen, users, k, group=self.group))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
@@ -269,7 +267,7 @@ class Recipe:
         length = max(list_length(self.data, self.settings), self.validation.depth)
         return Reranker(
             self._mine(log), users, voters, weights, length=length, top_k=self.top_k,
-            temperature=self.settings.consensus.temperature, group=self.group, empty=self.empty,
+            temperature=self.settings.consensus.temperature, group=self.group,
         )  # fmt: skip
 
     def _measure(self, voters: list[Voter]) -> None:
@@ -360,7 +358,7 @@ class Recipe:
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
             names = [*self.settings.heads, *self.settings.fixed_voters]
-            votes = kept_votes(voters, reranker.voter_weights, names, self.top_k, self.empty)
+            votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
             without = [voter.of_items for voter in voters if voter.of_items is not None]
             votes |= {"of_items": torch.stack(without)} if without else {}
