@@ -93,7 +93,8 @@ def literal(
     rows = {row["item"]: row for row in frame.iter_rows(named=True)}
     head = by if by in run.heads else run.run.best_head()
     vectors = dict(zip(run.items, model.ranker.factors(head).item.tolist(), strict=True))
-    used = {item: sum(item in mine for mine in run.viewed.values()) for item in run.items}
+    learned = (run.run.log.toarray() > 0).sum(0)
+    used = dict(zip(run.run.data.interactions.item_ids.values.tolist(), learned.tolist(), strict=True))
     popularity = {item: log(1 + count) / log(1 + max(used.values())) for item, count in used.items()}
     kinds = {item: rows[item]["category"] for item in run.items}
     matching = [item for item in run.items if where(rows[item])]
