@@ -56,17 +56,25 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     1. the gradient of rows that are taken from a table: scatter_add_ and index_add_ (`rows._add_rows`,
        `row_index.distinct`, `kernels._transposed_product`), which PyTorch has deterministic variants of
     2. the gradient of listed items: `triton_kernels._listed_gradient_kernel`
-    3. a sparse product: `triton_kernels._sparse_product_kernel`, or cuSPARSE
+    3. a sparse product by cuSPARSE
     """
     dense: dict[int, Tensor] = {}
 
-    def product(matrix: Tensor, chunks: Tensor, right: Tensor) -> Tensor:
+    def product(matrix: Tensor, right: Tensor) -> Tensor:
         cells = matrix.values().data_ptr()
         if cells not in dense:
             dense[cells] = matrix.to_dense()
         return dense[cells] @ right
 
-    monkeypatch.setattr(kernels, "_product", product)
+    def forward(ctx: Any, matrix: Tensor, transposed: Tensor, right: Tensor) -> Tensor:
+        ctx.transposed = transposed
+        return product(matrix, right)
+
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, product(ctx.transposed, upstream)
+
+    monkeypatch.setattr(kernels._SparseProduct, "forward", staticmethod(forward))
+    monkeypatch.setattr(kernels._SparseProduct, "backward", staticmethod(backward))
     if kernels._has_triton():
         from concf.model import triton_kernels
 

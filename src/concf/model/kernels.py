@@ -14,7 +14,6 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
@@ -24,8 +23,7 @@ BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
 KEPT = 1 << 24  # ... unless all of them are no more than that
 LEAST = 16  # rows of a block: every block goes through the whole table and its gradient
 FEW = 4  # places of a list up to which its vectors are simply gathered
-CHUNK = 32  # cells of a sparse row that go together on a GPU
-NARROW = 64  # columns up to which a sparse product, and a softmax, have kernels of their own
+NARROW = 64  # columns up to which a softmax has a kernel of its own
 GPU_BLOCK = 1 << 27  # logits that are held at a time on a GPU, of vectors that are wider
 
 
@@ -61,23 +59,18 @@ class Sparse(nn.Module):
     """A constant sparse matrix with its transpose beside it, so that both ways of a product are row by row."""
 
     matrix: Tensor
-    chunks: Tensor
     transposed: Tensor
-    transposed_chunks: Tensor
 
     def __init__(self, matrix: csr_array, kind: torch.dtype) -> None:
         super().__init__()
         for name, each in (("matrix", csr_array(matrix)), ("transposed", csr_array(matrix.T))):
             self.register_buffer(name, _csr(each, kind), persistent=False)
-        self.register_buffer("chunks", _chunks(self.matrix), persistent=False)
-        self.register_buffer("transposed_chunks", _chunks(self.transposed), persistent=False)
 
     @property
     def T(self) -> Sparse:
         """The transpose."""
         other = copy.copy(self)
-        other._buffers = {"matrix": self.transposed, "chunks": self.transposed_chunks}
-        other._buffers |= {"transposed": self.matrix, "transposed_chunks": self.chunks}
+        other._buffers = {"matrix": self.transposed, "transposed": self.matrix}
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Sparse:
@@ -87,8 +80,7 @@ class Sparse(nn.Module):
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         """[n, m] @ [m, d] -> [n, d]."""
-        back = (self.transposed, self.transposed_chunks)
-        product: Tensor = _SparseProduct.apply((self.matrix, self.chunks), back, dense)  # type: ignore[no-untyped-call]
+        product: Tensor = _SparseProduct.apply(self.matrix, self.transposed, dense)  # type: ignore[no-untyped-call]
         return product
 
 
@@ -107,32 +99,15 @@ def _quiet_csr(*parts: Any, check_invariants: bool) -> Tensor:
         return torch.sparse_csr_tensor(*parts, check_invariants=check_invariants)
 
 
-def _chunks(matrix: Tensor) -> Tensor:
-    """[3, chunks] row, first cell and end of runs of at most CHUNK cells of one row: programs of equal size."""
-    ends = matrix.crow_indices().numpy()
-    per_row = -(-np.diff(ends) // CHUNK)
-    row = np.repeat(np.arange(len(per_row)), per_row)
-    first = ends[row] + CHUNK * (np.arange(len(row)) - np.repeat(np.cumsum(per_row) - per_row, per_row))
-    return torch.from_numpy(np.stack([row, first, np.minimum(first + CHUNK, ends[row + 1])]))
-
-
 class _SparseProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, matrix: tuple[Tensor, Tensor], transposed: tuple[Tensor, Tensor], dense: Tensor) -> Tensor:
+    def forward(ctx: Any, matrix: Tensor, transposed: Tensor, dense: Tensor) -> Tensor:
         ctx.transposed = transposed
-        return _product(matrix[0], matrix[1], dense)
+        return matrix @ dense
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:
-        return None, None, _product(ctx.transposed[0], ctx.transposed[1], upstream.contiguous())
-
-
-def _product(matrix: Tensor, chunks: Tensor, dense: Tensor) -> Tensor:
-    if has_kernel(dense) and dense.shape[1] <= NARROW:
-        from concf.model import triton_kernels
-
-        return triton_kernels.sparse_product(matrix, chunks, CHUNK, dense)
-    return matrix @ dense
+        return None, None, ctx.transposed @ upstream.contiguous()
 
 
 class _TwoLayers(torch.autograd.Function):

@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from concf.model.kernels import has_kernel
-
 
 def bpr(positive: Tensor, negative: Tensor) -> Tensor:
     """Bayesian personalised ranking, CF-A (Eq. 1): -sum log sigmoid(s_ui - s_uj)."""
@@ -135,12 +133,12 @@ class _NegativeLogPermutation(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
-        if has_kernel(scores):
-            from concf.model import triton_kernels
-
-            loss, gradient = triton_kernels.negative_log_permutation(scores, length)
-            ctx.save_for_backward(gradient)
-            return loss
+        if scores.is_cuda:  # scans; a launch a place would take longer
+            below = scores.flip(-1).logcumsumexp(-1).flip(-1)
+            there = F.pad(scores[..., :length] > -torch.inf, (0, scores.shape[-1] - length))
+            above = (-below).masked_fill(~there, -torch.inf).logcumsumexp(-1)  # constant from place N on
+            ctx.save_for_backward((scores + above).exp() - there.to(scores.dtype))
+            return (below - scores).masked_fill(~there, 0.0).sum(-1)
         columns = scores.movedim(-1, 0).contiguous()  # a vector operation a place is faster than a scan a row
         there = columns[:length] > -torch.inf
         below = columns.clone()  # D

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from concf.model.kernels import has_kernel
-
 
 def take_rows(table: Tensor, places: Tensor) -> Tensor:
     """[g, n, d], [b] -> [g, b, d]; the gradients of a row that is taken twice add up, without a sort."""
@@ -33,10 +31,6 @@ def sums_of_groups(mine: Tensor, more: Tensor | None, first: int = 0) -> tuple[T
 
     mine: [g, n, d]; more: [h, n, d] of the groups `first` and on, nothing for the others
     """
-    if has_kernel(mine):
-        from concf.model import triton_kernels
-
-        return triton_kernels.sums_of_groups(mine, more, first)
     whole = mine
     if more is not None:
         whole = mine.clone()
