@@ -55,10 +55,9 @@ test: lint suite
 suite: $(TEST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
-# Lines of code by folder, the largest last: a change reports how much they grew.
+# Lines of code by room beside their budget: a change reports how much they grew.
 size:
-	@find src/concf -name '*.py' -exec wc -l {} + | awk '$$2 != "total" {sub("/[^/]*$$", "", $$2); lines[$$2] += $$1; \
-		total += $$1} END {for (folder in lines) printf "%6d %s\n", lines[folder], folder; printf "%6d total\n", total}' | sort -n
+	@$(PYTHON) tools/size.py
 
 # The oldest libraries that pyproject.toml allows, in an environment of their own.
 OLDEST := build/constraints-oldest.txt
