@@ -29,8 +29,8 @@ import concf.model.heads
 import concf.model.kernels as kernels
 import concf.model.losses
 import concf.model.rows
-import concf.training.embeddings.replicated
 import concf.training.head_losses
+import concf.training.trainer
 from concf.data.split import Split
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
@@ -97,7 +97,7 @@ def patched(with_kernel: set[str], compiled: set[str]) -> Iterator[None]:
                 put(cls, method, staticmethod(rebound(getattr(cls, method), has_kernel=switch(name))))
         put(kernels, "_product", rebound(kernels._product, has_kernel=switch("product")))
         put(
-            concf.training.embeddings.replicated,
+            concf.training.trainer,
             "sums_of_groups",
             made.get("sums") or rebound(concf.model.rows.sums_of_groups, has_kernel=switch("sums")),
         )

@@ -94,14 +94,13 @@ def search_als(
     """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
 
     seen: [own users, items] what is not listed
-    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items, or
-           where tables are sharded the process's own of them
+    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
     """
     _, shared = als.fit(start, UNOBSERVED[place[0]], PENALTY[place[1]], FIRST_SWEEPS)
 
     def measure(place: tuple[int, ...]) -> Point:
         user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
-        return Point(place, measured(Factors(user, item), seen, validation), als.group.own_rows(item))
+        return Point(place, measured(Factors(user, item), seen, validation), item)
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
 
@@ -123,7 +122,7 @@ def steady_points(
     fallen: list[tuple[float, Point, tuple[Tensor, Tensor]]] = []
     for point in points[:TRIED]:
         assert point.state is not None
-        vectors = als.fit(als.group.whole(point.state, als.shape[1]), **als_settings(point), sweeps=sweeps)
+        vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
         value = measured(Factors(*vectors), seen, validation)
         if value >= STEADY * point.value:
             steady.append((point, vectors))
