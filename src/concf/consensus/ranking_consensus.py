@@ -18,7 +18,6 @@ from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.validation import Validation, shared_items
 from concf.model.model import Model
 from concf.model.scorers import Factors
-from concf.runtime.process_group import ALONE, ProcessGroup
 
 
 class RankingConsensus:
@@ -32,12 +31,12 @@ class RankingConsensus:
 
     def __init__(
         self, data: Split, settings: ConsensusSettings, seed: int, model: Model, validation: Validation,
-        teacher: Tensor | None = None, group: ProcessGroup = ALONE,
+        teacher: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, group
+        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, validation.group
         self.heads, self.device = model.names, model.user.device
         self.several = len(self.heads) > 1
-        self.users = group.share(data.train.shape[0])  # those that this process ranks for
+        self.users = self.group.share(data.train.shape[0])  # those that this process ranks for
         seen = data.seen("valid")
         self.seen, self.validation = Seen(seen, self.device), validation
         validated = self.users.start + validation.users.cpu().numpy()

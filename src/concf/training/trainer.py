@@ -104,7 +104,7 @@ class Trainer:
         data, chosen = self.data, self.settings.training
         users, metric = sample(data.validated, chosen.validated_users, self.seed), fitting_metric(chosen.metric, data)
         validation = Validation(data, metric, self.device, self.group, users)
-        return kind(data, self.settings.consensus, self.seed, self.model, validation, teacher, self.group)
+        return kind(data, self.settings.consensus, self.seed, self.model, validation, teacher)
 
     def _make_optimisers(self) -> None:
         training, balance, on_gpu = self.settings.training, self.settings.balance, self.device.type == "cuda"

@@ -213,7 +213,7 @@ class Recipe:
             vectors = self.vectors["als-a"]
             mine, seen = self._mine(train), self._seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
-            tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted, self.group)
+            tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted)
             least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
                 more = 0 if figure < least else self.plan.softmax[0]

@@ -23,7 +23,6 @@ from concf.model.baselines.neighbours import UserKNN
 from concf.model.scorers import Factors, Offset
 from concf.model.walks import Walks
 from concf.runtime.executors import in_blocks
-from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.recipe.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -201,8 +200,7 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 
 
 def search_temperature(
-    train: csr_array, seen: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int,
-    group: ProcessGroup = ALONE,
+    train: csr_array, seen: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:  # fmt: skip
     """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, best first.
 
@@ -210,7 +208,7 @@ def search_temperature(
     """
     tried: list[tuple[float, float, tuple[Tensor, Tensor]]] = []
     for temperature in TEMPERATURE:
-        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, group)
+        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, validation.group)
         tried.append((measured(Factors(*vectors), seen, validation), temperature, vectors))
         tried = sorted(tried, key=lambda each: -each[0])[:wanted]
     return tried
