@@ -50,7 +50,7 @@ BUFFALO = 730_000_000  # interactions that buffalo publishes a time for
 SHARES = np.linspace(0.005, 0.995, 100)  # the lengths of histories are kept as so many quantiles
 CORES = 2
 VOTERS, HEADS, PLACES = 4, 3, 100  # of the default: those who vote, those of them with vectors, items of a vote
-WAYS = (1, False), (8, False), (8, True)  # processes, and whether tables are sharded
+PROCESSES = (1, 8)
 LONGEST = 50
 POINTS = 4  # of a search that each round measures, about
 Line = dict[str, Any]
@@ -211,14 +211,14 @@ def fit() -> dict[str, dict[str, float]]:
     return models
 
 
-def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int, shards: bool) -> float:
+def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int) -> float:
     """What the estimate before training says of a log whose longest part to validate has `LONGEST` items."""
     words = [f"recipe.budget={budget}", f"model.dimensions={factors}"]
     shape, users = (sizes["users"], sizes["items"]), np.arange(sizes["users"])
     held_out = SimpleNamespace(nnz=sizes["pairs"] // 10, indptr=np.array([0, LONGEST]))
     trained = SimpleNamespace(shape=shape, nnz=sizes["pairs"] * 8 // 10)
     data: Any = SimpleNamespace(train=trained, valid=held_out, validated=users)
-    group = ProcessGroup(0, processes, shards=shards)
+    group = ProcessGroup(0, processes)
     return round(sum(large_tables(data, choose_settings("strong", words=words), CPU, group).values()) / 1e9, 1)
 
 
@@ -244,10 +244,7 @@ def project() -> None:
                 if budget != "fast" or not stage.startswith("softmax")
             }
             print(title, budget, factors, "hours of two cores:", hours, "all:", round(sum(hours.values()), 1))
-            least = {
-                f"{n} processes{', sharded' * shards}": least_gb(sizes, budget, factors, n, shards)
-                for n, shards in WAYS
-            }
+            least = {f"{n} processes": least_gb(sizes, budget, factors, n) for n in PROCESSES}
             print("    at least, GB in each:", least)
     extrapolate(models, pattern)
     sweep = 2 * BUFFALO * SMALL**2 / 1e9 * models["search"]["solving"]

@@ -54,7 +54,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every sum of a step whose order a GPU leaves open, in a fixed order.
 
     1. the gradient of rows that are taken from a table: scatter_add_ and index_add_ (`rows._add_rows`,
-       `row_index.distinct`, `kernels._transposed_product`), which PyTorch has deterministic variants of
+       `batches.distinct`, `kernels._transposed_product`), which PyTorch has deterministic variants of
     2. the gradient of listed items: `triton_kernels._listed_gradient_kernel`
     3. a sparse product by cuSPARSE
     """

@@ -26,9 +26,9 @@ from concf.model.losses import listwise
 from concf.model.objectives import FIVE
 from concf.model.rows import added_groups, sums_of_groups, take_and_part, take_rows
 from concf.model.scorers import Factors
+from concf.training.batches import distinct
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
-from concf.training.embeddings.row_index import distinct
 from concf.training.sampled_softmax import NOTHING
 from concf.training.train import train
 from concf.training.trainer import Trainer

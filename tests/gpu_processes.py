@@ -40,7 +40,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sampled": {"encoder": "mlp"},
 }
 STRONG = "strong"  # the default preset
-DIVIDED = ("mlp", "mf", "sampled", STRONG)
 
 
 class Several(ProcessGroup):
@@ -73,15 +72,13 @@ def trained(case: str, group: ProcessGroup = groups.ALONE, **words: Any) -> list
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:
-    """Every case in double precision, whole and divided, and one in single, in which the GPU's own kernels are used."""
+    """Every case in double precision, and one in single, in which the GPU's own kernels are used."""
     for case in (*CHANGES, STRONG):
-        found = {"whole": trained(case, group)}
-        if case in DIVIDED:
-            found["divided"] = trained(case, replace(group, shards=True), out=folder / f"divided {case}")
+        found = trained(case, group, out=folder / f"run of {case}")
         if group.is_main:
             (folder / f"{case}.json").write_text(json.dumps(found))
     torch.set_default_dtype(torch.float32)
-    found = {"whole": trained("mlp", group)}
+    found = trained("mlp", group)
     if group.is_main:
         (folder / "single.json").write_text(json.dumps(found))
 
@@ -127,10 +124,9 @@ def test_processes_on_gpus_train_as_one(processes: int, monkeypatch: pytest.Monk
     finally:
         torch.set_default_dtype(torch.float32)
     for case, alone in expected.items():
-        for name, history in json.loads((tmp_path / f"{case}.json").read_text()).items():
-            for mine, theirs in zip(history, alone, strict=True):
-                assert_close(mine, theirs, (case, name))
-    alone, (found,) = trained("mlp"), json.loads((tmp_path / "single.json").read_text()).values()
+        for mine, theirs in zip(json.loads((tmp_path / f"{case}.json").read_text()), alone, strict=True):
+            assert_close(mine, theirs, (case,))
+    alone, found = trained("mlp"), json.loads((tmp_path / "single.json").read_text())
     for name in ("loss", "consensus_loss"):
         for mine, theirs in zip(found, alone, strict=True):
             assert mine[name] == pytest.approx(theirs[name], rel=1e-2, abs=1e-6), name

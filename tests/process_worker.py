@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from concf.cli.app import main as command_line
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConcfError, ConfigError
+from concf.errors import ConcfError
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
@@ -70,11 +69,6 @@ CASES: dict[str, dict[str, Any]] = {
 }
 OF_THREE = "everything is taught in batches of four"  # two processes have some of every batch, as in other cases
 FEW = ("squares and cosines teach a student", OF_THREE)
-WHOLE = {
-    "lightgcn": "the encoder LightGCN",
-    "squares and cosines teach a student": "'als-a' looks at all items",
-    "shared squares and cosines": "'weighted-squares@0.02' looks at all items",
-}  # what cannot be divided, and what is said of it
 RESUMED = "a frozen window"  # the queue and the window of its checkpoint are not the same rankings
 
 
@@ -158,35 +152,6 @@ def cases(processes: int) -> tuple[str, ...]:
     return {1: ("mlp",), 2: tuple(case for case in CASES if case != OF_THREE)}.get(processes, FEW)
 
 
-def train_sharded(group: ProcessGroup, folder: Path) -> None:
-    """The same cases with sharded tables, where they can be; runs of one and of three processes go on."""
-    for case in cases(group.size):
-        if case in WHOLE:
-            (folder / f"divided {case}.{group.rank}").write_text(refused(group, settings(case), out=folder / "never"))
-        else:
-            run = trained(case, group, out=folder / f"divided {case}")
-            if group.sharded:
-                assert_holds_its_share(run, group)
-    trained(RESUMED, group, out=folder / "stopped alone too", resume=True)
-    if group.size == 2:
-        trained(RESUMED, group, out=folder.parent / "3" / "divided stopped", resume=True)
-    if group.several:
-        stopped(RESUMED, 2, folder / "divided stopped", group)
-
-
-def assert_holds_its_share(run: Run, group: ProcessGroup) -> None:
-    for table, n in ((run.model.user, run.model.n_users), (run.model.item, run.model.n_items)):
-        mine = group.share(n)
-        assert table.shape[1] == mine.stop - mine.start < n
-    for best in run.best.values():
-        assert "user" not in best.state or best.state["user"].shape[1] == run.model.user.shape[1]
-    try:
-        run.recommender(run.best_head())
-    except ConfigError:
-        return
-    raise AssertionError("a part was taken for the whole")
-
-
 def by_command(out: Path, *words: object) -> None:
     """`concf train`, in the processes that are there."""
     sys.argv = ["concf", "train", *map(str, words), "--out", str(out)]
@@ -197,22 +162,21 @@ def by_command(out: Path, *words: object) -> None:
             raise AssertionError(end.code) from end
 
 
-def run_commands(folder: Path) -> None:
-    """With sharded tables; and, in single precision, a run for others of two processes to be held against."""
-    prepared = folder / f"prepared {os.environ['RANK']}"  # the same in both
-    data().save(prepared)
-    words = ["--set", "training.epochs=2", "--set", "model.dimensions=8", "--set", "training.metric=recall@3"]
-    by_command(folder / "by command", prepared, "--preset", "reference", "--shard-tables", *words)
+def run_command(folder: Path) -> None:
+    """In single precision, a run for others of two processes to be held against."""
+    prepared = small_data(folder / f"prepared {os.environ['RANK']}")  # the same in both
     torch.set_default_dtype(torch.float32)
-    by_command(folder / "undisturbed", small_data(prepared / "small"), *LONG, "--device", "cpu")
+    by_command(folder / "undisturbed", prepared, *LONG, "--device", "cpu")
     torch.set_default_dtype(torch.float64)
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:
     for case in cases(group.size):
-        write(trained(case, group), folder, case, group)
+        write(trained(case, group, out=folder / f"run of {case}"), folder, case, group)
     stopped(RESUMED, 2, folder / "stopped here", group)
     write(trained(RESUMED, group, out=folder / "stopped alone", resume=True), folder, "resumed", group)
+    if group.size == 2:
+        trained(RESUMED, group, out=folder.parent / "3" / "stopped here", resume=True)
     if group.several:
         (folder / f"refused.{group.rank}").write_text(refused(group, settings("mlp"), seed=group.rank))
 
@@ -226,9 +190,8 @@ def work(folder: Path) -> None:
         here.mkdir(exist_ok=True)
         with joined(60) as group:
             train_all(group, here)
-            train_sharded(replace(group, shards=True), here)
         if size == 2:
-            run_commands(here)
+            run_command(here)
             with joined(60) as group:
                 (here / f"full.{group.rank}").write_text(on_a_full_disk(group, here / "full disk"))
                 sys.stdout.flush()

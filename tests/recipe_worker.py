@@ -1,4 +1,4 @@
-"""What each of several processes does with the default preset, whole and sharded. See process_group.py."""
+"""What each of several processes does with the default preset. See process_group.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from scipy.sparse import csr_array
 from small_recipe import LOG, data, small
 from small_run import Killed, die_after
 
-from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.split import Split
 from concf.runtime import process_group
@@ -80,27 +78,13 @@ def train_all(group: ProcessGroup, folder: Path) -> None:
 
 
 def _train_all(group: ProcessGroup, folder: Path) -> None:
-    sharded = replace(group, shards=True)
     for name in CASES[group.size]:
-        run = trained(name, group)
+        run = trained(name, group, out=folder / f"run of {name}")
         assert run is not None
         write(run, folder, name, group)
-        run = trained(name, sharded, out=folder / f"sharded {name}")
-        assert run is not None
-        assert_holds_its_rows(run, group)
     if group.size == 4:
-        trained(DEFAULT, sharded, 4, out=folder / "left")
-    kind = group if group.size == 3 else sharded  # either goes on with what the other has left
-    trained(DEFAULT, kind, ELASTIC[group.size], out=folder.parent / "elastic", resume=group.size < max(ELASTIC))
-
-
-def assert_holds_its_rows(run: Run, group: ProcessGroup) -> None:
-    users, items = (group.share(n) for n in (run.model.n_users, run.model.n_items))
-    n, best = users.stop - users.start, run.best[CONSENSUS]
-    assert run.model.user.shape[1] == n < run.model.n_users
-    assert run.model.item.shape[1] == items.stop - items.start < run.model.n_items
-    assert best.lists is not None
-    assert len(best.lists) == best.votes["items"].shape[1] == len(best.votes["reranked"]) == n
+        trained(DEFAULT, group, 4, out=folder / "left")
+    trained(DEFAULT, group, ELASTIC[group.size], out=folder.parent / "elastic", resume=group.size < max(ELASTIC))
 
 
 def anonymous() -> int:
@@ -164,5 +148,5 @@ def work(folder: Path) -> None:
                 (here / f"memory.{group.rank}").write_text(json.dumps(map_a_matrix(group)))
         if size == 2:
             torch.set_default_dtype(torch.float32)
-            by_command(folder / "undisturbed", folder / "data", *COMMAND, "--shard-tables")
+            by_command(folder / "undisturbed", folder / "data", *COMMAND)
         os.environ["WORLD_SIZE"] = str(size - 1)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from concf.model import losses
 from concf.model.objectives import LossSettings, choose
-from concf.training.embeddings.row_index import distinct, most_users
+from concf.training.batches import distinct, most_users
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
 double = torch.float64

@@ -21,7 +21,7 @@ import torch
 from gpu_processes import assert_close
 from once import once_for_all
 from process_job import TORCHRUN, WAIT, Job, double_precision, linux, until
-from process_worker import RESUMED, WHOLE, cases, settings, stopped, tensors, trained
+from process_worker import RESUMED, cases, settings, stopped, tensors, trained
 from safetensors.torch import load_file
 from small_run import LONG, QUIET, checkpoint, history, small_data
 
@@ -30,10 +30,8 @@ from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.experiments.paper.ablations import ABLATIONS
 from concf.runtime.process_group import ProcessGroup, fingerprint
-from concf.training.batches import Sampler
+from concf.training.batches import Sampler, distinct
 from concf.training.checkpoint import load_run
-from concf.training.embeddings.row_index import distinct
-from concf.training.embeddings.sharded import refuse_unsplittable
 from concf.training.run import Run
 from concf.training.train import train
 
@@ -96,21 +94,16 @@ def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
             assert_trained_alike(here, case, processes, case)
             last = json.loads((here / f"{case}.json").read_text())[-1]
             assert any(last["consensus_loss"].values()) == settings(case).teaches, case
-            if case in WHOLE:
-                assert WHOLE[case] in (here / f"divided {case}.1").read_text()
-            else:
-                assert_same_checkpoint(here / f"divided {case}", folder / "alone" / case, case)
+            assert_same_checkpoint(here / f"run of {case}", folder / "alone" / case, case)
         assert_trained_alike(here, "resumed", processes, RESUMED)  # from a checkpoint of one process
-        assert_goes_on_alone(here / "stopped here", folder)
-        assert_same_checkpoint(here / "stopped alone too", folder / "alone" / RESUMED, RESUMED)
+        assert_same_checkpoint(here / "stopped alone", folder / "alone" / RESUMED, RESUMED)
         for rank in range(processes):
             message = (here / f"refused.{rank}").read_text()
             assert f"process 1 of {processes} has another seed than process 0" in message
-        assert not (here / "never").exists()
-    assert_same_checkpoint(folder / "3" / "divided stopped", folder / "alone" / RESUMED, RESUMED)
-    assert_goes_on_alone(folder / "2" / "divided stopped", folder)
-    assert spoken.count("best head") == 2  # two commands, and of each one process speaks
-    by_command = load_run(folder / "2" / "by command")
+    assert_same_checkpoint(folder / "3" / "stopped here", folder / "alone" / RESUMED, RESUMED)  # two have gone on
+    assert_goes_on_alone(folder / "2" / "stopped here", folder)
+    assert spoken.count("best head") == 1  # one process speaks
+    by_command = load_run(folder / "2" / "undisturbed")
     assert by_command.finished
     assert len(by_command.evaluate(at=[3])[by_command.best_head()].lists) == len(by_command.data.evaluated)
     message, other = ((folder / "2" / f"full.{rank}").read_text() for rank in (0, 1))
@@ -123,8 +116,7 @@ def leave_unfinished(folder: Path, *processes: int) -> None:
     """Runs of one process for so many to go on with."""
     stopped(RESUMED, 2, folder / "stopped")
     for number in processes:
-        for name in ("stopped alone", "stopped alone too"):
-            shutil.copytree(folder / "stopped", folder / str(number) / name)
+        shutil.copytree(folder / "stopped", folder / str(number) / "stopped alone")
 
 
 def validations(state: dict[str, Any]) -> dict[tuple[str, str], float]:
@@ -133,7 +125,7 @@ def validations(state: dict[str, Any]) -> dict[tuple[str, str], float]:
 
 
 def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
-    """The one that sharded tables were written to piece by piece: the optimiser's state too."""
+    """As one process writes it."""
     once(name, out=expected)
     assert_same_files(folder, expected)
 
@@ -166,11 +158,10 @@ def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tm
     assert_trained_alike(tmp_path / "1", "mlp", 1, "mlp")
 
 
-def test_what_cannot_be_sharded_is_refused() -> None:
+def test_what_cannot_be_divided_is_refused() -> None:
     data, chosen = process_worker.data(), settings("mlp")
-    refuse_unsplittable(ProcessGroup(0, 11), data)
     with pytest.raises(ConfigError, match="12 processes for 11 users"):
-        refuse_unsplittable(ProcessGroup(0, 12), data)
+        train(data, chosen, group=ProcessGroup(0, 12), device="cpu")
     with pytest.raises(ConfigError, match="in one process and in memory"):
         train(data, chosen, parts=ABLATIONS["PCL"], group=ProcessGroup(0, 2))
 

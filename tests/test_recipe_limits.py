@@ -82,11 +82,6 @@ def test_more_processes_than_users_are_refused() -> None:
         train(data(), small(), group=ProcessGroup(0, n + 1), device="cpu")
 
 
-def test_sharded_tables_need_a_folder() -> None:
-    with pytest.raises(ConfigError, match="sharded tables: say `out`, a folder for the run"):
-        train(data(), small(), group=ProcessGroup(0, 2, shards=True))
-
-
 @pytest.mark.parametrize(
     ("base", "changes", "match"),
     [

@@ -51,10 +51,10 @@ def alone(name: str, out: Path) -> Run:
 
 @pytest.mark.parametrize(("processes", "name"), [(size, name) for size, names in CASES.items() for name in names])
 def test_processes_train_as_one(group: Path, tmp_path_factory, processes: int, name: str) -> None:
-    """Whole tables in memory, and sharded ones in a folder that any number of processes reads."""
+    """In memory, and in a folder that any number of processes reads."""
     expected = tmp_path_factory.getbasetemp() / "alone" / name
     assert_alike(group / str(processes), name, processes, alone(name, expected))
-    assert_same_files(group / str(processes) / f"sharded {name}", expected)
+    assert_same_files(group / str(processes) / f"run of {name}", expected)
 
 
 def test_a_process_may_have_nobody_to_validate() -> None:
@@ -72,7 +72,7 @@ def test_another_number_of_processes_goes_on(group: Path, tmp_path_factory) -> N
 
 
 def test_single_precision_rounds_a_little_differently(group: Path) -> None:
-    """Two processes, sharded, and one: scores by their standard deviation, and lists."""
+    """Two processes and one: scores by their standard deviation, and lists."""
     words = [word for word in COMMAND if "=" in word]
     alone, run = train(data(), choose_settings("strong", words=words), device="cpu"), load_run(group / "undisturbed")
     assert run.chosen == alone.chosen
@@ -99,7 +99,7 @@ def test_processes_of_a_machine_hold_the_log_once(group: Path, processes: int) -
 @linux
 def test_killed_processes_lose_nothing(group: Path, tmp_path: Path) -> None:
     """The first one, which writes, and then the other, of those that were started in their place."""
-    job = Job(tmp_path / "run", group / "data", *COMMAND, "--shard-tables", "--restarts", "2", "--timeout", "30")
+    job = Job(tmp_path / "run", group / "data", *COMMAND, "--restarts", "2", "--timeout", "30")
     for rank, stages in ((0, 2), (1, 4)):
         job.until_epoch(stages)
         os.kill(job.pid(rank), signal.SIGKILL)

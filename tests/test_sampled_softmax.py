@@ -17,9 +17,9 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.model.heads import Columns, ItemTableHead
+from concf.training.batches import distinct
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
-from concf.training.embeddings.row_index import distinct
 from concf.training.run import Run
 from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
 from concf.training.train import train

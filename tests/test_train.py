@@ -20,10 +20,9 @@ from concf.evaluation.evaluate import evaluate
 from concf.model.baselines.popularity import Popularity
 from concf.model.objectives import FIVE
 from concf.runtime.seeds import derive_seed
-from concf.training.batches import DRAWS, Sampler
+from concf.training.batches import DRAWS, Sampler, distinct
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
-from concf.training.embeddings.row_index import distinct
 from concf.training.run import Run
 from concf.training.train import train
 from concf.training.trainer import Trainer

@@ -87,14 +87,13 @@ class HeadFeatures:
     """The features of one head: made from its vectors and from statistics of every item.
 
     typical: whether the similarity to all items is computed for every item at once, or when an item is asked about
-    group:   of several processes each has the vectors and the log of its own users, and where tables are sharded the
-             vectors of its own items; the statistics are of everyone
+    group:   of several processes each has the vectors and the log of its own users; the statistics are of everyone
     user, bias: of the vectors; direction: [items, d] those of the items, of length 1; norm: [items] their lengths
     """
 
     def __init__(self, factors: Factors, log: Histories, typical: bool = True, group: ProcessGroup = ALONE) -> None:
         self.user, self.bias, self.log, self.group = factors.user, factors.bias, log, group
-        user, bias, item = self.user, self.bias, group.whole(factors.item, log.train.shape[1])
+        user, bias, item = self.user, self.bias, factors.item
         n, centre = sum(group.lengths(user)), user.sum(0)
         group.all_reduce([centre])
         centre /= n

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -18,9 +18,6 @@ from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.validation import Validation, shared_items
 from concf.model.model import Model
 from concf.model.scorers import Factors
-from concf.runtime.process_group import ALONE, ProcessGroup
-
-RankHeads = Callable[[int, Tensor | None], dict[str, Tensor]]
 
 
 class RankingConsensus:
@@ -30,18 +27,16 @@ class RankingConsensus:
             own users'
     window: the rankings over which consistency is measured
     target: [users, L] int32 the consensus that students learn from, -1 where it is shorter
-    rank_heads: gives the lists of each head, of a length, for some of this process's users or all; None: they are
-            ranked here, by a model that this process holds whole
     """
 
     def __init__(
         self, data: Split, settings: ConsensusSettings, seed: int, model: Model, validation: Validation,
-        teacher: Tensor | None = None, rank_heads: RankHeads | None = None, group: ProcessGroup = ALONE,
+        teacher: Tensor | None = None,
     ) -> None:  # fmt: skip
-        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, group
-        self.heads, self.device, self.rank_heads = model.names, model.user.device, rank_heads
+        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, validation.group
+        self.heads, self.device = model.names, model.user.device
         self.several = len(self.heads) > 1
-        self.users = group.share(data.train.shape[0])  # those that this process ranks for
+        self.users = self.group.share(data.train.shape[0])  # those that this process ranks for
         seen = data.seen("valid")
         self.seen, self.validation = Seen(seen, self.device), validation
         validated = self.users.start + validation.users.cpu().numpy()
@@ -83,27 +78,19 @@ class RankingConsensus:
 
         Of several processes each ranks for its own users; the target is everyone's.
         """
-        length = max(self.kept, self.validation.depth)
-        if self.rank_heads is not None:
-            factors = {}
-            lists = self.rank_heads(length, None if self.ranks_all else self.validation.users)
-        else:
-            factors = self.model.factors()
-            lists = {name: self._rank(name, factors[name], length) for name in self.heads}
+        length, factors = max(self.kept, self.validation.depth), self.model.factors()
+        lists = {name: self._rank(name, factors[name], length) for name in self.heads}
         return lists | self._agree(lists, factors) if self.several else lists
 
     def validate_heads(self) -> dict[str, float]:
         """The validation metric of each head between two rankings; only the validated users' lists are made."""
         depth = self.validation.depth
-        if self.rank_heads is not None:
-            lists = self.rank_heads(depth, self.validation.users)
-        else:
-            lists = {name: self._rank(name, each, depth, everyone=False) for name, each in self.model.factors().items()}
+        lists = {name: self._rank(name, each, depth, everyone=False) for name, each in self.model.factors().items()}
         return {name: self.validation.of_its_users(each) for name, each in lists.items()}
 
     def _rank(self, name: str, factors: Factors, k: int, *, everyone: bool = True) -> Tensor:
         if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
-            raise not_finite(name)
+            raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
         if everyone and self.ranks_all:
             return rank_everyone(factors, k, self.seen, self.users)
         user = factors.user[self.users.start + self.validation.users]
@@ -160,8 +147,8 @@ class RankingConsensus:
         return {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
 
     def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
-        """A copy of lists [this process's users, ...], of all users; where tables are sharded, so are lists."""
-        return lists.clone() if self.rank_heads else self.group.gather(lists, self.model.n_users, dim).clone()
+        """A copy of lists [this process's users, ...], of all users."""
+        return self.group.gather(lists, self.model.n_users, dim).clone()
 
     def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
         """The validation metric of each."""
@@ -176,11 +163,12 @@ class RankingConsensus:
         return shared_items(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.group)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next epochs depend on. A ranking that is in the queue and in the window is there once."""
+        """What the next epochs depend on, of all users. A ranking in both the queue and the window is there once."""
         rankings = list({id(each): each for each in (*self.queue, *self.window)}.values())
         where = {id(each): n for n, each in enumerate(rankings)}
         return {
-            "target": self.target, "rankings": rankings, "n_rankings": self.n_rankings,
+            "target": self.target, "n_rankings": self.n_rankings,
+            "rankings": [self.group.gather(each, self.model.n_users, 1) for each in rankings],
             "queue": [where[id(each)] for each in self.queue], "window": [where[id(each)] for each in self.window],
         }  # fmt: skip
 
@@ -188,9 +176,5 @@ class RankingConsensus:
         """Go on from there."""
         self.target.copy_(state["target"])
         self.n_rankings = state["n_rankings"]
-        self.queue, self.window = ([state["rankings"][n] for n in state[name]] for name in ("queue", "window"))
-
-
-def not_finite(head: str) -> DataError:
-    """The error of a head that cannot rank."""
-    return DataError(f"head {head!r} scores by vectors that are not finite; try a lower training.learning_rate")
+        rankings = [each[:, self.users].clone() for each in state["rankings"]]
+        self.queue, self.window = ([rankings[n] for n in state[name]] for name in ("queue", "window"))

@@ -156,7 +156,7 @@ class Reranker:
         fold, order = fold.sort(stable=True)  # what is fitted on lies together, fold by fold
         blocks = _blocks(torch.bincount(fold, minlength=FOLDS).tolist()[:FOLDS])
         features, empty = self.features(order)
-        centre, variance = _moments(features, empty, list(chain(*blocks)), self.group)
+        centre, variance = self._moments(features, empty, list(chain(*blocks)))
         self.made = order.argsort(), features.sub_(centre)
         prior = self._plain(features.shape[2]) if before is None else before.to(rows.device, torch.float64)
         wanted = held_out[order].to(features)
@@ -170,6 +170,20 @@ class Reranker:
                 "the re-ranker's weights are not finite: the scores of some voter are too large or too small"
             )
         return Weights(centre, everyone, torch.stack(folds))
+
+    def _moments(self, features: Tensor, empty: Tensor, blocks: Sequence[slice]) -> tuple[Tensor, Tensor]:
+        """([F], [F]) the mean of each feature, and its variance, float64, over some blocks of users.
+
+        No softmax notices a mean that is taken away, but the rounding of single precision does.
+        """
+        total = torch.zeros(features.shape[2], dtype=torch.float64, device=features.device)
+        square, count = torch.zeros_like(total), torch.zeros_like(total[0])
+        for rows in blocks:
+            there = features[rows][~empty[rows]].double()
+            total, square, count = total + there.sum(0), square + there.square().sum(0), count + len(there)
+        self.group.all_reduce([total, square, count])
+        mean = total / count.clamp(min=1)
+        return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
 
     def _plain(self, n_features: int) -> Tensor:
         """[F] the weights of the plain consensus."""
@@ -256,21 +270,6 @@ def _blocks(counts: list[int]) -> list[list[slice]]:
     ]
 
 
-def _moments(features: Tensor, empty: Tensor, blocks: Sequence[slice], group: ProcessGroup) -> tuple[Tensor, Tensor]:
-    """([F], [F]) the mean of each feature, and its variance, float64, over some blocks of users.
-
-    No softmax notices a mean that is taken away, but the rounding of single precision does.
-    """
-    total = torch.zeros(features.shape[2], dtype=torch.float64, device=features.device)
-    square, count = torch.zeros_like(total), torch.zeros_like(total[0])
-    for rows in blocks:
-        there = features[rows][~empty[rows]].double()
-        total, square, count = total + there.sum(0), square + there.square().sum(0), count + len(there)
-    group.all_reduce([total, square, count])
-    mean = total / count.clamp(min=1)
-    return mean.to(features.dtype), square / count.clamp(min=1) - mean.square()
-
-
 def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
     """([users, L], [users, L]) lists by the scores [users, TOP] of their first items, and the scores of all.
 
@@ -285,9 +284,9 @@ def _ordered(lists: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 def popularity_and_activity(train: csr_array, group: ProcessGroup = ALONE) -> tuple[Tensor, Tensor]:
     """([items], [users]) p and q; of several processes each has the log of its own users."""
-    sums = np.bincount(train.indices, train.data, train.shape[1]).astype(np.float64)
-    of_items = _logarithms_of(sums, group)
-    of_users = _logarithms(train)
+    sums = torch.from_numpy(np.bincount(train.indices, train.data, train.shape[1]).astype(np.float64))
+    group.all_reduce([sums])
+    of_items, of_users = _logarithms_of(sums.numpy()), _logarithms(train)
     parts = (of_items, _moments_of(of_items)), (of_users, _moments_of(group.join(of_users)))
     popularity, activity = ((each - mean) / deviation for each, (mean, deviation) in parts)
     return popularity, activity
@@ -298,11 +297,9 @@ def _logarithms(rows: csr_array) -> Tensor:
     return _logarithms_of(np.asarray(rows.sum(axis=1, dtype=np.float64)))
 
 
-def _logarithms_of(sums: NDArray[np.float64], group: ProcessGroup = ALONE) -> Tensor:
-    """[n] of sums [n], at least 1. group: processes over which they go, too."""
-    total = torch.from_numpy(sums)
-    group.all_reduce([total])
-    return torch.from_numpy(np.log(np.maximum(total.numpy(), 1.0)))
+def _logarithms_of(sums: NDArray[np.float64]) -> Tensor:
+    """[n] of sums [n], at least 1."""
+    return torch.from_numpy(np.log(np.maximum(sums, 1.0)))
 
 
 def _moments_of(logs: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from math import isqrt
 from queue import SimpleQueue
@@ -26,8 +25,6 @@ CPU_MEMORY = 16 << 20  # bytes of scores at a time; a block that stays in the ca
 GPU_MEMORY = 1 << 28
 SMALLEST_BLOCK = 16  # users, however many threads share the memory
 LISTED_USERS = 4096  # whose lists are asked for at a time
-
-Block = tuple[int, Tensor, Tensor]  # the first item of it, vectors [n, d], bias [n]
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -157,29 +154,6 @@ def rank_everyone(factors: Factors, k: int, seen: Seen, users: slice = slice(Non
         listed = items.masked_fill_(values == -torch.inf, NOTHING)
         lists[begin - chosen.start : end - chosen.start, : listed.shape[1]] = listed
     return lists
-
-
-def rank_blocks(user: Tensor, blocks: Iterable[Block], k: int, seen: csr_array) -> Tensor:
-    """[users, k] int32: as `rank`, of items that come block by block, so that nobody holds all their vectors at once.
-
-    user: [users, d]; blocks: ascending; seen: [users, items] what is left out
-    Where a score is NaN, so is what the user's list begins with, and the list means nothing.
-    """
-    values = user.new_full((len(user), k), -torch.inf)
-    items = torch.full((len(user), k), NOTHING, device=user.device)
-    memory = CPU_MEMORY if user.device.type == "cpu" else GPU_MEMORY
-    for first, item, bias in blocks:
-        used = seen[:, first : first + len(item)]
-        size = max(1, memory // (item.element_size() * len(item)))
-        for begin in range(0, len(user), size):
-            rows = slice(begin, begin + size)
-            scores = torch.addmm(bias, user[rows], item.T)
-            scores.view(-1).index_fill_(0, torch.from_numpy(flat_cells(used[rows])).to(user.device), -torch.inf)
-            best, columns = top_k(scores, min(k, len(item)))
-            both, which = torch.cat([values[rows], best], 1), torch.cat([items[rows], columns + first], 1)
-            values[rows], at = top_k(both, k)  # of equals the earlier block's, which is the lower item
-            items[rows] = which.gather(1, at)
-    return items.masked_fill(values == -torch.inf, NOTHING).to(torch.int32)
 
 
 class Seen:

@@ -16,28 +16,6 @@ from concf.model.heads import Head
 from concf.model.objectives import Objective
 from concf.model.scorers import Factors
 
-DRAWN = 1 << 20  # figures of sharded tables that are drawn at a time
-
-
-def drawn_rows(groups: int, n: int, dimensions: int, rows: slice) -> Tensor:
-    """[groups, rows, d] of `torch.randn(groups, n, d)`, of which no more than these rows and a block is ever held.
-
-    Blocks of a multiple of 16 figures: PyTorch draws so many at a time, and the last ones of a tensor by themselves.
-    """
-    if rows == slice(0, n):
-        return torch.randn(groups, n, dimensions)
-    total, kept = groups * n * dimensions, torch.empty(groups, rows.stop - rows.start, dimensions)
-    begin = 0
-    while begin < total:
-        block = torch.randn(DRAWN if total - begin >= 2 * DRAWN else total - begin)
-        for group in range(groups):
-            first, last = ((group * n + row) * dimensions for row in (rows.start, rows.stop))
-            start, end = max(begin, first), min(begin + len(block), last)
-            if start < end:
-                kept[group].view(-1)[start - first : end - first] = block[start - begin : end - begin]
-        begin += len(block)
-    return kept
-
 
 class Model(nn.Module):
     """One branch an objective, over what they share (the paper's Figure of the framework).
@@ -45,7 +23,6 @@ class Model(nn.Module):
     objectives: by name, in the order of the branches; one of them alone is SingleCF
     sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
     initial_std: standard deviation of the embeddings at the start; None: PyTorch's default, 1
-    held:       the rows of users and of items that are held here, of sharded tables; None: all
     """
 
     def __init__(
@@ -57,7 +34,6 @@ class Model(nn.Module):
         encoder: EncoderMaker | None = None,
         sharing: Sharing = "embedding",
         initial_std: float | None = 0.01,
-        held: tuple[slice, slice] | None = None,
     ) -> None:
         super().__init__()
         self.n_users: int = train.shape[0]
@@ -65,10 +41,8 @@ class Model(nn.Module):
         self.names = list(objectives)
         groups = len(self.names) if sharing == "none" else 1
         deviation = 1.0 if initial_std is None else initial_std
-        self.held = held
-        users, items = held or (slice(0, self.n_users), slice(0, self.n_items))
-        self.user = nn.Parameter(drawn_rows(groups, self.n_users, dimensions, users) * deviation)
-        self.item = nn.Parameter(drawn_rows(groups, self.n_items, dimensions, items) * deviation)
+        self.user = nn.Parameter(torch.randn(groups, self.n_users, dimensions) * deviation)
+        self.item = nn.Parameter(torch.randn(groups, self.n_items, dimensions) * deviation)
         self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
         if not isinstance(self.encoder, Encoder):
             raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")

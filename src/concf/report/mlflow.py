@@ -16,7 +16,7 @@ from concf.report.gather import gather
 from concf.runtime.files import new_file
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
-from concf.training.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
+from concf.training.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
 from concf.training.run import Run
 from concf.training.tracking.watchers import figures_of, time_of
 
@@ -139,7 +139,6 @@ class MLflow:
         run, name, about = self.run, "run", {"device": str(self.run.model.user.device), "provenance": provenance()}
         if self.folder is not None:
             name, about = self.folder.resolve().name, RunFolder(self.folder).description()
-            run = run if run.model.held is None else load_run(self.folder, run.data)  # a process may have a part alone
             for each in ARTIFACTS:
                 if (self.folder / each).exists():
                     self.client.log_artifact(self.id, str(self.folder / each), "run")

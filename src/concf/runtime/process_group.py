@@ -1,8 +1,7 @@
 """The process group: which part of the work this process does, and how processes communicate.
 
-Every process holds the whole model, or its rows of the embedding tables (`shards`). Each takes its rows of every
-global batch, and its users of every ranking; what they find is added up, put together or handed over here, by PyTorch's
-own collectives (gloo on a CPU, NCCL on GPUs).
+Every process holds the whole model. Each takes its rows of every global batch, and its users of every ranking; what
+they find is added up or put together here, by PyTorch's own collectives (gloo on a CPU, NCCL on GPUs).
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class ProcessGroup:
     """Process `rank` of `size`, `local_rank` on its machine, which waits for the others no longer than `timeout`.
 
     launcher: the process that started it, if another did to end it with the others
-    shards: whether the embedding tables are divided among the processes too, where there are several
     Every method but `share` and `refuse_orphan` must be called by all processes alike. What a process of several draws
     for dropout is its own; all other randomness depends on seed and epoch alone, and is the same in all of them.
     """
@@ -52,7 +50,6 @@ class ProcessGroup:
     local_rank: int = 0
     timeout: float = TIMEOUT
     launcher: int | None = None
-    shards: bool = False
 
     @property
     def local_size(self) -> int:
@@ -68,11 +65,6 @@ class ProcessGroup:
     def several(self) -> bool:
         """Whether there are others."""
         return self.size > 1
-
-    @property
-    def sharded(self) -> bool:
-        """Whether a process holds only its rows of the embedding tables."""
-        return self.shards and self.several
 
     def share(self, n: int, rank: int | None = None) -> slice:
         """The users, or rows of a global batch, of a process: n divided into `size` runs as equal as can be."""
@@ -107,14 +99,6 @@ class ProcessGroup:
                 rows[piece.start : piece.stop] = theirs
         return whole
 
-    def own_rows(self, table: Tensor) -> Tensor:
-        """This process's share of a table's rows, where tables are sharded; else the table."""
-        return table[self.share(len(table))].clone() if self.sharded else table
-
-    def whole(self, rows: Tensor, n: int) -> Tensor:
-        """All n rows of a table, of which this process holds its share where tables are sharded."""
-        return self.gather(rows, n) if self.sharded else rows
-
     def lengths(self, part: Tensor) -> list[int]:
         """How many rows each process has of something that is divided in whatever way."""
         if not self.several:
@@ -147,15 +131,6 @@ class ProcessGroup:
         """The tensor of that process, in every process; the others', of the same shape, are overwritten."""
         with self._talking():
             dist.broadcast(part, rank)
-        return part
-
-    def send(self, part: Tensor, rank: int) -> Tensor:
-        """The tensor of that process, in the main process alone; the others keep theirs."""
-        with self._talking():
-            if self.rank == rank != 0:
-                dist.send(part, 0)
-            elif self.is_main and rank != 0:
-                dist.recv(part, rank)
         return part
 
     def broadcast_flag(self, flag: bool) -> bool:
@@ -239,7 +214,7 @@ def restarted() -> bool:
 
 
 @contextmanager
-def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGroup]:
+def joined(timeout: float = TIMEOUT) -> Iterator[ProcessGroup]:
     """The group that torchrun started this process in; without torchrun, `ALONE`."""
     if not launched() or int(os.environ["WORLD_SIZE"]) == 1:
         yield ALONE
@@ -247,7 +222,7 @@ def joined(timeout: float = TIMEOUT, shards: bool = False) -> Iterator[ProcessGr
     from torch.distributed.rendezvous import rendezvous
 
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    group = ProcessGroup(rank, size, local_rank, timeout, os.getppid(), shards)
+    group = ProcessGroup(rank, size, local_rank, timeout, os.getppid())
     with group._talking():
         store = _unused(next(rendezvous("env://", timeout=timedelta(seconds=timeout)))[0], group)
         dist.init_process_group(_backend(), store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout))

@@ -30,9 +30,8 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.system import LOCKS_MAPPED_FILES
 from concf.training.config.settings import ConCFSettings
-from concf.training.embeddings.sharded_file import hand_over, read_part, write_pieces
 from concf.training.run import Run, make_model
-from concf.training.state import TRAINER, divisions, flatten, unflatten
+from concf.training.state import TRAINER, flatten, unflatten
 from concf.training.tracking.model_card import model_card
 
 FORMAT = 1  # a newer one is refused
@@ -49,7 +48,7 @@ class Resumable(Protocol):
     group: ProcessGroup
 
     def state_dict(self) -> dict[str, Any]:
-        """What its next epochs or stages depend on."""
+        """What its next epochs or stages depend on, of all users; all processes call it."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from there."""
@@ -168,19 +167,14 @@ class RunFolder:
         group, state = trainer.group if trainer else ALONE, run.state_dict()
         if trainer is not None and not run.finished:
             state[TRAINER] = trainer.state_dict()
-        tensors, rest = flatten(state)
-        shared = divisions(tensors, run.model, group)
         if not group.is_main:
-            hand_over(tensors, shared, group)
             return
+        tensors, rest = flatten(state)
         metadata = {"concf": json.dumps(_description(run) | {"state": rest}), FIELD: BLANK}
         with new_file(self.path / CHECKPOINT) as fresh:
             try:
-                if group.several:
-                    write_pieces(fresh, tensors, shared, metadata, group)
-                else:
-                    here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-                    save_file(here, fresh, metadata=metadata)
+                here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                save_file(here, fresh, metadata=metadata)
                 seal(fresh)
             except SafetensorError as error:
                 raise DataError(
@@ -217,8 +211,8 @@ class RunFolder:
         run.history = self._history(run.epoch)
 
     def _restore(self, run: Run, trainer: Resumable | None = None) -> None:
-        path, group = self.path / CHECKPOINT, trainer.group if trainer else ALONE
-        description, tensors = self._read(run, group, with_trainer=trainer is not None)
+        path = self.path / CHECKPOINT
+        description, tensors = self._read(with_trainer=trainer is not None)
         _refuse_another(description, run, path)
         device, rest = run.model.user.device, description["state"]
         resumed = rest.pop(TRAINER, None)
@@ -260,8 +254,8 @@ class RunFolder:
             )
         return Split.load(folder)
 
-    def _read(self, run: Run, group: ProcessGroup, with_trainer: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The description and the tensors; of several processes this one's parts of those that they share."""
+    def _read(self, with_trainer: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The description and the tensors."""
         path = self.path / CHECKPOINT
         if not os.access(path, os.R_OK):
             raise DataError(f"{path}: may not be read. Change its permissions")
@@ -270,8 +264,7 @@ class RunFolder:
             with safe_open(path, framework="pt") as file:
                 description = _known(json.loads(file.metadata()["concf"]), path)
                 names = [name for name in file.keys() if with_trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
-                shared = divisions(names, run.model, group)
-                return description, {name: read_part(file, name, shared.get(name), group) for name in names}
+                return description, {name: file.get_tensor(name) for name in names}
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"

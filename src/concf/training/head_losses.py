@@ -14,9 +14,8 @@ from concf.model.kernels import Sparse, listed_scores, log_partition
 from concf.model.model import Model
 from concf.model.objectives import Objective
 from concf.model.rows import take_and_part, take_from, take_rows
-from concf.training.batches import Among, Batch
+from concf.training.batches import Among, Batch, distinct, most_users, unique
 from concf.training.cuda_graphs import Streams
-from concf.training.embeddings.row_index import ALL_ROWS, RowIndex, distinct, most_users, unique
 from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax
 
 
@@ -49,23 +48,13 @@ class HeadLosses:
         """The users and the items whose copies have a gradient by `own`; None: any of them may."""
         if self.propagates():
             return [None, None]
-        items = self.items_read(batch)
-        return [unique(batch.user, self.model.n_users), None if items is None else unique(items, self.model.n_items)]
-
-    def items_read(self, batch: Batch) -> Tensor | None:
-        """The items whose rows `own` reads, of an encoder that does not propagate; None: all of them."""
-        if any(map(self.reads_all, self.objectives)):
-            return None
-        sampled = any(each.needs == "catalogue" for each in self.objectives.values())
-        columns = self._columns(ITEMS, batch) if sampled else None
-        both = batch.items if self._draws() else batch.positive
-        return both if columns is None else torch.cat([both, columns[0]])
-
-    def reads_all(self, name: str) -> bool:
-        """Whether that head's own loss looks at the rows of all items."""
-        needs = self.objectives[name].needs
-        sampled = self.sampled is not None and not self.sampled.in_full(ITEMS)
-        return needs == "everything" or (needs == "catalogue" and not sampled)
+        users, needs = unique(batch.user, self.model.n_users), {each.needs for each in self.objectives.values()}
+        columns = self._columns(ITEMS, batch) if "catalogue" in needs else None
+        if "everything" in needs or ("catalogue" in needs and columns is None):
+            return [users, None]
+        items = batch.items if self._draws() else batch.positive
+        items = items if columns is None else torch.cat([items, columns[0]])
+        return [users, unique(items, self.model.n_items)]
 
     def touched_by_consensus(self, batch: Batch, consensus_target: Tensor) -> list[Tensor | None]:
         """The same by `consensus`."""
@@ -101,24 +90,17 @@ class HeadLosses:
         self.streams.end()
         self.consensus_streams.end()
 
-    def own(
-        self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None,
-        index: RowIndex = ALL_ROWS,
-    ) -> Tensor:  # fmt: skip
-        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout.
-
-        index: whose rows these are
-        """
+    def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
+        """[heads] L_CF of each branch (Eq. 1-5). user: [heads, users, d], item: [heads, items, d]; noise of dropout."""
         if not len(batch):
             return user[:, :0].sum((1, 2))
         user, item = self.model.encoder.propagate(user, item)
         both = batch.items if self._draws() else batch.positive
-        rows = index.of_users(batch.user), index.of_items(both)
-        h_users, h_items, tables = self._both_sides(user, item, *rows, noise)
+        h_users, h_items, tables = self._both_sides(user, item, batch.user, both, noise)
         h_user, h_item = h_users.unbind(), h_items.unbind()
         costs = []
         for x, name in enumerate(self.objectives):
-            h_all, columns = self._catalogue(name, tables, batch, noise, index)
+            h_all, columns = self._catalogue(name, tables, batch, noise)
             reads = [each for each in (h_user[x], h_item[x], both, h_all, *(columns or ())) if each is not None]
             with self.streams.stream(x, *reads):
                 costs.append(self._own(name, h_user[x], h_item[x], h_all, columns, batch, both))
@@ -148,7 +130,7 @@ class HeadLosses:
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
 
     def _catalogue(
-        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None, index: RowIndex
+        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None
     ) -> tuple[Tensor | None, Columns | None]:
         """[n, size] the encodings of all items by one head that looks at them, or of the columns that stand for them.
 
@@ -160,7 +142,7 @@ class HeadLosses:
         columns = self._columns(ITEMS, batch) if needs == "catalogue" else None
         x, divides = self.model.names.index(name), self.model.encoder.divides
         rows = tables[x][None] if divides else torch.stack(tables)
-        rows = rows if columns is None else take_rows(rows, index.of_items(columns[0]))
+        rows = rows if columns is None else take_rows(rows, columns[0])
         if divides:
             return self.model.encode(rows, noise, slice(x, x + 1))[0], columns
         return self.model.encode(rows, noise)[x], columns
@@ -236,21 +218,21 @@ class HeadLosses:
 
     def consensus(
         self, user: Tensor, item: Tensor, batch: Batch, consensus_target: Tensor, length: int, names: list[str],
-        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, index: RowIndex = ALL_ROWS,
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None,
     ) -> Tensor:  # fmt: skip
         """[heads] L_CL of each branch (Eq. 14), 0 for one that is not among `names`.
 
         user, item: [h, users, d], [h, items, d] copies for the heads that `student_slices` says;
         consensus_target: [users, L] the consensus of every user, -1 at an empty place, the first `length` places
         taught;
-        clip: head -> the greatest score either way; index: whose rows these are
+        clip: head -> the greatest score either way
         """
         if not len(batch):
             return user[:, :0].sum().expand(len(self.model.names))
-        users, weight, sides = self._sides(user, item, batch, names, noise, index)
+        users, weight, sides = self._sides(user, item, batch, names, noise)
         weight = self.list_weights(batch, users, weight, names)
         lists = consensus_target[users]  # [b, L]
-        empty, lists = lists < 0, index.of_items(lists.clamp(min=0))
+        empty, lists = lists < 0, lists.clamp(min=0)
         vectors, offset, items, bias = sides
         raw = listed_scores(vectors, offset, items, bias, lists)  # [heads, b, L]
         scores = torch.stack(
@@ -259,28 +241,23 @@ class HeadLosses:
         return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
 
     def _sides(
-        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None,
-        index: RowIndex = ALL_ROWS,
-    ) -> tuple[Tensor, Tensor, list[Tensor]]:  # fmt: skip
+        self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.propagate(user, item)
-        users, weight = self.distinct_users(batch)
+        kind = self.model.user.dtype
+        rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
+        users = batch.user[rows]
         of_users, of_items = self.student_slices(names)
-        h_user = self._encoded(take_rows(user, index.of_users(users)), noise, of_users)
+        h_user = self._encoded(take_rows(user, users), noise, of_users)
         h_item = self._encoded(item, noise, of_items)
         sides = []
         for name in names:
             head = self.model.head(name)
             with self.consensus_streams.stream(self.model.names.index(name), h_user[name], h_item[name], users):
-                sides.append((*head.user(h_user[name], users), *head.item(h_item[name], index.items)))
+                sides.append((*head.user(h_user[name], users), *head.item(h_item[name])))
         self.consensus_streams.join()
         return users, weight, [torch.stack(parts) for parts in zip(*sides, strict=True)]
-
-    def distinct_users(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """([b], [b]) the distinct users of the batch, and their weights."""
-        kind = self.model.user.dtype
-        rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
-        return batch.user[rows], weight
 
     def list_weights(self, batch: Batch, users: Tensor, weight: Tensor, names: list[str]) -> Tensor:  # noqa: ARG002
         """[b], or [heads, b] where they differ: what the list of each of the `users` [b] counts for a student."""

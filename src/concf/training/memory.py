@@ -102,7 +102,6 @@ def _recipe_tables(data: Split, settings: ConCFSettings, device: torch.device, g
     assert recipe is not None
     users, items = shape
     local, plan = users // group.size, PLANS[recipe.budget]
-    held, rows = (local, items // group.size) if group.sharded else (users, items)
     fixed = [name for name in recipe.fixed_voters if has_a_vote(name, shape, device)]
     heads, voters = len(settings.heads), len(settings.heads) - 1 + len(fixed)
     k = min(settings.consensus.top_k or items, items)
@@ -120,11 +119,11 @@ def _recipe_tables(data: Split, settings: ConCFSettings, device: torch.device, g
         "vectors of a batch of the student":
             asked // max(1, min(BATCHES, asked // USERS)) * min(plan.places[1], items) * d * FLOAT // group.size,
         "lists and votes gathered for all users":
-            held * kept if asked < users or (group.several and not group.sharded) else 0,
+            users * kept if asked < users or group.several else 0,
     }  # fmt: skip
     largest = max(in_turn, key=lambda name: in_turn[name])
     return {
-        "vectors of all voters and the student": heads * (held + local + 2 * rows) * d * FLOAT,
+        "vectors of all voters and the student": heads * (users + local + 2 * items) * d * FLOAT,
         "lists and votes of the consensus": asked * kept // group.size,
         largest: in_turn[largest],
     }
@@ -136,8 +135,7 @@ def _heads_tables(
     """Of Algorithm 1: the model with gradients and optimiser, copies of its best states, rankings, a batch."""
     model, consensus, training = settings.model, settings.consensus, settings.training
     (users, items), d, heads, several = data.train.shape, model.dimensions, len(objectives), settings.several
-    local = users // group.size
-    held, rows = (local, (users + items) // group.size) if group.sharded else (users, users + items)
+    rows, local = users + items, users // group.size
     first = heads if model.sharing in ("embedding", "none") else 1
     layers = first * d * d // 2 + (1 if model.sharing == "full" else heads) * d * d // 8
     size = d // 4 if model.encoder == "mlp" else d
@@ -146,14 +144,14 @@ def _heads_tables(
     others += layers if model.encoder == "mlp" else 0
     taught = settings.teaches and training.epochs > consensus.first_consensus_epoch
     students = len(set(objectives) - set(consensus.undistilled)) if taught else 0
-    copies = 0 if group.sharded else (heads + students) * rows * d  # sharded: of the rows of a batch alone
+    copies = (heads + students) * rows * d
     k, kept = (min(each or items, items) for each in (consensus.top_k, consensus.kept))
     window = min(max(consensus.window, 2), 1 + training.epochs // consensus.every) if several else 0
     batch = min(training.pairs_of_batch(data.train.nnz), data.train.nnz) // group.size
     softmax = {"items", "users", "catalogue"} & {each.needs for each in objectives.values()}
     logits = min(batch * items, kernels.KEPT) if softmax else 0
     listed = students * min(batch, users) * min(consensus.length + (consensus.tail or 0), items)
-    agreed = held * (2 * list_length(data, settings) * INT + 3 * heads * k * INT) if several else 0
+    agreed = users * (2 * list_length(data, settings) * INT + 3 * heads * k * INT) if several else 0
     return {
         "embeddings of users and items": embeddings * FLOAT,
         "layers and output tables of the heads": others * FLOAT,

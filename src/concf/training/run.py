@@ -26,7 +26,7 @@ from concf.model.model import Model
 from concf.model.objectives import Objective, choose
 from concf.model.scorers import Factors, ListFunction, WithFallback
 from concf.runtime.arguments import check_cutoffs
-from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.runtime.process_group import ProcessGroup
 from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
 from concf.training.folding.fold_in import FoldIn
@@ -142,8 +142,6 @@ class Run:
 
     def keep(self, head: str) -> Model:
         """The single-branch model of a head at its best: no trace of the others."""
-        if self.model.held is not None:
-            raise ConfigError("this process holds only a part of the tables; use the run by load_run(its folder)")
         best, alone = self._of(head), self.model.keep(head)
         if best.state:
             alone.load_state_dict(best.state)
@@ -183,8 +181,6 @@ class Run:
             evaluated = np.union1d(self.data.validated, self.data.evaluated)
             return self._with_fallback(factors) if self.unlearned[evaluated].any() else factors
         lists = self._of(name).lists
-        if self.model.held is not None:
-            raise ConfigError("this process holds only a part of the lists; use the run by load_run(its folder)")
         assert lists is not None
         stored = lists.cpu().numpy()
         if self.unlearned.any():
@@ -387,18 +383,12 @@ def make_model(
     objectives: Mapping[str, Objective] | None = None,
     encoder: EncoderMaker | None = None,
     seed: int = 0,
-    group: ProcessGroup = ALONE,
 ) -> Model:
-    """The model before training, drawn on the CPU: the same on every device. objectives, encoder: your own, if any.
-
-    group: where it divides tables, this process's rows of them
-    """
-    made, shape = settings.model, data.train.shape
-    held = (group.share(shape[0]), group.share(shape[1])) if group.sharded else None
+    """The model before training, drawn on the CPU: the same on every device. objectives, encoder: your own, if any."""
+    made = settings.model
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Model(
             data.train, choose(settings.objectives, settings.losses, objectives), dimensions=made.dimensions,
             encoder=encoder or made.make_encoder(), sharing=made.sharing, initial_std=made.initial_std,
-            held=held,
         )  # fmt: skip

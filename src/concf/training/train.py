@@ -28,7 +28,6 @@ from concf.runtime.provenance import VERSION
 from concf.training.checkpoint import Resumable, RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import EVERYTHING, ConCFSettings
-from concf.training.embeddings.sharded import refuse_unsplittable
 from concf.training.memory import kept_memory, refuse_too_large
 from concf.training.recipe.combine import Combine
 from concf.training.recipe.recipe import Recipe
@@ -97,8 +96,6 @@ def train(
         before = folder.description() | {"settings": folder.settings()}
     if parts is not None and (folder is not None or group.several):
         raise ConfigError("parts of a step are replaced in one process and in memory: leave `out` and `group` out")
-    if group.sharded and folder is None:
-        raise ConfigError("sharded tables: say `out`, a folder for the run; no process has the whole of it")
     if isinstance(settings, ConCFSettings) and preset is not None:
         raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
     base = before.get("settings") if preset is None else preset
@@ -106,7 +103,8 @@ def train(
     seed, here = before.get("seed", 0) if seed is None else seed, device_of(device, before.get("device"), group)
     data = data.weighted(chosen.weights)
     if group.several:
-        refuse_unsplittable(group, data)
+        if group.size > (users := data.interactions.n_users):
+            raise ConfigError(f"{group.size} processes for {users} users: expected no more processes than users")
         data.share(group)
     if not resume:
         refuse_too_large(data, chosen, here, group, objectives)
@@ -120,7 +118,7 @@ def train(
                 "recipe.refit = everything (--final): the users that protocol 'new-users' holds out are never trained "
                 "on. To train on everyone, choose another protocol"
             )
-        run = Run(data, chosen, seed, make_model(data, chosen, group=group).to(here))
+        run = Run(data, chosen, seed, make_model(data, chosen).to(here))
         if group.several:
             run.share_log(group)
         recipe = _stages(run, here, before, group)
@@ -242,9 +240,9 @@ def _epoch(run: Run, trainer: Trainer, watch_rankings: WatchRankings | None) -> 
     epoch, period, last = run.epoch, run.settings.consensus.every, run.epoch == run.settings.training.epochs - 1
     record = trainer.epoch(epoch)  # lines 4 to 12
     begin = time.perf_counter()
-    _refuse_infinite(run, trainer.group)
+    _refuse_infinite(run)
     if epoch % period == 0 or last:  # line 13
-        trainer.group.refuse_difference({"model": fingerprint(trainer.replicated)})
+        trainer.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
         lists = trainer.consensus.update()  # lines 14, 15
         record["validation"] = trainer.consensus.validate(lists)
         record["agreement"] = trainer.consensus.agreement(lists)
@@ -271,7 +269,6 @@ def _beginning(run: Run, trainer: Trainer | Recipe) -> dict[str, str]:
         "seed": str(run.seed),
         "kind of device": trainer.device.type,
         "checkpoint": str(run.epoch),
-        "way to hold tables": str(trainer.group.shards),
     }
 
 
@@ -281,7 +278,7 @@ def _refuse_other_processes(run: Run, trainer: Trainer) -> None:
         _beginning(run, trainer)
         | {
             "teacher": str(trainer.consensus.teacher),
-            "model": fingerprint(trainer.replicated),
+            "model": fingerprint(list(trainer.model.parameters())),
         }
     )
 
@@ -308,12 +305,10 @@ def device_of(
     return device
 
 
-def _refuse_infinite(run: Run, group: ProcessGroup) -> None:
+def _refuse_infinite(run: Run) -> None:
     """A step may have ruined what no later batch of the epoch has looked at."""
     names, parameters = zip(*run.model.named_parameters(), strict=True)
-    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters]).long()
-    if group.sharded:
-        group.all_reduce([broken])
+    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters])
     if broken.any():
         name = names[int(broken.nonzero()[0])]
         raise DataError(

@@ -1,16 +1,14 @@
 """One epoch of Algorithm 1 and one step of it; `train.py` has the rest. Line numbers: docs/paper.md.
 
-What a step needs of streams, processes and sharded tables is behind two seams: `streams` (cuda_graphs.py) and `tables`
-(embeddings/). On a CPU and in one process both do nothing.
+Of several processes each takes its part of every batch and holds the whole model; gradients are added up.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,15 +21,13 @@ from concf.evaluation.validation import Validation, sample
 from concf.evaluation.validation_metric import fitting_metric
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.objectives import Objective, choose
+from concf.model.rows import added_groups, sums_of_groups
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
 from concf.training.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.training.batches import Batch, Sampler
 from concf.training.config.settings import ConCFSettings
 from concf.training.cuda_graphs import CudaGraph, Streams
-from concf.training.embeddings.replicated import ITEMS, USERS, ReplicatedTables
-from concf.training.embeddings.row_index import Rows
-from concf.training.embeddings.sharded import ShardedTables, refuse_unshardable
 from concf.training.head_losses import HeadLosses
 from concf.training.run import make_model
 from concf.training.sampled_softmax import SampledSoftmax
@@ -50,7 +46,7 @@ class Term:
     """A loss of every head on a batch, and the gradient of its weighted sum over heads.
 
     loss:   [heads], without the weights
-    tables: on this term's rows of users and of items, [heads, n, d] each
+    tables: on users and on items, [heads, n, d] each
     others: on all other parameters
     """
 
@@ -82,7 +78,7 @@ class Trainer:
             raise ConfigError("losses.likelihood = 'mean' is over the rows of a whole batch: train in one process")
         self.data, self.settings, self.seed, self.group = data, settings, seed, group
         self.device, parts = torch.device(device), parts or Parts()
-        self.model = make_model(data, settings, objectives, encoder, seed, group).to(self.device)  # line 1
+        self.model = make_model(data, settings, objectives, encoder, seed).to(self.device)  # line 1
         self.weights = torch.ones(len(self.model.names), device=self.device, dtype=self.model.user.dtype)  # line 2
         self.initial = torch.ones_like(self.weights)
         self.settling = torch.ones((), dtype=torch.bool, device=self.device)  # whether L^0 is overwritten
@@ -95,9 +91,6 @@ class Trainer:
         self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
         chosen = choose(settings.objectives, settings.losses, objectives)
         self.head_losses = parts.head_losses(self.model, chosen, data.train, by_user, self.sampled)
-        refuse_unshardable(group, self.head_losses)
-        kind = ShardedTables if group.sharded else ReplicatedTables
-        self.tables = kind(self.model, self.head_losses, group)
         self.consensus = self._make_consensus(parts.consensus, teacher)
         embeddings = {id(self.model.user), id(self.model.item)}
         self.others = [each for each in self.model.parameters() if id(each) not in embeddings]
@@ -111,10 +104,7 @@ class Trainer:
         data, chosen = self.data, self.settings.training
         users, metric = sample(data.validated, chosen.validated_users, self.seed), fitting_metric(chosen.metric, data)
         validation = Validation(data, metric, self.device, self.group, users)
-        mine, ranked = self.group.share(data.train.shape[0]), None
-        if isinstance(self.tables, ShardedTables):
-            ranked = partial(self.tables.ranked, data.seen("valid")[mine])
-        return kind(data, self.settings.consensus, self.seed, self.model, validation, teacher, ranked, self.group)
+        return kind(data, self.settings.consensus, self.seed, self.model, validation, teacher)
 
     def _make_optimisers(self) -> None:
         training, balance, on_gpu = self.settings.training, self.settings.balance, self.device.type == "cuda"
@@ -125,11 +115,6 @@ class Trainer:
         kinds = {"adam": torch.optim.Adam, "descent": torch.optim.SGD}
         options = {"fused": True, "capturable": on_gpu} if balance.optimiser == "adam" else {}
         self.weight_optimiser = kinds[balance.optimiser]([self.weights], lr=balance.learning_rate, **options)
-
-    @property
-    def replicated(self) -> list[Tensor]:
-        """The parameters that all processes hold."""
-        return list(self.others) if self.group.sharded else list(self.model.parameters())
 
     def epoch(self, epoch: int) -> dict[str, Any]:
         """One pass over the observed pairs; a loss that is not finite ends the run by name."""
@@ -171,15 +156,14 @@ class Trainer:
         Both terms, and later the heads' weights and the model's parameters, do not depend on each other: on a GPU they
         go side by side, each in its stream.
         """
-        rows = self.tables.fetch(batch, self.consensus.target if taught else None)
         with self.streams.stream(0):
-            own = self._own_term(batch, rows[0])  # line 5: L_CF-x
+            own = self._own_term(batch)  # line 5: L_CF-x
         learned = Term(torch.zeros_like(self.weights))  # lines 6, 7: in the warm-up L_x = L_CF-x
         if taught:
             with self.streams.stream(1):
-                learned = self._consensus_term(batch, rows[-1])  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
+                learned = self._consensus_term(batch)  # lines 8, 9: L_x = L_CF-x + alpha L_CL-x
         self.streams.join()
-        scale, slope = self._set_gradients(batch, rows, own, learned)  # line 10: of L = sum_x lambda_x L_x
+        scale, slope = self._set_gradients(batch, own, learned)  # line 10: of L = sum_x lambda_x L_x
         if self.settings.balances:
             with self.streams.stream(0):
                 self._balance(own.loss, learned.loss, scale, slope)  # line 11: L_b and lambda_x
@@ -187,22 +171,30 @@ class Trainer:
         self.streams.end()
         return torch.stack([own.loss, learned.loss, scale])
 
-    def _own_term(self, batch: Batch, rows: Rows) -> Term:
+    def _own_term(self, batch: Batch) -> Term:
         """lambda_x L_CF-x (Eq. 1-5)."""
-        copies = rows.copies(len(self.names), EVERY_HEAD, EVERY_HEAD)
-        loss = self.head_losses.own(*copies, batch, self.noise, rows.index)
+        copies = self._copies(EVERY_HEAD, EVERY_HEAD)
+        loss = self.head_losses.own(*copies, batch, self.noise)
         return self._term(loss, self.weights, copies)
 
-    def _consensus_term(self, batch: Batch, rows: Rows) -> Term:
+    def _consensus_term(self, batch: Batch) -> Term:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
         chosen = self.settings.consensus
         clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
         weights = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
-        copies = rows.copies(len(self.names), *self.head_losses.student_slices(self.students))
+        copies = self._copies(*self.head_losses.student_slices(self.students))
         loss = self.head_losses.consensus(
-            *copies, batch, self.consensus.target, chosen.length, self.students, self.noise, clip, rows.index
+            *copies, batch, self.consensus.target, chosen.length, self.students, self.noise, clip
         )
         return self._term(loss, chosen.weight * weights, copies)
+
+    def _copies(self, of_users: slice, of_items: slice) -> tuple[Tensor, Tensor]:
+        """([h, users, d], [h, items, d]) the tables as leaves, one for each of those runs of heads."""
+        user, item = (
+            table.detach().expand(len(self.names), -1, -1)[heads].requires_grad_()
+            for table, heads in ((self.model.user, of_users), (self.model.item, of_items))
+        )
+        return user, item
 
     def _term(self, loss: Tensor, weights: Tensor, copies: tuple[Tensor, Tensor]) -> Term:
         """The gradient of sum_x weights_x loss_x. loss, weights: [heads]; copies: each head's of users and items."""
@@ -211,20 +203,44 @@ class Trainer:
         others = [each.contiguous() for each in gradients[2:]]  # the optimiser goes through memory
         return Term(loss.detach(), list(gradients[:2]), others)
 
-    def _set_gradients(self, batch: Batch, rows: Sequence[Rows], own: Term, learned: Term) -> tuple[Tensor, Tensor]:
+    def _set_gradients(self, batch: Batch, own: Term, learned: Term) -> tuple[Tensor, Tensor]:
         """Set every parameter's gradient: ([heads], [heads]) G_x and lambda_x dG_x / dlambda_x (Eq. 16).
 
         Of several processes both losses become those of the whole batch.
         """
         others = list(torch._foreach_add(own.others, learned.others)) if learned.others else own.others
-        tables, losses = [*own.tables, *learned.tables], torch.stack([own.loss, learned.loss])
-        own.loss, learned.loss = self.tables.reduce(batch, self.consensus.target, losses, tables, others).unbind()
+        if batch.whole is not None:
+            self._all_reduce(batch.whole, own, learned, others)
         for parameter, gradient in zip(self.others, others, strict=True):
             parameter.grad = gradient
         first = [each.start for each in self.head_losses.student_slices(self.students)] if learned.tables else [0, 0]
-        sums = [self.tables.set_gradient(side, tables[side::2], rows, first[side]) for side in (USERS, ITEMS)]
-        squares, products = zip(*sums, strict=True)
+        squares, products = [], []
+        for side, table in enumerate((self.model.user, self.model.item)):
+            more = learned.tables[side] if learned.tables else None
+            over_heads = sums_of_groups if len(table) == 1 else added_groups  # a table for each head: nothing is summed
+            total, square, product = over_heads(own.tables[side], more, first[side])
+            table.grad = total.reshape(table.shape).contiguous()
+            squares.append(square)
+            products.append(product)
         return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
+
+    def _all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
+        """Replace losses and gradients by those of the whole batch.
+
+        All losses are sums over the batch's rows, or over its distinct users or items, each counted by one process
+        alone; so their sums, and the sums of their gradients, are those of one process that has the whole batch.
+        Of gradients on tables only rows that the batch can touch travel: the others are 0 everywhere.
+        """
+        losses, tables, touched = torch.stack([own.loss, learned.loss]), own.tables, self.head_losses.touched(whole)
+        if learned.tables:
+            tables = tables + learned.tables
+            touched += self.head_losses.touched_by_consensus(whole, self.consensus.target)
+        rows = [table if at is None else table[:, at] for table, at in zip(tables, touched, strict=True)]
+        self.group.all_reduce([losses, *rows, *others])
+        for table, at, total in zip(tables, touched, rows, strict=True):
+            if at is not None:
+                table.index_copy_(1, at, total)
+        own.loss, learned.loss = losses.unbind()
 
     def _balance(self, own: Tensor, learned: Tensor, scale: Tensor, slope: Tensor) -> None:
         """One step on the weights (Eq. 15, 16); the model's gradients are only looked at.

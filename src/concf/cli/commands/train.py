@@ -50,7 +50,6 @@ def train(
     processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they are restarted after one has failed.", rich_help_panel=RUNNING)] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
-    shard_tables: Annotated[bool, typer.Option("--shard-tables", help="Several processes: each holds only its rows of the embedding tables and of the optimiser's state.", rich_help_panel=RUNNING)] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
     mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUNNING)] = None,
     as_json: Json = False,
@@ -81,9 +80,8 @@ def train(
     if resume:
         refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
-    for name, value in (("--restarts", restarts), ("--shard-tables", shard_tables)):
-        if value and not (starts or launched()):
-            raise ConfigError(f"{name} is for several processes, and there is one. Add --processes 2 or more")
+    if restarts and not (starts or launched()):
+        raise ConfigError("--restarts is for several processes, and there is one. Add --processes 2 or more")
 
     def choose(resume: bool) -> ConCFSettings:
         own = home.settings() if resume and preset is None else preset
@@ -103,7 +101,7 @@ def train(
                 home.refuse_occupied()
             launch(sys.argv[1:], processes, restarts)
             return
-        with joined(timeout, shard_tables) as group:
+        with joined(timeout) as group:
             again = group.any(restarted())
             resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
             if again and group.is_main:

@@ -17,7 +17,6 @@ from concf.errors import ConfigError
 from concf.model.heads import Columns, TableHead
 from concf.model.scorers import Factors
 from concf.training.batches import Batch
-from concf.training.embeddings.row_index import ALL_ROWS, RowIndex
 from concf.training.head_losses import HeadLosses
 from concf.training.trainer import Parts
 
@@ -69,15 +68,12 @@ class SelectedPairs(HeadLosses):
     def _draws(self) -> bool:
         return True
 
-    def own(
-        self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None,
-        index: RowIndex = ALL_ROWS,
-    ) -> Tensor:  # fmt: skip
+    def own(self, user: Tensor, item: Tensor, batch: Batch, noise: torch.Generator | None = None) -> Tensor:
         """[heads] L_CF of each branch on the pairs that train it."""
         pair = self.model.user.detach()[0, batch.user], self.model.item.detach()[0, batch.positive]
         self.chosen = dict(zip(self.objectives, self.selector(*pair, noise).unbind(1), strict=True))
         self.streams.kept += self.chosen.values()
-        return super().own(user, item, batch, noise, index)
+        return super().own(user, item, batch, noise)
 
     def _own(
         self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, columns: Columns | None, batch: Batch,  # noqa: ARG002
@@ -127,7 +123,7 @@ class PeerLosses(HeadLosses):
 
     def consensus(
         self, user: Tensor, item: Tensor, batch: Batch, consensus_target: Tensor, length: int, names: list[str],  # noqa: ARG002
-        noise: torch.Generator | None = None, clip: dict[str, float] | None = None, index: RowIndex = ALL_ROWS,  # noqa: ARG002
+        noise: torch.Generator | None = None, clip: dict[str, float] | None = None,  # noqa: ARG002
     ) -> Tensor:  # fmt: skip
         """[heads] how far each is from the heads' mean."""
         _, weight, (vectors, _, items, bias) = self._sides(user, item, batch, names, noise)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -61,12 +60,11 @@ class Recipe:
 
     stages:  name -> what it does, in order
     chosen:  voter -> its settings
-    vectors: head -> ([own users, d], [items, d], or where tables are sharded the own of them)
+    vectors: head -> ([own users, d], [items, d])
     figures: head, voter or consensus -> its validation
     weights: of the re-ranker
     group:   of several processes each has its own users: their rows of the log, vectors, lists and votes; positions of
-             users are counted from the first of them. What is of items all have, but for the vectors: where tables are
-             sharded, each keeps those of its own items, and all come together for as long as they are worked with
+             users are counted from the first of them. What is of items all have
     shape:   (own users, items)
     asked:   own users whom the voters are asked for in the end, ascending: all who have a learned pair, or those of a
              sample
@@ -123,21 +121,21 @@ class Recipe:
         model, last = self.run.model, len(self.stages) - 1
         for place, head in enumerate(model.names):
             user, model.item[place] = self.vectors[head]
-            model.user[place] = user if self.group.sharded else self.group.gather(user, self.data.train.shape[0])
+            model.user[place] = self._gather(user)
             self.run.best[head] = Best(self.figures[head], last, last)
         lists, plain, votes = self.agreed()
-        lists, plain = self._everyones(self._spread(lists)), self._everyones(self._spread(plain))
+        lists, plain = self._gather(self._spread(lists)), self._gather(self._spread(plain))
         votes |= {
-            name: self._everyones(self._spread(votes[name], dim, nothing), dim)
+            name: self._gather(self._spread(votes[name], dim, nothing), dim)
             for name, (dim, nothing) in VOTES_OF_USERS.items()
             if name in votes
         }
         self.run.best[R_CONSENSUS] = Best(self.figures[R_CONSENSUS], last, last, lists=plain)
         self.run.best[CONSENSUS] = Best(self.figures[CONSENSUS], last, last, lists=lists, votes=votes)
 
-    def _everyones(self, part: Tensor, dim: int = 0) -> Tensor:
-        """Of all users what is of the own ones along a dimension; where tables are sharded, the part itself."""
-        return part if self.group.sharded else self.group.gather(part, self.data.train.shape[0], dim)
+    def _gather(self, part: Tensor, dim: int = 0) -> Tensor:
+        """Rows of all users, of which each process has its own."""
+        return self.group.gather(part, self.data.train.shape[0], dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
         """Of the own users what is of the asked ones along a dimension; nothing of the others."""
@@ -147,15 +145,6 @@ class Recipe:
         shape[dim] = self.shape[0]
         whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
         return whole.fill_(nothing).index_copy_(dim, self.asked, part)
-
-    def _keep(self, head: str, user: Tensor, item: Tensor) -> None:
-        """The vectors of a head [own users, d], [items, d]."""
-        self.vectors[head] = user, self.group.own_rows(item)
-
-    def _whole(self, head: str) -> tuple[Tensor, Tensor]:
-        """([own users, d], [items, d])."""
-        user, item = self.vectors[head]
-        return user, self.group.whole(item, self.shape[1])
 
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
@@ -211,7 +200,7 @@ class Recipe:
         found = search.steady_points(als, points, seen, self.searched, self.plan.sweeps[0])
         for name, (point, vectors) in zip(("als-a", "als-b"), found, strict=True):
             self.chosen[name] = search.als_settings(point)
-            self._keep(name, *vectors)
+            self.vectors[name] = vectors
         return {"chosen": {name: self.chosen[name] for name in ("als-a", "als-b")}} | self._validate("als-a", "als-b")
 
     def _softmax(self, head: str) -> dict[str, Any]:
@@ -221,15 +210,15 @@ class Recipe:
         """
         train = self.data.train
         if head == self.softmaxes[0]:
-            vectors = self._whole("als-a")
+            vectors = self.vectors["als-a"]
             mine, seen = self._mine(train), self._seen(train)
             seed, wanted = self._seed(2), len(self.softmaxes)
-            tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted, self.group)
+            tried = search.search_temperature(mine, seen, self.searched, *vectors, seed, wanted)
             least = BEHIND * search.measured(Factors(*vectors), seen, self.searched)
             for name, (figure, temperature, vectors) in zip(self.softmaxes, tried, strict=True):
                 more = 0 if figure < least else self.plan.softmax[0]
                 self.chosen[name] = {"temperature": temperature, "epochs": 1 + more}
-                self._keep(name, *vectors)
+                self.vectors[name] = vectors
         chosen = self.chosen[head]
         more = int(chosen["epochs"]) - 1
         self._fit_softmax(train, head, more, self._seed(3))
@@ -237,13 +226,13 @@ class Recipe:
 
     def _fit_softmax(self, log: csr_array, head: str, epochs: int, seed: int) -> None:
         """From where the head is."""
-        temperature, start = self.chosen[head]["temperature"], self._whole(head)
-        self._keep(head, *fit_softmax(self._mine(log), *start, temperature, epochs, seed, group=self.group))
+        temperature, start = self.chosen[head]["temperature"], self.vectors[head]
+        self.vectors[head] = fit_softmax(self._mine(log), *start, temperature, epochs, seed, group=self.group)
 
     def _validate(self, *heads: str) -> dict[str, Any]:
         """The validation figures of heads."""
         for head in heads:
-            factors = Factors(*self._whole(head))
+            factors = Factors(*self.vectors[head])
             self.figures[head] = search.measured(factors, self._seen(self.data.train), self.validation)
         return {"validation": {head: self.figures[head] for head in heads}}
 
@@ -252,10 +241,7 @@ class Recipe:
         k = max(self.top_k, self.validation.depth)  # its figure may look further than its vote goes
         seen = self._seen(log)
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
-        voters = []
-        for head in heads:
-            whole = by_factors(head, Factors(*self._whole(head)), seen, users, k)
-            voters.append(replace(whole, factors=Factors(*self.vectors[head])))
+        voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
             fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
             scorer = Offset(fitted, self.own.start)
@@ -307,11 +293,11 @@ class Recipe:
             lessons = by_groups(lists[:, :taught], of_items, groups)
         pairs, group = self._pairs(log), self.group
         vectors = solve_student(pairs, users, lists[:, :regressed], self.shape, start, sweeps, group)
-        self._keep(STUDENT, *teach_student(*vectors, users, lessons, epochs, self._seed(4), group))
+        self.vectors[STUDENT] = teach_student(*vectors, users, lessons, epochs, self._seed(4), group)
 
     def _start(self) -> Tensor:
         """[items, d] where the student begins."""
-        return self._whole("als-a")[1]
+        return self.vectors["als-a"][1]
 
     def _student(self) -> dict[str, Any]:
         """A student of the cross-fitted lists, so that its figure is honest too."""
@@ -324,7 +310,7 @@ class Recipe:
         als = self._solver(log)
         for head in ("als-a", "als-b"):
             if head in self.vectors:
-                self._keep(head, *als.fit(self._whole(head)[1], **self.chosen[head], sweeps=self.plan.sweeps[1]))
+                self.vectors[head] = als.fit(self.vectors[head][1], **self.chosen[head], sweeps=self.plan.sweeps[1])
         for head in self.softmaxes:
             epochs = 1 if self.chosen[head]["epochs"] == 1 else self.plan.softmax[1]
             self._fit_softmax(log, head, epochs, self._seed(5))
@@ -333,7 +319,7 @@ class Recipe:
     def _final(self) -> dict[str, Any]:
         """The consensus of the voters as they are now, by the weights from before, and its student."""
         lists = self.agreed()[0]
-        self._distil(self.run.log, self.asked, lists, self._whole(STUDENT)[1])
+        self._distil(self.run.log, self.asked, lists, self.vectors[STUDENT][1])
         n, everyone = n_asked(self.data.train.shape, self.settings), self.data.train.shape[0]
         if n == everyone:
             return {}
@@ -342,11 +328,11 @@ class Recipe:
                 f"the consensus was formed for {n:,} of {everyone:,} users, drawn at random: they have taught the "
                 "student, which ranks for the others (recipe.asked_users)"
             )
-        user, item = self._whole(STUDENT)
+        user, item = self.vectors[STUDENT]
         solve = UserSolver(item, **self.chosen.get("als-a", {"unobserved": UNOBSERVED, "penalty": PENALTY}))
         alone = solve(self._pairs(self.run.log), len(user))
         voters = [self.vectors[head][0] for head in self.vectors if head != STUDENT]
-        self._keep(STUDENT, without_lists(alone, user, voters, self.asked, self.group), item)
+        self.vectors[STUDENT] = without_lists(alone, user, voters, self.asked, self.group), item
         return {"asked_users": n}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -367,18 +353,17 @@ class Recipe:
         return found
 
     def tables(self) -> list[Tensor]:
-        """What all processes must have come to alike."""
-        if self.group.sharded:
-            return [] if self.weights is None else [*self.weights]
+        """Tensors that must match on all ranks."""
         return [item for _, item in self.vectors.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next stages depend on."""
+        """What the next stages depend on, of all users."""
         weights = None if self.weights is None else self.weights._asdict()
-        return {"chosen": self.chosen, "vectors": self.vectors, "figures": self.figures, "weights": weights}
+        vectors = {head: (self._gather(user), item) for head, (user, item) in self.vectors.items()}
+        return {"chosen": self.chosen, "vectors": vectors, "figures": self.figures, "weights": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
         self.chosen, self.figures = state["chosen"], state["figures"]
-        self.vectors = {head: (user, item) for head, (user, item) in state["vectors"].items()}
+        self.vectors = {head: (user[self.own].clone(), item) for head, (user, item) in state["vectors"].items()}
         self.weights = None if state["weights"] is None else Weights(**state["weights"])

@@ -23,7 +23,6 @@ from concf.model.baselines.neighbours import UserKNN
 from concf.model.scorers import Factors, Offset
 from concf.model.walks import Walks
 from concf.runtime.executors import in_blocks
-from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.recipe.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -94,14 +93,13 @@ def search_als(
     """Unobserved weight and penalty by the validation of what ALS comes to, after the same sweeps at every point.
 
     seen: [own users, items] what is not listed
-    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items, or
-           where tables are sharded the process's own of them
+    start: [items, d] the items of the first point, whose first sweeps all points share; state of a point: its items
     """
     _, shared = als.fit(start, UNOBSERVED[place[0]], PENALTY[place[1]], FIRST_SWEEPS)
 
     def measure(place: tuple[int, ...]) -> Point:
         user, item = als.fit(shared, UNOBSERVED[place[0]], PENALTY[place[1]], MORE_SWEEPS)
-        return Point(place, measured(Factors(user, item), seen, validation), als.group.own_rows(item))
+        return Point(place, measured(Factors(user, item), seen, validation), item)
 
     return climb((len(UNOBSERVED), len(PENALTY)), place, measure, rounds, beam=2)
 
@@ -123,7 +121,7 @@ def steady_points(
     fallen: list[tuple[float, Point, tuple[Tensor, Tensor]]] = []
     for point in points[:TRIED]:
         assert point.state is not None
-        vectors = als.fit(als.group.whole(point.state, als.shape[1]), **als_settings(point), sweeps=sweeps)
+        vectors = als.fit(point.state, **als_settings(point), sweeps=sweeps)
         value = measured(Factors(*vectors), seen, validation)
         if value >= STEADY * point.value:
             steady.append((point, vectors))
@@ -202,8 +200,7 @@ def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
 
 
 def search_temperature(
-    train: csr_array, seen: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int,
-    group: ProcessGroup = ALONE,
+    train: csr_array, seen: csr_array, validation: Validation, user: Tensor, item: Tensor, seed: int, wanted: int
 ) -> list[tuple[float, float, tuple[Tensor, Tensor]]]:  # fmt: skip
     """(validation, temperature, vectors) of the softmax after an epoch of the users of `validation`, best first.
 
@@ -211,7 +208,7 @@ def search_temperature(
     """
     tried: list[tuple[float, float, tuple[Tensor, Tensor]]] = []
     for temperature in TEMPERATURE:
-        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, group)
+        vectors = fit_softmax(train, user, item, temperature, 1, seed, validation.users, validation.group)
         tried.append((measured(Factors(*vectors), seen, validation), temperature, vectors))
         tried = sorted(tried, key=lambda each: -each[0])[:wanted]
     return tried

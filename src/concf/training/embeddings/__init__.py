@@ -1,1 +1,0 @@
-"""Embedding tables: replicated in every process, or sharded among them."""
