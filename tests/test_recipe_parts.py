@@ -23,7 +23,6 @@ from concf.model.scorers import Factors
 from concf.model.walks import Walks, on_device
 from concf.runtime.process_group import ALONE
 from concf.training.recipe import search, softmax, students
-from concf.training.recipe.adam import Adam
 from concf.training.recipe.search import Point, climb
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -339,7 +338,7 @@ def test_a_step_of_several_lessons_is_along_the_sum_of_their_slopes(monkeypatch:
     user, item = vectors(5, 14, 11)
     lessons = students.by_groups(LISTS, torch.arange(11) % 2, 2)
     taken: list[Any] = []
-    monkeypatch.setattr(Adam, "step", lambda _, rate, slopes: taken.append(slopes))
+    monkeypatch.setattr(softmax.Adam, "step", lambda _, rate, slopes: taken.append(slopes))
     students.teach_student(user, item, LISTED_USERS, lessons, 1, 0)
     parts = [students.gradients(user, item, LISTED_USERS, each.long()) for each in lessons]
     for table in (0, 1):
@@ -352,7 +351,7 @@ def test_steps_of_adam_are_those_of_pytorch() -> None:
     random = torch.Generator().manual_seed(0)
     drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in ((5, 3), (4, 3))]
     ours, theirs = [each.clone() for each in drawn], [each.clone().requires_grad_() for each in drawn]
-    mine, reference = Adam(ours), torch.optim.Adam(theirs, lr=0.1)
+    mine, reference = softmax.Adam(ours), torch.optim.Adam(theirs, lr=0.1)
     for rate in (0.1, 0.03, 0.01, 0.01):
         (theirs[0] @ theirs[1].T).sin().sum().backward()
         mine.step(rate, [each.grad for each in theirs if each.grad is not None])

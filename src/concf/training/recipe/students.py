@@ -20,7 +20,7 @@ from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.training.recipe.adam import Adam
+from concf.training.recipe.softmax import Adam
 
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
 LOWEST_TARGET = 0.3  # of the last listed item; the first has 1
