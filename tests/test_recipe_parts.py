@@ -17,10 +17,9 @@ from torch import Tensor
 
 from concf.evaluation.ranking import rank
 from concf.model.als import ALS, Pairs
-from concf.model.baselines.neighbours import RP3beta
+from concf.model.baselines.neighbours import RP3beta, Walks
 from concf.model.losses import listwise
 from concf.model.scorers import Factors
-from concf.model.walks import Walks, on_device
 from concf.runtime.process_group import ALONE
 from concf.training.recipe import search, softmax, students
 from concf.training.recipe.search import Point, climb
@@ -369,11 +368,3 @@ def test_a_softmax_without_anyone_to_learn_from_stays_where_it_is() -> None:
     found = softmax.fit_softmax(log, user, item, 0.2, 1, 0, nobody)
     for mine, before in zip(found, (user, item), strict=True):
         assert torch.equal(mine, torch.nn.functional.normalize(before))
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_sparse_matrix_on_a_device_keeps_its_precision(kind: type) -> None:
-    log = drawn(0).astype(kind) * kind(1 / 3)
-    there = on_device(log, CPU)
-    assert there.to_dense().numpy().dtype == kind
-    assert (there.to_dense().numpy() == log.toarray()).all()

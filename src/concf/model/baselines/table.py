@@ -45,9 +45,13 @@ class Candidate:
             raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
 
     def at(self, point: Sequence[int]) -> Baseline:
-        """The settings at a point of the grid, given by the position of each value."""
-        baseline: Baseline = self.make(**{name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)})
+        """The baseline at a point of the grid, given by the position of each value."""
+        baseline: Baseline = self.make(**self.values(point))
         return baseline
+
+    def values(self, point: Sequence[int]) -> dict[str, Any]:
+        """The settings at a point of the grid."""
+        return {name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)}
 
     def settings(self) -> Iterator[Baseline]:
         """Those of every point of the grid."""

@@ -176,7 +176,7 @@ class FoldIn:
         """
         given = () if self.settings.recipe is None else self.settings.recipe.given
         names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
-        fitted = [None if name in given else _fitted(FIXED[name](**self.chosen[name]), self.log) for name in names]
+        fitted = [None if name in given else _fitted(FIXED[name].make(**self.chosen[name]), self.log) for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
 
 

@@ -257,7 +257,7 @@ class Recipe:
             whole = by_factors(head, Factors(*self._whole(head)), seen, users, k)
             voters.append(replace(whole, factors=Factors(*self.vectors[head])))
         for name in self.fixed:
-            fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
+            fitted = FIXED[name].make(**self.chosen[name]).fit(log, device=self.device, group=self.group)
             scorer = Offset(fitted, self.own.start)
             voters.append(by_scores(name, scorer, seen, users, k, group=self.group))
         return voters

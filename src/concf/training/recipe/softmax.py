@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from concf.model.als import Pairs
-from concf.model.walks import degrees
+from concf.model.baselines.neighbours import degrees
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 
