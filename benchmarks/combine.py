@@ -225,7 +225,7 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     regressed, taught = PLANS["default"].places
     observed, users = Pairs.observed(data.train, lists[0].device), torch.arange(data.train.shape[0])
     als = ALS(observed, data.train.shape, MOST_FACTORS)
-    start = als.fit(als.start(seed), students.UNOBSERVED, students.PENALTY, sweeps)[1]
+    start = als.fit(als.start(seed), **students.SOLVED_BY, sweeps=sweeps)[1]
     rows = {}
     for way, solved, lessons in (
         ("at once", lists[2], [lists[2]] * 3),

@@ -11,6 +11,7 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.consensus.features import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank, top_k
 from concf.model.baselines.ease import EASE
@@ -34,8 +35,6 @@ FIXED = {  # voters without vectors, and the values of their settings that are s
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
 FIGURES = 16  # about as many are held of a listed item while its features are computed
 LISTED_FEATURES = 3  # item z-score, relative score, score
-LEAST_GAP, LEAST_STD = 0.05, 1e-3  # see features.py, whose figures these are
-Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)
 
 
 @dataclass(frozen=True)

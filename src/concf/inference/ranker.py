@@ -19,7 +19,7 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.ranking import NOTHING
 from concf.inference.contributions import Contributions
-from concf.inference.new_items.joining import NewItems, joined
+from concf.inference.new_items.joining import JoinedItems, joined
 from concf.inference.titles import Catalogue
 from concf.inference.votes import Votes, votes_of
 from concf.model.scorers import Factors
@@ -41,7 +41,7 @@ class Ranker:
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
         self.names, self.heads = run.rows(), list(run.model.names)
-        self.new: NewItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
+        self.new: JoinedItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}

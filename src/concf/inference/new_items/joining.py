@@ -24,7 +24,7 @@ SHRINKAGE = 3.0  # users of an item with whom its own vector counts as much as i
 
 
 @dataclass(frozen=True, eq=False)
-class NewItems:
+class JoinedItems:
     """The items of a run and, behind them, those of a catalogue that the log does not have.
 
     ids:    of all of them
@@ -50,7 +50,7 @@ class NewItems:
         return np.insert(items, before, best[at])[:k], np.insert(scores, before, behind)[:k]
 
 
-def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> NewItems | None:
+def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> JoinedItems | None:
     """The items of a catalogue, added to those of a run; None, with a note, if attributes say nothing about vectors.
 
     heads: the vectors of each head of the run
@@ -82,4 +82,4 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> NewItems
         )
         return None
     new = own == 0
-    return NewItems(both, learned, new, tuple(np.flatnonzero(new[: len(ids)]).tolist()))
+    return JoinedItems(both, learned, new, tuple(np.flatnonzero(new[: len(ids)]).tolist()))

@@ -16,7 +16,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer
 from concf.training.combining import implicit, lenskit, rectools
-from concf.training.recipe.combine import Given, Vectors
+from concf.training.recipe.combine import GivenLists, Vectors
 
 LARGEST = 1e15  # score, whose square must have room in 32 bits, beside others
 SMALLER = "Divide them by a constant: the order stays the same"
@@ -26,7 +26,9 @@ HOW = (
 )
 
 
-def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, device: torch.device) -> Given | Vectors:
+def as_voter(
+    name: str, source: Any, data: Split, seen: csr_array, k: int, device: torch.device
+) -> GivenLists | Vectors:
     """A voter of all users, with what they have not used.
 
     source: see `HOW`; vectors, scores and implicit's models number users and items as `data.train` does
@@ -63,12 +65,12 @@ def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, devic
     if not len(named) or named.min() == named.max():
         raise DataError(f"voter {name!r}: every score is the same, so that it ranks nothing")
     of_items[3] = 1.0  # the scores are divided by their deviation already
-    return Given(voter.lists, scores, of_items)
+    return GivenLists(voter.lists, scores, of_items)
 
 
-def ranking(voter: Given | Vectors, seen: csr_array, k: int) -> Tensor:
+def ranking(voter: GivenLists | Vectors, seen: csr_array, k: int) -> Tensor:
     """[users, k] what a voter lists."""
-    if isinstance(voter, Given):
+    if isinstance(voter, GivenLists):
         return voter.lists
     users = torch.arange(seen.shape[0], device=voter[0].device)
     return by_factors("", Factors(*voter), seen, users, k).lists
@@ -80,9 +82,9 @@ def _library(source: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def _listed(lists: Lists, data: Split, device: torch.device) -> Given:
+def _listed(lists: Lists, data: Split, device: torch.device) -> GivenLists:
     items, scores = (torch.from_numpy(each).to(device) for each in lists)
-    return Given(items, scores, moments_of_lists(items, scores, data.interactions.n_items))
+    return GivenLists(items, scores, moments_of_lists(items, scores, data.interactions.n_items))
 
 
 def _checked(lists: Lists, name: str) -> Lists:

@@ -28,10 +28,9 @@ from concf.model.scorers import Factors, Scorer
 from concf.training.config.settings import ConCFSettings
 from concf.training.folding.ridge import Folding
 from concf.training.recipe.softmax import UserSoftmax
-from concf.training.recipe.students import PENALTY, UNOBSERVED, listed_pairs
+from concf.training.recipe.students import SOLVED_BY, listed_pairs
 
 CPU = torch.device("cpu")
-STUDENT = {"unobserved": UNOBSERVED, "penalty": PENALTY}  # what it is solved with in training
 CELLS = 1 << 24  # of a table [histories, items] that is held at a time
 LISTED = 100  # places of the consensus list of a history that its student is solved towards
 
@@ -108,8 +107,8 @@ class FoldIn:
         if key not in self._folded:
             recipe = self.settings.recipe
             solved = recipe is not None and name not in recipe.given_vectors
-            chosen = self.chosen.get(name, STUDENT) if solved else None
-            teaches = chosen is STUDENT and self.can_agree
+            chosen = self.chosen.get(name, SOLVED_BY) if solved else None
+            teaches = chosen is SOLVED_BY and self.can_agree
             taught = (lambda some: self.agree(some).lists[:, :LISTED]) if teaches else None
             self._folded[key] = FoldedHead((self.voters if key[1] else self.heads)[name], self.log, chosen, taught)
         return self._folded[key](histories)

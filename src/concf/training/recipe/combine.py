@@ -37,7 +37,7 @@ FIRST_SWEEPS = 5  # of ALS, where no voter of ours is there for the student to b
 Vectors = tuple[Tensor, Tensor]
 
 
-class Given(NamedTuple):
+class GivenLists(NamedTuple):
     """A voter without vectors. lists: [users, K] int32, -1 where shorter; scores: [users, K]; of_items: see `Voter`."""
 
     lists: Tensor
@@ -48,7 +48,7 @@ class Given(NamedTuple):
 class Voters(NamedTuple):
     """Voters from outside by name, and the consistency [users, K] of those that were given at several times."""
 
-    by_name: Mapping[str, Given | Vectors]
+    by_name: Mapping[str, GivenLists | Vectors]
     consistency: Mapping[str, Tensor]
 
 
@@ -64,7 +64,7 @@ class Combine(Recipe):
 
     def __init__(self, run: Run, device: torch.device) -> None:
         super().__init__(run, device)
-        self.given: dict[str, Given] = {}
+        self.given: dict[str, GivenLists] = {}
         self.consistency: dict[str, Tensor] = {}
         self.refitted = NOBODY
         self.fused: dict[str, float] = {}
@@ -80,7 +80,7 @@ class Combine(Recipe):
     def _adopt(self, voters: Voters) -> None:
         self.consistency |= voters.consistency
         for name, voter in voters.by_name.items():
-            if isinstance(voter, Given):
+            if isinstance(voter, GivenLists):
                 self.given[name] = voter
             else:
                 self.vectors[name] = voter
@@ -130,7 +130,7 @@ class Combine(Recipe):
         if "als-a" in self.vectors:
             return super()._start()
         als = self._solver(self.data.train)
-        return als.fit(als.start(self._seed(1)), students.UNOBSERVED, students.PENALTY, FIRST_SWEEPS)[1]
+        return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)[1]
 
     def _refit(self) -> dict[str, Any]:
         self._adopt(self.refitted)
@@ -178,7 +178,7 @@ def _packed(voters: Voters) -> dict[str, Any]:
 
 
 def _unpacked(state: Mapping[str, Any]) -> Voters:
-    found: dict[str, Given | Vectors] = {}
+    found: dict[str, GivenLists | Vectors] = {}
     for name, parts in state["voters"].items():
-        found[name] = Given(*parts) if len(parts) == len(Given._fields) else (parts[0], parts[1])
+        found[name] = GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
     return Voters(found, state["steady"])
