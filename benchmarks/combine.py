@@ -44,7 +44,7 @@ from concf.model.als import ALS, Pairs
 from concf.model.baselines.table import BASELINES
 from concf.model.scorers import ListFunction, ScoreFunction
 from concf.training.combining.combine import combine
-from concf.training.combining.implicit import vectors
+from concf.training.combining.voters import vectors_of_implicit
 from concf.training.recipe import students
 from concf.training.recipe.plan import PLANS
 
@@ -99,7 +99,7 @@ def of_implicit(voter: str, settings: dict[str, Any], train: csr_array, seed: in
 def scorer(voter: str, model: Model, train: csr_array) -> Any:
     """What evaluates a model: its vectors, or the sums of similarities that its lists are by."""
     if voter != "bm25":
-        return vectors(model)
+        return vectors_of_implicit(model)
     similar, rows = csr_array(model.similarity), csr_array(train)
     return ScoreFunction(lambda users: (rows[users] @ similar).toarray())
 

@@ -22,14 +22,13 @@ from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.model.baselines.popularity import Popularity
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
+from concf.training import fold_in as folding
 from concf.training.config.presets import choose_settings
-from concf.training.folding import fold_in as folding
-from concf.training.folding.fold_in import LISTED, FoldedHead, FoldIn
+from concf.training.fold_in import LISTED, FoldedHead, FoldIn
 from concf.training.recipe.softmax import UserSoftmax
 from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 from concf.training.run import Run

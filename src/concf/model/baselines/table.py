@@ -13,9 +13,8 @@ from scipy.sparse import csr_array
 
 from concf.errors import ConfigError, MissingExtraError
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, BPR, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.model.baselines.popularity import Popularity
 
 
 class Baseline(Protocol):
