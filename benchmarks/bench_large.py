@@ -25,7 +25,7 @@ from torch import Tensor
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import TEST, TRAIN, VALID, Random
-from concf.data.split import Recipe, Split
+from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.experiments.results_log import ResultsLog
 from concf.training.config.presets import choose_settings
@@ -75,7 +75,7 @@ def split_of(sizes: dict[str, int], device: torch.device) -> Split:
     ids = Ids(users.cpu().numpy()), Ids(items.cpu().numpy())
     of_users, of_items = (side.to(torch.int32).cpu().numpy() for side in (user, item))
     log = Interactions(*ids, of_users, of_items, np.ones(len(pairs)))
-    return Split(log, parts.cpu().numpy(), Recipe(source={"name": "bench_large"}, protocol=Random(), seed=0))
+    return Split(log, parts.cpu().numpy(), SplitRecipe(source={"name": "bench_large"}, protocol=Random(), seed=0))
 
 
 def main() -> None:

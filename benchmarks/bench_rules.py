@@ -27,8 +27,7 @@ from concf.data.prepare import prepare
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING
 from concf.inference.ranker import Positions, Ranker, Short
-from concf.inference.rules.conditions import catalogue_of
-from concf.inference.rules.rules import rules_of
+from concf.inference.rules import catalogue_of, rules_of
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 

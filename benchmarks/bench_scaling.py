@@ -20,7 +20,7 @@ from measuring import peak_memory, write
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
-from concf.data.split import Recipe, Split
+from concf.data.split import Split, SplitRecipe
 from concf.model.objectives import FIVE
 from concf.training.config.presets import choose_settings
 from concf.training.trainer import Trainer
@@ -36,7 +36,7 @@ def random_split(n_users: int, n_items: int, n_pairs: int, seed: int = 0) -> Spl
     ids = (Ids(np.arange(n_users)), Ids(np.arange(n_items)))
     count = np.ones(len(user))
     interactions = Interactions(*ids, user=user.astype(np.int32), item=item.astype(np.int32), count=count)
-    return Split.make(interactions, Recipe(source={"name": "random pairs"}, protocol=Random()))
+    return Split.make(interactions, SplitRecipe(source={"name": "random pairs"}, protocol=Random()))
 
 
 def trained(data: Split, device: str, objectives: tuple[str, ...] = FIVE, steps: int | None = None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from concf.data.interactions import Interactions
 from concf.data.protocols import PROTOCOLS
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
-from concf.data.split import Recipe, Split
+from concf.data.split import Split, SplitRecipe
 
 
 def simulate(events: int) -> Interactions:
@@ -62,7 +62,7 @@ def measure(interactions: Interactions, protocol: str, rounds: int, scratch: Pat
     chosen = PROTOCOLS[protocol]()
     removed = chosen.filter()
     kept = removed.apply(interactions) if removed else interactions
-    recipe = Recipe(source={"name": "simulated"}, protocol=chosen)
+    recipe = SplitRecipe(source={"name": "simulated"}, protocol=chosen)
     split = Split.make(kept, recipe)
     folder, plain = scratch / "split", scratch / "arrays"
     plain.mkdir(exist_ok=True)

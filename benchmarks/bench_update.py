@@ -32,7 +32,7 @@ from concf.data.join import places
 from concf.data.prepare import prepare, split_of
 from concf.data.protocols import TEST, TRAIN, Given
 from concf.data.reading.read import read
-from concf.data.split import Recipe, Split
+from concf.data.split import Split, SplitRecipe
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.experiments.results_log import ResultsLog
@@ -76,7 +76,7 @@ def next_period(known: Interactions, period: pl.DataFrame) -> Split:
     parts = np.where(first < len(known), TRAIN, TEST).astype(np.uint8)
     users, items = (each.astype(np.int32) for each in np.divmod(cells, known.n_items))
     whole = Interactions(known.user_ids, known.item_ids, users, items, np.ones(len(cells)))
-    return Split(whole, parts, Recipe(source={}, protocol=Given()))
+    return Split(whole, parts, SplitRecipe(source={}, protocol=Given()))
 
 
 def left(base: Run, now: Interactions, by: str) -> ListFunction:

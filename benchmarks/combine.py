@@ -44,7 +44,7 @@ from concf.model.als import ALS, Pairs
 from concf.model.baselines.table import BASELINES
 from concf.model.scorers import ListFunction, ScoreFunction
 from concf.training.combining.combine import combine
-from concf.training.combining.implicit import vectors
+from concf.training.combining.voters import vectors_of_implicit
 from concf.training.recipe import students
 from concf.training.recipe.plan import PLANS
 
@@ -99,7 +99,7 @@ def of_implicit(voter: str, settings: dict[str, Any], train: csr_array, seed: in
 def scorer(voter: str, model: Model, train: csr_array) -> Any:
     """What evaluates a model: its vectors, or the sums of similarities that its lists are by."""
     if voter != "bm25":
-        return vectors(model)
+        return vectors_of_implicit(model)
     similar, rows = csr_array(model.similarity), csr_array(train)
     return ScoreFunction(lambda users: (rows[users] @ similar).toarray())
 
@@ -225,7 +225,7 @@ def measure_easy(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     regressed, taught = PLANS["default"].places
     observed, users = Pairs.observed(data.train, lists[0].device), torch.arange(data.train.shape[0])
     als = ALS(observed, data.train.shape, MOST_FACTORS)
-    start = als.fit(als.start(seed), students.UNOBSERVED, students.PENALTY, sweeps)[1]
+    start = als.fit(als.start(seed), **students.SOLVED_BY, sweeps=sweeps)[1]
     rows = {}
     for way, solved, lessons in (
         ("at once", lists[2], [lists[2]] * 3),

@@ -21,9 +21,8 @@ from concf.data.split import Split
 from concf.data.weights import Weighting
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.factorisation import ALS
+from concf.model.baselines.factorisation import ALS, Popularity
 from concf.model.baselines.neighbours import RP3beta
-from concf.model.baselines.popularity import Popularity
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 

@@ -26,7 +26,7 @@ from concf.data.protocols import TEST, TRAIN
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate, score_lists
 from concf.evaluation.ranking import rank
-from concf.inference.new_items.evaluating import evaluate_new
+from concf.inference.ranker import evaluate_new
 from concf.inference.recommender import Recommender
 from concf.model.scorers import Factors
 from concf.training.config.presets import choose_settings
@@ -141,7 +141,7 @@ def few_users(name: str, seed: int) -> None:
         run = trained(split, seed)
         figures = {}
         for shrinkage in SHRINKAGES:
-            with patch("concf.inference.new_items.joining.SHRINKAGE", max(shrinkage, 1e-9)):
+            with patch("concf.inference.new_items.SHRINKAGE", max(shrinkage, 1e-9)):
                 ranker = Recommender(run).add_items(catalogue).ranker
             figures[f"{shrinkage:g}"] = recall(ranker.factors(run.best_head()), data, split)
         write("new_items", {"what": "few users", "data": name, "seed": seed, "given": n, "recall@20": figures})
@@ -153,7 +153,7 @@ def all_items(seed: int) -> None:
     run, catalogue = trained(data, seed), categories(data)
     figures = {"none": run.evaluate(at=50)[run.best_head()].means()}
     for shrinkage in SHRINKAGES[1:]:
-        with patch("concf.inference.new_items.joining.SHRINKAGE", shrinkage):
+        with patch("concf.inference.new_items.SHRINKAGE", shrinkage):
             factors = Recommender(run).add_items(catalogue).ranker.factors(run.best_head())
         figures[f"{shrinkage:g}"] = evaluate(factors, data, at=50, metrics=METRICS).means()
     write(

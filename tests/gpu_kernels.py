@@ -19,7 +19,7 @@ from concf.consensus.consensus import consensus
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
-from concf.data.split import Recipe, Split
+from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.model.kernels import Sparse, listed_scores, log_partition, two_layers
 from concf.model.losses import listwise
@@ -214,7 +214,7 @@ def small(users: int = 60, items: int = 80) -> Split:
     there = rng.random((users, items)) < np.where(np.arange(users)[:, None] % 6 == np.arange(items) % 6, 0.6, 0.08)
     user, item = (side.astype(np.int32) for side in there.nonzero())
     ids = Ids(np.arange(users)), Ids(np.arange(items))
-    recipe = Recipe(source={"name": "drawn"}, protocol=Random(), seed=0)
+    recipe = SplitRecipe(source={"name": "drawn"}, protocol=Random(), seed=0)
     return Split.make(Interactions(*ids, user, item, np.ones(len(user))), recipe)
 
 

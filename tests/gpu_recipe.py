@@ -25,8 +25,8 @@ from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.model.als import Pairs
+from concf.model.baselines.neighbours import Walks
 from concf.model.scorers import Factors
-from concf.model.walks import Walks
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.recipe import softmax

@@ -17,7 +17,7 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.bulk import write_lists
 from concf.inference.recommender import Recommender
-from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import LARGEST_SEED, check_count, check_cutoffs, check_seed
 from concf.training.checkpoint import RunFolder

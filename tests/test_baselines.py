@@ -14,9 +14,8 @@ from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
 from concf.model.baselines import neighbours as neighbours_module
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, BPR, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta, UserKNN
-from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import BASELINES, candidate
 from concf.model.scorers import as_scorer
 

@@ -28,8 +28,8 @@ from concf.inference.explain import about
 from concf.inference.export import export
 from concf.inference.recommender import Recommender
 from concf.model.baselines.ease import EASE
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
-from concf.model.baselines.popularity import Popularity
 from concf.model.scorers import ListFunction
 from concf.report.gather import _notes, gather
 from concf.report.page import page

@@ -23,7 +23,7 @@ from concf.inference.recommender import Recommender
 from concf.model.baselines.ease import EASE
 from concf.model.scorers import ScoreFunction
 from concf.training.combining.combine import combine
-from concf.training.recipe.leaks import by_chance, first_hits, hits, note_leaks
+from concf.training.recipe.combine import by_chance, first_hits, hits, note_leaks
 from concf.training.train import train
 from concf.training.update import update
 

@@ -24,8 +24,8 @@ from concf.experiments.compare import compare, comparison_rows
 from concf.experiments.contenders import Trained
 from concf.experiments.fusing import fusions
 from concf.experiments.results_log import ResultsLog
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import ItemKNN
-from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import Candidate
 from concf.model.scorers import ScoreFunction
 from concf.runtime.executors import one_after_the_other

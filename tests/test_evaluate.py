@@ -16,7 +16,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import ALL_METRICS, by_popularity, evaluate, score_lists
 from concf.evaluation.metrics import ACCURACY
-from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.factorisation import Popularity
 from concf.model.scorers import ListFunction
 
 CUTS = (1, 5, 10)

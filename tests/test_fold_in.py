@@ -22,16 +22,15 @@ from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.model.baselines.popularity import Popularity
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
+from concf.training import fold_in as folding
 from concf.training.config.presets import choose_settings
-from concf.training.folding import fold_in as folding
-from concf.training.folding.fold_in import LISTED, FoldedHead, FoldIn
+from concf.training.fold_in import LISTED, FoldedHead, FoldIn
 from concf.training.recipe.softmax import UserSoftmax
-from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, PENALTY, UNOBSERVED
+from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 from concf.training.run import Run
 from concf.training.train import train
 
@@ -232,7 +231,7 @@ def test_a_student_is_solved_towards_the_consensus_of_its_history(run: Run) -> N
         for rank, place in enumerate(lists[row, :LISTED].tolist()):
             target = 1 - (1 - LOWEST_TARGET) * np.log1p(rank) / np.log(length)
             pairs += [(place, LISTED_WEIGHT, float(target))] if place >= 0 else []
-        expected = normal_equations(factors.item, pairs, UNOBSERVED, PENALTY)
+        expected = normal_equations(factors.item, pairs, **SOLVED_BY)
         assert found[row].double() == pytest.approx(expected, abs=1e-3)
 
 

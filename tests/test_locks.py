@@ -25,7 +25,6 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
-from concf.runtime.locks import held
 from concf.service.loading import Loader
 from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
 from concf.training.config.presets import choose_settings
@@ -94,7 +93,7 @@ def test_a_lock_of_a_process_that_was_killed_is_taken_over(
 ) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert json.loads((stopped / LOCK).read_text())["pid"] == holder.pid
+    assert f"process {holder.pid} on" in (stopped / LOCK).read_text()
     assert concf("train", "--resume", "--out", stopped)[0] == 0
     train(Split.load(data), CHOSEN, out=tmp_path / "whole", data_folder=data)
     assert_same_end(stopped, tmp_path / "whole")
@@ -117,51 +116,6 @@ def test_two_that_go_on_at_once_do_not_interleave(stopped: Path) -> None:
     epochs = [json.loads(line)["epoch"] for line in (stopped / HISTORY).read_text().splitlines()]
     assert epochs == list(range(10))
     assert not (stopped / LOCK).exists()
-
-
-def test_a_new_run_is_kept_out_of_a_folder_in_which_another_begins(data: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with held(tmp_path / "run" / LOCK, "trains here"), pytest.raises(ConfigError, match="trains here"):
-        train(Split.load(data), CHOSEN, out=tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("ten years")
-    with pytest.raises(ConfigError, match="it is left alone"):
-        train(Split.load(data), CHOSEN, out=mine)
-    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
-
-
-def test_a_folder_that_only_a_killed_process_has_locked_is_free(data: Path, tmp_path: Path) -> None:
-    (tmp_path / LOCK).write_text('{"pid": 999999999, "host": "gone", "started": "1999"}')
-    train(Split.load(data), choose_settings(CHOSEN, words=["training.epochs=1"]), out=tmp_path)
-    assert sorted(contents(tmp_path)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
-
-
-RACE = """
-import sys, time
-from pathlib import Path
-from concf.errors import ConfigError
-from concf.runtime.locks import held
-path, book = Path(sys.argv[1]), Path(sys.argv[2])
-for _ in range(200):
-    try:
-        with held(path, "works here"):
-            with book.open("a") as file: file.write("in ")
-            with book.open("a") as file: file.write("out\\n")
-    except ConfigError:
-        time.sleep(0.0005)
-"""
-
-
-def test_no_two_hold_a_lock_that_comes_and_goes(tmp_path: Path) -> None:
-    """Four processes take it, drop it and remove it hundreds of times; no two are ever in at once."""
-    words = [sys.executable, "-c", RACE, str(tmp_path / "lock"), str(tmp_path / "book")]
-    processes = [subprocess.Popen(words, env=QUIET) for _ in range(4)]
-    assert [process.wait(WAIT) for process in processes] == [0] * 4
-    lines = (tmp_path / "book").read_text().splitlines()
-    assert set(lines) == {"in out"}
-    assert not (tmp_path / "lock").exists()
 
 
 def use(folder: Path) -> dict[str, Callable[[], Any]]:

@@ -38,7 +38,7 @@ from concf.experiments.tune import tune
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
-from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.table import Candidate
 from concf.runtime import executors
 from concf.runtime.executors import DeadWorkersError, execute, one_after_the_other

@@ -27,8 +27,8 @@ from concf.experiments.tune import tune
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
-from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import BASELINES
 from concf.training.config import presets
 from concf.training.config.presets import choose_settings, preset

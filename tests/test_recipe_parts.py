@@ -17,13 +17,11 @@ from torch import Tensor
 
 from concf.evaluation.ranking import rank
 from concf.model.als import ALS, Pairs
-from concf.model.baselines.neighbours import RP3beta
+from concf.model.baselines.neighbours import RP3beta, Walks
 from concf.model.losses import listwise
 from concf.model.scorers import Factors
-from concf.model.walks import Walks, on_device
 from concf.runtime.process_group import ALONE
 from concf.training.recipe import search, softmax, students
-from concf.training.recipe.adam import Adam
 from concf.training.recipe.search import Point, climb
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -282,8 +280,8 @@ def test_a_student_is_solved_from_log_and_lists_as_any_other_log() -> None:
     columns = list(zip(*everything, *listed_pairs(), strict=True))
     pairs = Pairs(*map(torch.tensor, columns[:2]), *(torch.tensor(each, dtype=torch.float64) for each in columns[2:]))
     als = ALS(pairs, train.shape, 4)
-    _, expected = als.fit(item, students.UNOBSERVED, students.PENALTY, 3)
-    users, expected = als.fit_users(expected, students.UNOBSERVED, students.PENALTY)
+    _, expected = als.fit(item, **students.SOLVED_BY, sweeps=3)
+    users, expected = als.fit_users(expected, **students.SOLVED_BY)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
 
 
@@ -339,7 +337,7 @@ def test_a_step_of_several_lessons_is_along_the_sum_of_their_slopes(monkeypatch:
     user, item = vectors(5, 14, 11)
     lessons = students.by_groups(LISTS, torch.arange(11) % 2, 2)
     taken: list[Any] = []
-    monkeypatch.setattr(Adam, "step", lambda _, rate, slopes: taken.append(slopes))
+    monkeypatch.setattr(softmax.Adam, "step", lambda _, rate, slopes: taken.append(slopes))
     students.teach_student(user, item, LISTED_USERS, lessons, 1, 0)
     parts = [students.gradients(user, item, LISTED_USERS, each.long()) for each in lessons]
     for table in (0, 1):
@@ -352,7 +350,7 @@ def test_steps_of_adam_are_those_of_pytorch() -> None:
     random = torch.Generator().manual_seed(0)
     drawn = [torch.randn(size, generator=random, dtype=torch.float64) for size in ((5, 3), (4, 3))]
     ours, theirs = [each.clone() for each in drawn], [each.clone().requires_grad_() for each in drawn]
-    mine, reference = Adam(ours), torch.optim.Adam(theirs, lr=0.1)
+    mine, reference = softmax.Adam(ours), torch.optim.Adam(theirs, lr=0.1)
     for rate in (0.1, 0.03, 0.01, 0.01):
         (theirs[0] @ theirs[1].T).sin().sum().backward()
         mine.step(rate, [each.grad for each in theirs if each.grad is not None])
@@ -370,11 +368,3 @@ def test_a_softmax_without_anyone_to_learn_from_stays_where_it_is() -> None:
     found = softmax.fit_softmax(log, user, item, 0.2, 1, 0, nobody)
     for mine, before in zip(found, (user, item), strict=True):
         assert torch.equal(mine, torch.nn.functional.normalize(before))
-
-
-@pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_a_sparse_matrix_on_a_device_keeps_its_precision(kind: type) -> None:
-    log = drawn(0).astype(kind) * kind(1 / 3)
-    there = on_device(log, CPU)
-    assert there.to_dense().numpy().dtype == kind
-    assert (there.to_dense().numpy() == log.toarray()).all()

@@ -17,8 +17,8 @@ from small_report import CLI
 from concf.consensus.voters import NEIGHBOURS
 from concf.evaluation.evaluate import evaluate
 from concf.inference.recommender import Recommender
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
-from concf.model.baselines.popularity import Popularity
 from concf.report.gather import gather
 from concf.report.page import page
 from concf.training.checkpoint import RunFolder

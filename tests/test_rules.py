@@ -18,7 +18,7 @@ from small_service import Client, loaded, run_folder
 from concf.data.simulate import Simulation
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
-from concf.inference.rules.rules import POOL, Rules
+from concf.inference.rules import POOL, Rules
 from concf.inference.titles import Catalogue
 from concf.service.loading import Loader
 

@@ -70,7 +70,7 @@ def test_the_run_before_is_not_kept(client: Client) -> None:
 
 
 def test_the_first_history_does_not_wait_for_what_all_share(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.training.folding.ridge.Folding.learn", lambda *_: pytest.fail("solved for a request"))
+    monkeypatch.setattr("concf.training.fold_in.Folding.learn", lambda *_: pytest.fail("solved for a request"))
     for by in client.service.model.recommender.ranker.names:
         assert client.post("/recommend", {"history": [1], "by": by}).status_code == 200
     assert client.post("/explore", {"history": [1]}).status_code == 200

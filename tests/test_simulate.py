@@ -13,8 +13,8 @@ from concf.data.prepare import prepare
 from concf.data.reading.read import read
 from concf.data.simulate import DEMO, Simulation
 from concf.evaluation.evaluate import evaluate
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import ItemKNN
-from concf.model.baselines.popularity import Popularity
 
 
 def test_a_seed_is_a_log() -> None:

@@ -17,7 +17,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
-from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.factorisation import Popularity
 from concf.model.objectives import FIVE
 from concf.runtime.seeds import derive_seed
 from concf.training.batches import DRAWS, Sampler, distinct

@@ -64,14 +64,12 @@ def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:
 
 
 def test_scores_are_cut_where_the_features_of_vectors_are() -> None:
-    for name in ("Z_SCORE", "RELATIVE_SCORE", "LEAST_GAP", "LEAST_STD"):
-        assert getattr(voters, name) == getattr(features, name)
     table = torch.zeros(USERS, ITEMS, dtype=torch.float64)
     table[NEW, 3] = 1e6  # one user stands out, and nobody has used the item
     found = by_scores("table", Table(table), case().train, torch.arange(USERS), TOP_K)
     assert found.lists[NEW, 0] == 3
-    assert found.listed[NEW, 0, 1] == voters.RELATIVE_SCORE[1]
-    assert found.listed[..., 0].abs().max() <= voters.Z_SCORE[1]
+    assert found.listed[NEW, 0, 1] == features.RELATIVE_SCORE[1]
+    assert found.listed[..., 0].abs().max() <= features.Z_SCORE[1]
 
 
 def test_a_voter_with_vectors_has_the_literal_lists() -> None:

@@ -26,12 +26,10 @@ from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, DataError
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.factorisation import ALS as ALSBaseline
-from concf.model.baselines.factorisation import IALS
-from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.model.baselines.popularity import Popularity
+from concf.model.baselines.factorisation import IALS, Popularity
+from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN, Walks
 from concf.model.model import Model
 from concf.model.objectives import LossSettings, choose
-from concf.model.walks import Walks
 from concf.training.batches import Batch, Sampler
 from concf.training.config.presets import choose_settings
 from concf.training.head_losses import HeadLosses

@@ -18,6 +18,7 @@ import types
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
 import polars as pl
 import psutil
@@ -32,6 +33,7 @@ import typer
 from safetensors.torch import save_file
 
 LIBRARIES = (
+    filelock,
     np,
     pl,
     psutil,
@@ -53,7 +55,6 @@ SIGNALS = ("SIGKILL", "SIGHUP", "SIGSTOP", "SIGCONT", "SIGUSR1", "SIGUSR2", "SIG
 MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "_posixsubprocess", "posix")
 STILL_RUNNING = 0x102
 REAL_OPEN = builtins.open
-locked: set[tuple[int, int]] = set()  # files, as the fake of msvcrt knows them
 asked: list[int] = []  # processes, of which Windows was asked whether they run
 
 
@@ -63,12 +64,6 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 def no_program(*words: Any, **_: Any) -> Any:
     raise FileNotFoundError(2, "No such file or directory", words)
-
-
-def locking(descriptor: int, mode: int, size: int) -> None:
-    """One process at a time; closing the file frees it, which the fake does not notice, so this process may again."""
-    assert (mode, size, os.lseek(descriptor, 0, os.SEEK_CUR)) == (2, 1, 1 << 30)
-    locked.add((os.fstat(descriptor).st_dev, os.fstat(descriptor).st_ino))
 
 
 def kernel(name: str | None = None, **_: Any) -> types.SimpleNamespace:
@@ -114,7 +109,6 @@ def become_windows() -> None:
         delattr(signal, name)
     for name in MODULES:
         sys.modules[name] = None  # type: ignore[assignment]
-    sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)  # type: ignore[assignment]
     ctypes.CDLL = ctypes.WinDLL = kernel  # type: ignore[attr-defined, misc, assignment]
     ctypes.get_last_error = lambda: 87  # type: ignore[attr-defined]
     os.kill = refuse
@@ -152,7 +146,6 @@ def main(folder: Path) -> None:
     assert 9999999 in asked
     concf("train", folder / "data", "--budget", "fast", "--out", folder / "run")
     concf("train", "--resume", "--out", folder / "run")
-    assert locked
     assert not list((folder / "run").glob("*lock*"))
     concf("recommend", folder / "run", "--users", "all", "-k", 3, "--out", folder / "lists.csv")
     recommender = Recommender.load(folder / "run")

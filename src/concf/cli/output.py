@@ -37,17 +37,14 @@ def check_workers(engine: str | None, workers: int | None) -> None:
 
 
 def print_table(header: list[str], rows: list[list[str]], title: str | None = None) -> None:
-    """Fit the table to the terminal, else to 200 columns; digits are never cut (see `concf.runtime.text_tables`)."""
+    """Fold text to the width of the terminal, else to 200 columns; a table whose numbers need more is wider."""
     from rich.console import Console
 
-    from concf.runtime.text_tables import fitted
+    from concf.runtime.text_tables import text_table
 
     console = Console()
-    width = console.width if console.is_terminal else WIDE
-    table, dropped = fitted(header, rows, title, width)
-    Console(width=max(width, table.width or 0)).print(table)
-    if dropped:
-        typer.echo(f"No room for {', '.join(dropped)}: widen the window, or use --json.")
+    table = text_table(header, rows, title, console.width if console.is_terminal else WIDE)
+    Console(width=table.width).print(table)
 
 
 def print_text(text: str) -> None:

@@ -30,7 +30,7 @@ from concf.data.protocols import (
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading
 from concf.data.reading.times import TICKS, When, in_unit_of, moment, ticks_of
-from concf.data.split import UPDATES, Recipe, Split
+from concf.data.split import UPDATES, Split, SplitRecipe
 from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_count
 
@@ -100,7 +100,7 @@ def join(
     )  # fmt: skip
 
 
-def _reading(recipe: Recipe, options: ReadingOptions) -> Reading:
+def _reading(recipe: SplitRecipe, options: ReadingOptions) -> Reading:
     """How the first log was read, where the options do not say otherwise."""
     strange = options.keys() - Reading.model_fields.keys()
     if strange:
@@ -109,7 +109,7 @@ def _reading(recipe: Recipe, options: ReadingOptions) -> Reading:
     return Reading(**before | chosen(options))
 
 
-def _refuse_again(recipe: Recipe, origin: dict[str, Any], name: str) -> None:
+def _refuse_again(recipe: SplitRecipe, origin: dict[str, Any], name: str) -> None:
     """Refuse a log that was joined already."""
     chain = [recipe.source, *recipe.source.get(UPDATES, [])]
     for log in chain:

@@ -31,7 +31,7 @@ from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.simulate import DEMO
-from concf.data.split import COUNTED_ALL, MANIFEST, Recipe, Split
+from concf.data.split import COUNTED_ALL, MANIFEST, Split, SplitRecipe
 from concf.errors import ConcfWarning, ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
@@ -117,7 +117,7 @@ def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
     return prepare(str(data) if isinstance(data, Path) else data, seed=seed, **training_defaults(settings))
 
 
-def divided_again(source: Any, recipe: Recipe) -> Split:
+def divided_again(source: Any, recipe: SplitRecipe) -> Split:
     """A log that is read, filtered and split as the recipe of another data set says."""
     if isinstance(recipe.protocol, Given):
         raise ConfigError("a data set with given parts cannot be made again from one of them")
@@ -147,7 +147,7 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
         _note_loss(before, interactions, own_filter, filters)
     changed = reading.model_dump(exclude_defaults=True)
     return Split.make(
-        interactions, Recipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
+        interactions, SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
     )
 
 
@@ -225,7 +225,7 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     interactions, parts = _union({part: log for part, (log, _) in sources.items()}, mixed_ids=from_files)
     origins = {part: origin for part, (_, origin) in sources.items()}
     changed = reading.model_dump(exclude_defaults=True)
-    recipe = Recipe(source={"name": name, "parts": origins}, reading=changed, protocol=protocol, seed=seed)
+    recipe = SplitRecipe(source={"name": name, "parts": origins}, reading=changed, protocol=protocol, seed=seed)
     return Split.make(interactions, recipe, parts)
 
 

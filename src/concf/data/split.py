@@ -56,7 +56,7 @@ COUNTED_ALL = "the filters counted the whole log, its test part included; so do 
 DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has some
 
 
-class Recipe(Settings):
+class SplitRecipe(Settings):
     """How a prepared data set was made."""
 
     source: dict[str, Any]  # name and SHA-256 of the file(s), or of the pairs if they came as a frame
@@ -79,13 +79,13 @@ class Split:
 
     interactions: Interactions
     parts: Parts
-    recipe: Recipe
+    recipe: SplitRecipe
     notes: tuple[str, ...] = ()
     weights: Weighting = UNWEIGHTED
     whole: Split | None = None
 
     @classmethod
-    def make(cls, interactions: Interactions, recipe: Recipe, parts: Parts | None = None) -> Split:
+    def make(cls, interactions: Interactions, recipe: SplitRecipe, parts: Parts | None = None) -> Split:
         """Split filtered interactions by the recipe's protocol and seed.
 
         parts: [n] for the protocol `given` alone, the part whose file each interaction is in
@@ -324,7 +324,7 @@ class Split:
         }
         dislikes = Dislikes(**disliked) if disliked else None
         interactions = Interactions(user_ids, item_ids, **columns, dislikes=dislikes)
-        return cls(interactions, parts, Recipe(**manifest["recipe"]), tuple(manifest["notes"]))
+        return cls(interactions, parts, SplitRecipe(**manifest["recipe"]), tuple(manifest["notes"]))
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -341,7 +341,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
                 f"{folder}: format {manifest['format']}, and this concf ({VERSION}) reads {FORMAT}. "
                 f"{'Update concf' if newer else 'Prepare the data set again'}"
             )
-        Recipe(**manifest["recipe"])
+        SplitRecipe(**manifest["recipe"])
         manifest["files"] = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS[:-1])) | dict(
             manifest["files"]
         )
@@ -375,7 +375,7 @@ def _is_truncated(path: Path) -> bool:
     return False
 
 
-def _notes(interactions: Interactions, parts: Parts, recipe: Recipe) -> list[str]:
+def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> list[str]:
     """What evaluates badly or not at all, with an example each, and what looks at the test part."""
     notes = []
     before = origin(parts)

@@ -21,9 +21,8 @@ from concf.experiments.compare import Comparison, Entrant, compare
 from concf.inference.lookup import Id
 from concf.inference.recommender import Recommender
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import IALS, PureSVD
+from concf.model.baselines.factorisation import IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta
-from concf.model.baselines.popularity import Popularity
 from concf.model.baselines.table import Candidate
 from concf.report.gather import gather
 from concf.runtime.files import new_file, new_folder

@@ -18,7 +18,7 @@ from concf.evaluation.validation import Validation, sample
 from concf.experiments.contenders import Several
 from concf.model.baselines.table import Baseline
 from concf.model.scorers import Factors, ListFunction
-from concf.training.recipe.combine import Given
+from concf.training.recipe.combine import GivenLists
 
 VOTES = 200  # items of a model that vote, or as many as are evaluated
 USERS, BLOCK = 2048, 1024  # validated ones whom weights are chosen on, at most; users that are fused at a time
@@ -95,7 +95,7 @@ class Voters:
     def voter(self, name: str, users: Tensor) -> Voter:
         """For users [n]."""
         made = self.made[name]
-        if isinstance(made, Given):
+        if isinstance(made, GivenLists):
             return by_lists(name, made.lists[users], made.scores[users], made.of_items)
         return by_factors(name, Factors(*made), self.seen, users, self.k)
 

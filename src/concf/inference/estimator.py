@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, Typed
 
 from concf.data.prepare import split_of
 from concf.data.reading.times import When
+from concf.errors import ConfigError
 from concf.inference.frames import Library, library_of
-from concf.inference.parameters import Parameters
 from concf.inference.recommender import Recommender
+from concf.runtime.arguments import check_seed
 from concf.training.checkpoint import RunFolder, load_run
-from concf.training.config.presets import DEFAULT, choose_settings
+from concf.training.config.presets import DEFAULT, PRESETS, choose_settings, nearest_preset
+from concf.training.config.settings import ConCFSettings
 from concf.training.tracking.watchers import Watch
 from concf.training.train import train
 from concf.training.update import update
@@ -37,6 +39,13 @@ if TYPE_CHECKING:
         def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
 
 
+DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
+NO_PICKLE = (
+    "a fitted model is not pickled, since whoever opens a pickle runs the code that is in it, and it may not be "
+    "read by another version. Use model.save(folder) and ConCF.load(folder)"
+)
+
+
 class Changes(TypedDict, total=False):
     """Changes to a preset: the objectives, and settings by group. See `ConCFSettings` and docs/settings.md."""
 
@@ -50,7 +59,7 @@ class Changes(TypedDict, total=False):
     recipe: Mapping[str, object] | None
 
 
-class ConCF(Parameters, Recommender):
+class ConCF(Recommender):
     """Several recommenders (heads) with different objectives, trained together with the consensus of their rankings.
 
         import concf
@@ -204,8 +213,80 @@ class ConCF(Parameters, Recommender):
         Recommender.__init__(model, run, frame)
         return model
 
+    def _take(self, params: Mapping[str, Any]) -> None:
+        """Take the parameters of a constructor, if they are right; the objects themselves are kept, as `clone` asks."""
+        changes = {name: value for name, value in params.items() if name not in DEFAULTS}
+        settings, seed = choose_settings(params["preset"], changes), check_seed(params["seed"])
+        self._params = dict(params)
+        self.settings, self.seed, self.device = settings, seed, params["device"]
+
+    def _take_settings(self, settings: ConCFSettings, seed: int) -> None:
+        """Take the settings of a run: the nearest preset, and what differs from it."""
+        preset, _ = nearest_preset(settings)
+        changes = _differences(settings.model_dump(), PRESETS[preset].model_dump())
+        self._params = {"preset": preset, "seed": seed, "device": self.device, **changes}
+        self.settings, self.seed = settings, seed
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters of the constructor, by name: preset, seed, device, and the changes that were given.
+
+        deep: also each setting as it is, as `consensus__weight`, which `set_params` takes
+        """
+        params = dict(self._params)
+        if deep:
+            for group, value in self.settings.model_dump().items():
+                if isinstance(value, Mapping):
+                    params |= {f"{group}__{name}": each for name, each in value.items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Change parameters for the next `fit`: set_params(seed=1, consensus__weight=0.1). Returns the model itself.
+
+        A group of settings (consensus={...}) replaces the changes of that group; a single one is added to them.
+        """
+        known = {*DEFAULTS, *ConCFSettings.model_fields, *self.get_params()}
+        changed = dict(self._params)
+        for name, value in params.items():
+            if name not in known:
+                raise ConfigError(f"unknown parameter {name!r}; there are {', '.join(sorted(known))}")
+            group, _, setting = name.partition("__")
+            changed[group] = {**(changed.get(group) or {}), setting: value} if setting else value
+        self._take(changed)
+        return self
+
+    def __copy__(self) -> Self:
+        """The same model once more; fitting or updating one leaves the other as it is."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __reduce__(self) -> Any:
+        if self._fitted_to():
+            raise ConfigError(NO_PICKLE)
+        return _made, (type(self), self._params)
+
+    def __repr__(self) -> str:
+        told = [f"{name}={value!r}" for name, value in self._params.items() if DEFAULTS.get(name, ...) != value]
+        return f"{type(self).__name__}({', '.join(told)})  # {self._fitted_to() or 'not fitted'}"
+
     def _fitted_to(self) -> str:
         if self._ranker is None:
             return ""
         log = self.run.data.interactions
         return f"fitted to {log.n_users:,} users, {log.n_items:,} items and {len(log):,} pairs"
+
+
+def _made(kind: type[Any], params: dict[str, Any]) -> Any:
+    return kind(**params)
+
+
+def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """What of a nested mapping differs from another."""
+    found = {}
+    for name, value in mine.items():
+        other = theirs.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            value = _differences(value, other) or other
+        if value != other:
+            found[name] = value
+    return found

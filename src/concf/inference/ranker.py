@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from math import isqrt
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +17,13 @@ from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConfigError
+from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.inference.contributions import Contributions
-from concf.inference.new_items.joining import NewItems, joined
+from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
 from concf.inference.votes import Votes, votes_of
-from concf.model.scorers import Factors
+from concf.model.scorers import Factors, ListFunction
 from concf.training.run import Run
 
 Positions = NDArray[np.int64]
@@ -41,7 +42,7 @@ class Ranker:
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
         self.names, self.heads = run.rows(), list(run.model.names)
-        self.new: NewItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
+        self.new: JoinedItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
@@ -321,3 +322,31 @@ def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:
     best = items[np.argsort(-scores[items], kind="stable")[:k]]
     best = best[np.isfinite(scores[best])]
     return best, scores[best]
+
+
+def evaluate_new(
+    ranker: Ranker, *, on: Literal["valid", "test"] = "test", at: Sequence[int] = (20, 50),
+    metrics: Sequence[str] = METRICS,
+) -> dict[str, Evaluation]:  # fmt: skip
+    """As `Run.evaluate`, with attributes: of the items of the log alone, since no others are held out."""
+    run, data = ranker.run, ranker.run.data
+    run.refuse_learned(on)
+    data.note_if_few(on)
+    n_items, seen, shown = data.interactions.n_items, data.seen(on), run.settings.consensus.shown
+    only_new, others = data.candidates(on) is not None, np.arange(n_items, ranker.n_items)
+
+    def scorer(name: str) -> Factors | ListFunction:
+        if name in ranker.heads or only_new:  # the best head says in which order a consensus has new items
+            each = ranker.factors(name if name in ranker.heads else run.best_head())
+            return Factors(each.user, each.item[:n_items], None if each.bias is None else each.bias[:n_items])
+
+        def lists(users: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+            listed, length = np.full((len(users), k), NOTHING, np.int64), min(k, shown)
+            hidden = [np.concatenate([seen.indices[seen.indptr[u] : seen.indptr[u + 1]], others]) for u in users]
+            for row, (items, _) in zip(listed, ranker.short(users, [length] * len(users), name, hidden), strict=True):
+                row[: len(items)] = items
+            return listed
+
+        return ListFunction(lists)
+
+    return {name: evaluate(scorer(name), data, on=on, at=at, metrics=metrics) for name in run.rows()}

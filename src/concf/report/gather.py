@@ -7,11 +7,14 @@ from typing import Any, Literal
 
 from concf.consensus.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.voters import NEIGHBOURS
 from concf.data.split import Split
-from concf.evaluation.evaluate import Evaluation
+from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.significance import paired_t
 from concf.inference.explain import about, cross_fitted
+from concf.model.baselines.factorisation import Popularity
+from concf.model.baselines.neighbours import RP3beta
 from concf.report.examples import Evaluations, examples_of
-from concf.report.overview import overview
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
 from concf.training.config.presets import nearest_preset
@@ -23,6 +26,8 @@ METRICS = ("recall", "ndcg")
 PARTS: tuple[Literal["test", "valid"], ...] = ("test", "valid")
 FIGURES = tuple(f"{metric}@{n}" for metric in METRICS for n in AT)
 CURVES = ("validation", "agreement", "loss", "consensus_loss", "weight", "gradient")  # fields of a history record
+METRIC, N = "recall@50", 50
+WALKS = "rp3beta"
 
 
 def gather(
@@ -159,3 +164,51 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
         yield "This run has one head: there is no consensus, no agreement and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."
+
+
+def overview(run: Run, evaluations: Mapping[str, Evaluation]) -> dict[str, Any] | None:
+    """Figures on the test part; None without one. evaluations: of every head and consensus
+
+    rows:        what is recommended, the best head and the baselines: name, about, mean, low, high
+    gain, p:     of what is recommended over the best baseline: the relative difference, and a paired t-test's p
+    without_hit: the share of users without a test item among their first 50
+    groups:      by activity, the most active first: users, activity, figure
+    """
+    if not evaluations:
+        return None
+    ours = CONSENSUS if CONSENSUS in evaluations else run.best_head()
+    baselines = dict(_baselines(run))
+    shown = {name: evaluations[name] for name in dict.fromkeys((ours, run.best_head()))} | {
+        name: each for name, (_, each) in baselines.items()
+    }
+    best = max(baselines, key=lambda name: shown[name].means()[METRIC])
+    mine, theirs = (shown[name].per_user[METRIC] for name in (ours, best))
+    groups = evaluations[ours].by_activity()
+    return {
+        "metric": METRIC,
+        "name": ours,
+        "rows": [_row(name, baselines[name][0] if name in baselines else "", each) for name, each in shown.items()],
+        "best_baseline": best,
+        "gain": float(mine.mean() / theirs.mean() - 1) if theirs.any() else None,
+        "p": paired_t(mine, theirs) if len(mine) > 1 else None,
+        "without_hit": float((mine == 0).mean()),
+        "groups": [{part: group[part] for part in ("users", "activity", METRIC)} for group in groups],
+    }
+
+
+def _baselines(run: Run) -> Iterator[tuple[str, tuple[str, Evaluation]]]:
+    """Name -> what it is, and its figures: fitted on what the run has learned from."""
+    chosen = run.chosen.get(WALKS) or run.chosen.get(f"{WALKS}-a")
+    tuned, walks = (
+        ("tuned on validation", RP3beta(**chosen, neighbours=NEIGHBOURS)) if chosen else ("not tuned", RP3beta())
+    )
+    for name, what, model in (
+        (WALKS, f"random walks, {tuned}", walks),
+        ("popularity", "the same for everyone", Popularity()),
+    ):
+        yield name, (what, evaluate(model.fit(run.log), run.data, at=N, metrics=["recall"]))
+
+
+def _row(name: str, about: str, evaluation: Evaluation) -> dict[str, Any]:
+    low, high = evaluation.interval(METRIC)
+    return {"name": name, "about": about, "mean": evaluation.means()[METRIC], "low": low, "high": high}

@@ -1,18 +1,17 @@
-"""Text tables: Markdown for documents, and tables that fit a terminal without cutting digits."""
+"""Text tables: Markdown for documents, and tables of rich for the terminal."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-MIN_NAME = 16  # characters that a long name keeps ...
-MIN_TEXT = 24  # ... and other text, before a column is dropped
-FRAME, GAP = 3, 2  # characters between two columns of a framed table, and of a plain one
+MIN_TEXT = 12  # columns of text are folded to no less
 SHORT = {"recall": "R", "ndcg": "N", "precision": "P", "map": "MAP", "mrr": "MRR", "hit": "Hit"}
+NUMBER = r"[-+]?[\d.,e+-]+( ± [\d.]+)? ?%?|best|nan|inf|"  # a cell such as `0.1234 ± 0.0056`, `12,000` or `3.1%`
 
 
 def short(metric: str) -> str:
@@ -38,85 +37,32 @@ def markdown(header: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def fitted(
-    header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, width: int
-) -> tuple[Table, list[str]]:
-    """A table in `width` characters, and the headers of the columns that are left out.
-
-    A table that does not fit loses its frame; then the names in the first column are shortened and other text is
-    wrapped; then columns are dropped, the last one first, except for the first and those without a header.
-    """
-    cells = [[row[column] for row in rows] for column in range(len(header))]
-    full = [max(_widest(name.split()), _widest(texts)) for name, texts in zip(header, cells, strict=True)]
-    framed = [max(each, _widest([name])) for each, name in zip(full, header, strict=True)]
-    if sum(framed) + FRAME * len(framed) + 1 <= width:
-        return _drawn(header, cells, title, dict(enumerate(framed)), framed=True), []
-    least = [
-        full[k] if _is_numeric(texts) else min(full[k], MIN_TEXT if k else MIN_NAME) for k, texts in enumerate(cells)
-    ]
-    columns, dropped = list(range(len(header))), list[str]()
-    while sum(least[k] for k in columns) + GAP * (len(columns) - 1) > width:
-        droppable = [k for k in columns[1:] if header[k]]
-        if not droppable:
-            break
-        columns.remove(droppable[-1])
-        dropped.insert(0, header[droppable[-1]])
-    widths, available = {k: least[k] for k in columns}, width - GAP * (len(columns) - 1)
-    for k in columns:
-        widths[k] += max(0, min(full[k] - widths[k], available - sum(widths.values())))
-    if not _is_numeric(cells[0]):
-        cells[0] = shortened(cells[0], widths[0])
-    return _drawn(header, cells, title, widths, framed=False), dropped
-
-
-def shortened(names: Sequence[str], width: int) -> list[str]:
-    """Names of at most `width` characters, cut in the middle.
-
-    If possible, they all stay different and no number within a name is cut.
-    """
-    if width < 3:
-        return list(names)
-    cuts = [[_cut(name, width, front) for name in names] for front in range((width - 1) // 2, 0, -1)]
-    different = [cut for cut in cuts if len(set(cut)) == len(set(names))] or cuts
-    return min(different, key=lambda cut: sum(map(_cuts_a_number, names, cut)))
-
-
-def _drawn(
-    header: Sequence[str], cells: list[list[str]], title: str | None, widths: dict[int, int], *, framed: bool
-) -> Table:
-    """cells: by column; widths: of the columns that are shown."""
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, width: int) -> Table:
+    """A table of `width` characters, or of more where numbers need it: they are in one piece, and text is folded."""
     from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(
-        title=None if title is None else Text(title), title_justify="left", pad_edge=framed, show_edge=framed,
-        box=box.HEAVY_HEAD if framed else box.SIMPLE_HEAD, padding=(0, 1) if framed else (0, GAP - 1, 0, 0),
-        width=sum(widths.values()) + (FRAME * len(widths) + 1 if framed else GAP * (len(widths) - 1)),
+        title=None if title is None else Text(title), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False,
+        pad_edge=False, padding=(0, 1, 0, 0),
     )  # fmt: skip
-    for k, width in widths.items():
-        justify: Literal["left", "right"] = "right" if k > 0 and _is_numeric(cells[k]) else "left"
-        table.add_column(Text(header[k]), justify=justify, min_width=width, max_width=width)
-    for row in zip(*(cells[k] for k in widths), strict=True):
-        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    least = full = 2 * (len(header) - 1)  # the gaps
+    for k, column in enumerate(zip(header, *rows, strict=True)):
+        numeric = k > 0 and any(column[1:]) and all(re.fullmatch(NUMBER, cell) for cell in column[1:])
+        table.add_column(Text(header[k]), justify="right" if numeric else "left", no_wrap=numeric, overflow="fold")
+        widest = max(map(cell_len, column))
+        full, least = full + widest, least + (widest if numeric else min(widest, MIN_TEXT))
+    table.width = min(full, max(width, least))
+    for row in rows:
+        table.add_row(*map(Text, row))
     return table
 
 
-def _cut(name: str, width: int, front: int) -> str:
-    return name if len(name) <= width else f"{name[:front]}…{name[len(name) - (width - 1 - front) :]}"
-
-
-def _cuts_a_number(name: str, cut: str) -> bool:
-    number = r"\d+(?:\.\d+)?"
-    return cut != name and not set(re.findall(number, cut)) <= set(re.findall(number, name))
-
-
-def _is_numeric(cells: Sequence[str]) -> bool:
-    """Whether all cells are like `0.1234 ± 0.0056`, `12,000`, `3.1%`, `best` or empty."""
-    return any(cells) and all(re.fullmatch(r"[-+]?[\d.,e+-]+( ± [\d.]+)? ?%?|best|nan|inf|", cell) for cell in cells)
-
-
-def _widest(cells: Sequence[str]) -> int:
-    from rich.cells import cell_len
-
-    return max(map(cell_len, cells), default=0)
+def shortened(names: Sequence[str], width: int) -> list[str]:
+    """Names of at most `width` characters, cut in the middle."""
+    front = (width - 1) // 2
+    return [
+        name if len(name) <= width else f"{name[:front]}…{name[len(name) - (width - 1 - front) :]}" for name in names
+    ]

@@ -20,7 +20,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from concf.inference.explain import Because, Contribution
-from concf.inference.rules.conditions import LONGEST
+from concf.inference.rules import LONGEST
 from concf.inference.votes import Vote
 from concf.service.problems import FORMS, Kind
 

@@ -29,7 +29,7 @@ from concf.runtime.arguments import check_cutoffs
 from concf.runtime.process_group import ProcessGroup
 from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
-from concf.training.folding.fold_in import FoldIn
+from concf.training.fold_in import FoldIn
 
 RECIPE_USERS = 8192  # validated users whom a recipe fits its re-ranker and measures its figures on, at most
 OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without

@@ -27,8 +27,7 @@ def evaluate(
 
     `concf evaluate runs/new --catalogue items.csv` for a data set that was split by `new-items`
     """
-    from concf.inference.new_items.evaluating import evaluate_new
-    from concf.inference.ranker import Ranker
+    from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
     from concf.training.checkpoint import load_run
 

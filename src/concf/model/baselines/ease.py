@@ -12,8 +12,8 @@ from pydantic import Field
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.model.baselines.neighbours import Rows
 from concf.model.scorers import ScoreFunction
-from concf.model.walks import on_device
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import Settings
 
@@ -94,7 +94,7 @@ def _times(dense: Tensor, sparse: csr_array) -> Tensor:
     """[a, n], [n, b] -> [a, b]."""
     if dense.device.type == "cpu":
         return torch.from_numpy(np.ascontiguousarray(dense.numpy() @ sparse.astype(dense.numpy().dtype)))
-    product: Tensor = on_device(sparse.T.tocsr(), dense.device).to(dense.dtype) @ dense.T.contiguous()
+    product: Tensor = Rows.of(sparse.T.tocsr(), dense.device).tensor.to(dense.dtype) @ dense.T.contiguous()
     return product.T
 
 

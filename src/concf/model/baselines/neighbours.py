@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,12 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.model.scorers import BlockScorer
-from concf.model.walks import degrees
 from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.settings import Settings
@@ -22,6 +23,13 @@ from concf.runtime.settings import Settings
 CPU_ROWS = 128  # items whose neighbours are searched together, by one thread
 GPU_CELLS = 1 << 26  # of a block of rows on a GPU, and of the terms of a product that are held at a time
 Similarity = Callable[[Tensor, Tensor, Tensor], Tensor]  # of co-occurrences, items i, items j, which are broadcast
+
+
+def degrees(train: csr_array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """([users], [items]) the sum of the weights of each: the number of its pairs if all weigh 1; of none at all, 1."""
+    sums = train.sum(axis=1, dtype=np.float64), np.bincount(train.indices, train.data, train.shape[1])
+    per_user, per_item = (np.where(each > 0, each, 1.0) for each in sums)
+    return per_user, per_item
 
 
 class ItemKNN(Settings):
@@ -65,22 +73,56 @@ class RP3beta(Settings):
         device: str | torch.device = "cpu", group: ProcessGroup = ALONE,
     ) -> Neighbours:  # fmt: skip
         """Multiply the transition matrices. train: [users, items]; group: see `nearest`."""
-        per_user, per_item = degrees(train)
-        log = Rows.of(train.power(self.alpha), device)
-        of_user, of_item = (torch.from_numpy(each**-self.alpha).to(device) for each in (per_user, per_item))
-        profile = log.times(torch.repeat_interleave(of_user, log.ends.diff()))  # [users, items] P_ui ^ alpha
-        by_item, by_user = log.T, profile.times(of_item[profile.columns])  # (P_jv P_vi) ^ alpha
-        held_back = torch.from_numpy(per_item**-self.beta).to(device)
+        walks = Walks(train, self.alpha, device)
+        by_item, by_user = walks.log.T, walks.from_user.times(walks.of_item[walks.log.columns])  # (P_jv P_vi) ^ alpha
+        held_back = torch.from_numpy(walks.per_item**-self.beta).to(device)
 
         def into(together: Tensor, i: Tensor, j: Tensor) -> Tensor:  # noqa: ARG001
             return together * held_back[i]
 
-        return Neighbours(profile.float(), nearest(by_item, by_user, self.neighbours, into, group).T)
+        return Neighbours(walks.from_user.float(), nearest(by_item, by_user, self.neighbours, into, group).T)
 
     def fold_in(self, fitted: Neighbours, histories: csr_array) -> Neighbours:
         """The same neighbours, for histories [n, items]."""
         from_user = (diags_array(degrees(histories)[0] ** -self.alpha) @ histories.power(self.alpha)).tocsr()
         return Neighbours(Rows.of(from_user, fitted.into.ends.device).float(), fitted.into)
+
+
+class Walks:
+    """The steps of RP3beta, and its scores without neighbourhoods: exact, whatever beta is, for a block of users.
+
+    Walks that come back to where they began reach items that the user has used, which no list shows. On a CPU the
+    sparse rows of the block are multiplied, so that a walk costs as many operations as there are paths; on a GPU the
+    block is dense.
+    """
+
+    def __init__(self, train: csr_array, alpha: float, device: str | torch.device) -> None:
+        per_user, self.per_item = degrees(train)
+        of_user, self.of_item = (torch.from_numpy(each**-alpha).to(device) for each in (per_user, self.per_item))
+        self.log = Rows.of(train.power(alpha), device)
+        self.from_user = self.log.times(torch.repeat_interleave(of_user, self.log.ends.diff()))  # P_uj ^ alpha
+
+    @cached_property
+    def _steps(self) -> tuple[Rows, Rows]:
+        """([users, items], [items, users]) P_uj ^ alpha and P_jv ^ alpha, in single precision."""
+        return self.from_user.float(), self.log.times(self.of_item[self.log.columns]).float().T
+
+    def __call__(self, users: Tensor) -> Tensor:
+        """[b, items] the scores of users [b] with beta = 0."""
+        from_user, from_item = self._steps
+        if users.device.type == "cpu":
+            return torch.from_numpy((from_user.matrix[users.numpy()] @ from_item.matrix @ from_user.matrix).toarray())
+        count = from_user.ends[users + 1] - from_user.ends[users]
+        column = torch.repeat_interleave(torch.arange(len(users), device=users.device), count)
+        at = _runs(from_user.ends[users], count)
+        start = from_user.values.new_zeros(from_user.width, len(users))
+        start[from_user.columns[at].long(), column] = from_user.values[at]
+        reached: Tensor = from_user.T.tensor @ (from_item.T.tensor @ start)
+        return reached.T.contiguous()
+
+    def held_back(self, scores: Tensor, beta: float) -> Tensor:
+        """[b, items] the scores with that beta, of those without."""
+        return scores * torch.from_numpy(self.per_item).to(scores) ** -beta
 
 
 class UserKNN(Settings):
@@ -156,9 +198,20 @@ class Rows:
     @cached_property
     def matrix(self) -> csr_array:
         """A matrix of SciPy's that shares the numbers; on a CPU."""
-        ends = self.ends.int() if len(self.values) <= torch.iinfo(torch.int32).max else self.ends
-        parts = self.values.numpy(), self.columns.numpy(), ends.numpy()  # indices of one kind are not copied
+        parts = self.values.numpy(), self.columns.numpy(), self._small_ends.numpy()  # indices of one kind: not copied
         return csr_array(parts, shape=(len(self.ends) - 1, self.width))
+
+    @cached_property
+    def tensor(self) -> Tensor:
+        """A sparse tensor of PyTorch's."""
+        ends, shape = self._small_ends, (len(self.ends) - 1, self.width)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are in beta state
+            return torch.sparse_csr_tensor(ends, self.columns.to(ends), self.values, shape, check_invariants=False)
+
+    @property
+    def _small_ends(self) -> Tensor:
+        return self.ends.int() if len(self.values) <= torch.iinfo(torch.int32).max else self.ends
 
     @cached_property
     def T(self) -> Rows:

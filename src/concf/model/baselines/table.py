@@ -13,9 +13,8 @@ from scipy.sparse import csr_array
 
 from concf.errors import ConfigError, MissingExtraError
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
+from concf.model.baselines.factorisation import ALS, BPR, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.model.baselines.popularity import Popularity
 
 
 class Baseline(Protocol):
@@ -45,9 +44,13 @@ class Candidate:
             raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
 
     def at(self, point: Sequence[int]) -> Baseline:
-        """The settings at a point of the grid, given by the position of each value."""
-        baseline: Baseline = self.make(**{name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)})
+        """The baseline at a point of the grid, given by the position of each value."""
+        baseline: Baseline = self.make(**self.values(point))
         return baseline
+
+    def values(self, point: Sequence[int]) -> dict[str, Any]:
+        """The settings at a point of the grid."""
+        return {name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)}
 
     def settings(self) -> Iterator[Baseline]:
         """Those of every point of the grid."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from concf.errors import ConfigError
 from concf.inference.ranker import Positions, Short
-from concf.inference.rules.rules import Draw, Rules, rules_of
+from concf.inference.rules import Draw, Rules, rules_of
 from concf.service.loading import Served
 from concf.service.problems import Problem
 

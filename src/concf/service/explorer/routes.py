@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from concf.service.explorer.compared import Comparison
+import threading
+
+from concf.errors import ConcfError
 from concf.service.explorer.schemas import (
     Compared,
     Facts,
@@ -17,9 +19,38 @@ from concf.service.explorer.schemas import (
 )
 from concf.service.explorer.view import Explorer
 from concf.service.http.endpoints import Endpoint, Endpoints, Threads
-from concf.service.loading import Service
+from concf.service.loading import Served, Service
+from concf.service.problems import Problem
 
 Parts = dict[str, str]  # of a path
+
+
+class Comparison:
+    """Explorers of the run that is served and of the one in `service.compared`, which is loaded when it is needed."""
+
+    def __init__(self, service: Service) -> None:
+        self.service, self._lock = service, threading.Lock()
+        self._other: Served | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The name of the other run's folder."""
+        return None if self.service.compared is None else self.service.compared.resolve().name
+
+    def explorer(self, compared: bool = False) -> Explorer:
+        """Of the run that is served, or of the other."""
+        return Explorer.of(self._loaded() if compared else self.service.model)
+
+    def _loaded(self) -> Served:
+        folder = self.service.compared
+        if folder is None:
+            raise Problem(404, "not_found", "this service compares no runs; start it with --compare RUN", "compared")
+        with self._lock:
+            try:
+                self._other = self._other or self.service.load(folder, 0)
+            except ConcfError as error:
+                raise Problem(409, "refused_run", str(error), str(folder)) from error
+            return self._other
 
 
 def data(service: Service, threads: Threads) -> list[Endpoint]:

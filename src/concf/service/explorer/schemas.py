@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from concf.inference.contributions import Kind
 from concf.inference.explain import Because
-from concf.inference.rules.conditions import LONGEST
+from concf.inference.rules import LONGEST
 from concf.inference.votes import Vote
 from concf.service.schemas import Id, K, Request, Text, UnknownIds, UnknownItems, Whole
 

@@ -17,7 +17,7 @@ from concf.inference.contributions import similarity_shares, speakers
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.ranker import Short
-from concf.inference.rules.rules import Rules
+from concf.inference.rules import Rules
 from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION

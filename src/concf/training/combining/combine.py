@@ -21,7 +21,7 @@ from concf.training.combining.voters import as_voter, ranking
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings, RecipeSettings
 from concf.training.memory import refuse_too_large
-from concf.training.recipe.combine import NOBODY, Combine, Given, Voters
+from concf.training.recipe.combine import NOBODY, Combine, GivenLists, Voters
 from concf.training.run import Run, make_model
 from concf.training.tracking.watchers import Watch, watched
 from concf.training.train import all_stages, device_of, train
@@ -178,7 +178,7 @@ def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _refuse_other_kinds(given: Voters, refitted: Voters) -> None:
     for name, voter in refitted.by_name.items():
-        if isinstance(given.by_name[name], Given) != isinstance(voter, Given):
+        if isinstance(given.by_name[name], GivenLists) != isinstance(voter, GivenLists):
             raise ConfigError(
                 f"final voter {name!r}: one of the two has vectors and the other has none. Give both alike"
             )
@@ -187,8 +187,8 @@ def _refuse_other_kinds(given: Voters, refitted: Voters) -> None:
 def _settings(plain: ConCFSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> ConCFSettings:
     """The settings, with the names of the voters, and vectors as long as the longest."""
     everyone = (*given.by_name.values(), *refitted.by_name.values())
-    longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, Given)), default=0)
-    lists = [name for name, voter in given.by_name.items() if isinstance(voter, Given)]
+    longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
+    lists = [name for name, voter in given.by_name.items() if isinstance(voter, GivenLists)]
     recipe = {"own": own, "given": lists, "given_vectors": [name for name in given.by_name if name not in lists],
               "snapshots": list(given.consistency), "refit": refit}  # fmt: skip
     dimensions = max(plain.model.dimensions, -(-longest // 4) * 4)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, csr_matrix
 from torch import Tensor
 
 from concf.consensus.voters import by_factors, by_scores, moments_of_lists
@@ -15,9 +17,9 @@ from concf.data.reading.lists import Lists, read_lists
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.model.scorers import Factors, ListFunction, Scorer, as_scorer
-from concf.training.combining import implicit, lenskit, rectools
-from concf.training.recipe.combine import Given, Vectors
+from concf.training.recipe.combine import GivenLists, Vectors
 
+MORE = 16  # items beyond the wanted list; some of implicit's models return fewer where many are left out
 LARGEST = 1e15  # score, whose square must have room in 32 bits, beside others
 SMALLER = "Divide them by a constant: the order stays the same"
 HOW = (
@@ -26,7 +28,9 @@ HOW = (
 )
 
 
-def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, device: torch.device) -> Given | Vectors:
+def as_voter(
+    name: str, source: Any, data: Split, seen: csr_array, k: int, device: torch.device
+) -> GivenLists | Vectors:
     """A voter of all users, with what they have not used.
 
     source: see `HOW`; vectors, scores and implicit's models number users and items as `data.train` does
@@ -36,17 +40,17 @@ def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, devic
         raise ConfigError(f"voter {name!r}: the class {source.__name__} cannot vote. Make a model of it, and fit it")
     if isinstance(source, str | Path) or hasattr(source, "__arrow_c_stream__") or library == "polars":
         return _listed(read_lists(source, name, data.interactions, seen, k), data, device)
-    if library == "implicit" and not implicit.has_vectors(source):
+    if library == "implicit" and not _has_vectors(source):
         try:
-            return _listed(_checked(implicit.lists(source, seen, k), name), data, device)
+            return _listed(_checked(_lists_of_implicit(source, seen, k), name), data, device)
         except DataError as error:
             raise DataError(f"voter {name!r}: {str(error).removeprefix(f'voter {name!r}: ')}") from None
     if library in ("lenskit", "rectools"):
         ids, longest = data.interactions.user_ids.values, k + int(np.diff(seen.indptr).max())
-        frame = lenskit.lists(source, ids, longest) if library == "lenskit" else rectools.lists(source, ids, longest)
+        frame = (_lists_of_lenskit if library == "lenskit" else _lists_of_rectools)(source, ids, longest)
         return _listed(read_lists(frame, name, data.interactions, seen, k), data, device)
     try:
-        scorer = implicit.vectors(source) if library == "implicit" else as_scorer(source)
+        scorer = vectors_of_implicit(source) if library == "implicit" else as_scorer(source)
     except (ConfigError, TypeError, ValueError, AttributeError) as error:
         why = error if isinstance(source, tuple) else f"{type(source).__name__} cannot vote; {HOW}"
         raise ConfigError(f"voter {name!r}: {why}") from None
@@ -63,12 +67,12 @@ def as_voter(name: str, source: Any, data: Split, seen: csr_array, k: int, devic
     if not len(named) or named.min() == named.max():
         raise DataError(f"voter {name!r}: every score is the same, so that it ranks nothing")
     of_items[3] = 1.0  # the scores are divided by their deviation already
-    return Given(voter.lists, scores, of_items)
+    return GivenLists(voter.lists, scores, of_items)
 
 
-def ranking(voter: Given | Vectors, seen: csr_array, k: int) -> Tensor:
+def ranking(voter: GivenLists | Vectors, seen: csr_array, k: int) -> Tensor:
     """[users, k] what a voter lists."""
-    if isinstance(voter, Given):
+    if isinstance(voter, GivenLists):
         return voter.lists
     users = torch.arange(seen.shape[0], device=voter[0].device)
     return by_factors("", Factors(*voter), seen, users, k).lists
@@ -80,9 +84,58 @@ def _library(source: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def _listed(lists: Lists, data: Split, device: torch.device) -> Given:
+def _lists_of_lenskit(pipeline: Any, users: NDArray[Any], k: int) -> Any:
+    """user_id, item_id, score, rank: a frame of the first k items of users [n], by their ids."""
+    recommend = import_module("lenskit.batch").recommend
+    return recommend(pipeline, np.asarray(users).tolist(), k, n_jobs=1).to_df()  # several would start Python anew
+
+
+def _lists_of_rectools(fitted: tuple[Any, Any], users: NDArray[Any], k: int) -> Any:
+    """The same of a model of RecTools and its dataset."""
+    model, dataset = fitted
+    known = np.isin(np.asarray(users), np.asarray(dataset.user_id_map.external_ids))
+    return model.recommend(users=np.asarray(users)[known], dataset=dataset, k=k, filter_viewed=True)
+
+
+def _has_vectors(model: Any) -> bool:
+    """Whether it ranks by inner products: ALS, BPR, logistic factorisation."""
+    return all(getattr(model, f"{side}_factors", None) is not None for side in ("user", "item"))
+
+
+def vectors_of_implicit(model: Any) -> Factors:
+    """Its user and item vectors, from a GPU too; biases are among them."""
+    return Factors.of(*(_array(getattr(model, f"{side}_factors")) for side in ("user", "item")))
+
+
+def _array(vectors: Any) -> Any:
+    return vectors.to_numpy() if hasattr(vectors, "to_numpy") else np.asarray(vectors)
+
+
+def _lists_of_implicit(model: Any, seen: csr_array, k: int) -> Lists:
+    """The first k items that each user has not used, by `recommend`. seen: [users, items]"""
+    n_users, n_items = seen.shape
+    similarity = getattr(model, "similarity", None)
+    if similarity is None or similarity.shape[0] != n_items:
+        found = "not fitted" if similarity is None else f"fitted on {similarity.shape[0]:,} items, of {n_items:,}"
+        raise DataError(f"{type(model).__name__} is {found}. Fit it on data.train, whose rows and columns it must have")
+    rows, wanted = csr_matrix(seen), min(k + MORE, n_items)
+    found, scores = model.recommend(np.arange(n_users), rows, N=wanted, filter_already_liked_items=True)
+    used = np.repeat(np.arange(n_users), np.diff(seen.indptr)) * np.int64(n_items) + seen.indices
+    cells = np.arange(n_users, dtype=np.int64)[:, None] * n_items + found
+    there = (found >= 0) & (scores > np.finfo(np.float32).min) & ~np.isin(cells, used)
+    order = np.argsort(~there, axis=1, kind="stable")[:, :k]
+    items = np.full((n_users, k), -1, np.int32)
+    values = np.zeros((n_users, k), np.float32)
+    kept = np.take_along_axis(there, order, 1)
+    lowest = scores[there].min(initial=np.inf)
+    items[:, : order.shape[1]] = np.where(kept, np.take_along_axis(found, order, 1), -1)
+    values[:, : order.shape[1]] = np.where(kept, np.take_along_axis(scores, order, 1) - lowest, 0)
+    return Lists(items, values)
+
+
+def _listed(lists: Lists, data: Split, device: torch.device) -> GivenLists:
     items, scores = (torch.from_numpy(each).to(device) for each in lists)
-    return Given(items, scores, moments_of_lists(items, scores, data.interactions.n_items))
+    return GivenLists(items, scores, moments_of_lists(items, scores, data.interactions.n_items))
 
 
 def _checked(lists: Lists, name: str) -> Lists:

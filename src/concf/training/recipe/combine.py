@@ -14,30 +14,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from math import sqrt
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.fusion import Fusions
 from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_lists
+from concf.data.split import Split
 from concf.errors import note
+from concf.evaluation.metrics import flat_cells
+from concf.evaluation.ranking import rank
 from concf.evaluation.validation import Validation, sample
+from concf.model.baselines.neighbours import RP3beta
 from concf.model.scorers import Factors
 from concf.training.recipe import students
-from concf.training.recipe.leaks import note_leaks
 from concf.training.recipe.recipe import STUDENT, Recipe
 from concf.training.run import Run
 
 FUSED_USERS, FUSED_ITEMS = 1024, 100  # that plain fusions are compared on, and of each voter's list
 FIRST_SWEEPS = 5  # of ALS, where no voter of ours is there for the student to begin with
 Vectors = tuple[Tensor, Tensor]
+SIGMAS = 4.0  # how far from what is expected
+FEWEST = 10  # hits by chance, where none is a sign
+TIMES = 2.0  # as many hits as RP3beta has
 
 
-class Given(NamedTuple):
+class GivenLists(NamedTuple):
     """A voter without vectors. lists: [users, K] int32, -1 where shorter; scores: [users, K]; of_items: see `Voter`."""
 
     lists: Tensor
@@ -48,7 +58,7 @@ class Given(NamedTuple):
 class Voters(NamedTuple):
     """Voters from outside by name, and the consistency [users, K] of those that were given at several times."""
 
-    by_name: Mapping[str, Given | Vectors]
+    by_name: Mapping[str, GivenLists | Vectors]
     consistency: Mapping[str, Tensor]
 
 
@@ -64,7 +74,7 @@ class Combine(Recipe):
 
     def __init__(self, run: Run, device: torch.device) -> None:
         super().__init__(run, device)
-        self.given: dict[str, Given] = {}
+        self.given: dict[str, GivenLists] = {}
         self.consistency: dict[str, Tensor] = {}
         self.refitted = NOBODY
         self.fused: dict[str, float] = {}
@@ -80,7 +90,7 @@ class Combine(Recipe):
     def _adopt(self, voters: Voters) -> None:
         self.consistency |= voters.consistency
         for name, voter in voters.by_name.items():
-            if isinstance(voter, Given):
+            if isinstance(voter, GivenLists):
                 self.given[name] = voter
             else:
                 self.vectors[name] = voter
@@ -130,7 +140,7 @@ class Combine(Recipe):
         if "als-a" in self.vectors:
             return super()._start()
         als = self._solver(self.data.train)
-        return als.fit(als.start(self._seed(1)), students.UNOBSERVED, students.PENALTY, FIRST_SWEEPS)[1]
+        return als.fit(als.start(self._seed(1)), **students.SOLVED_BY, sweeps=FIRST_SWEEPS)[1]
 
     def _refit(self) -> dict[str, Any]:
         self._adopt(self.refitted)
@@ -178,7 +188,52 @@ def _packed(voters: Voters) -> dict[str, Any]:
 
 
 def _unpacked(state: Mapping[str, Any]) -> Voters:
-    found: dict[str, Given | Vectors] = {}
+    found: dict[str, GivenLists | Vectors] = {}
     for name, parts in state["voters"].items():
-        found[name] = Given(*parts) if len(parts) == len(Given._fields) else (parts[0], parts[1])
+        found[name] = GivenLists(*parts) if len(parts) == len(GivenLists._fields) else (parts[0], parts[1])
     return Voters(found, state["steady"])
+
+
+def note_leaks(data: Split, users: NDArray[np.int64], lists: Mapping[str, Tensor]) -> None:
+    """Warn of voters by their lists [n, K] of users [n]."""
+    held_out = data.valid[users]
+
+    @cache
+    def by_walks(k: int) -> int:
+        return first_hits(rank(RP3beta().fit(data.train), users, k, seen=data.train), held_out)
+
+    for name, listed in lists.items():
+        items = listed.cpu().numpy()
+        found, expected = hits(items, held_out), by_chance(items, data.train[users], held_out)
+        if expected >= FEWEST and found < expected - SIGMAS * sqrt(expected):
+            note(
+                f"voter {name!r}: its lists hold {found:,} held-out items, fewer than by chance ({expected:,.0f}). "
+                "Was it fitted on the validation part too, whose items it leaves out? Fit it on the training part alone"
+            )
+            continue
+        first, others = first_hits(items, held_out), by_walks(items.shape[1])
+        if first > TIMES * others + SIGMAS * sqrt(first):
+            note(
+                f"voter {name!r}: its first places have {first:,} items of the validation part, those of RP3beta, "
+                f"which has not seen it, {others:,}. Was it fitted on the validation part too? Fit it on the training "
+                "part alone"
+            )
+
+
+def hits(items: NDArray[np.int32], held_out: csr_array) -> int:
+    """How many of the listed items [n, K] users hold out [n, items]."""
+    n_items = held_out.shape[1]
+    cells = np.arange(len(items), dtype=np.int64)[:, None] * n_items + items
+    return int(np.isin(cells[items >= 0], flat_cells(held_out)).sum())
+
+
+def first_hits(items: NDArray[np.int32], held_out: csr_array) -> int:
+    """The same in as many first places as a user holds out items."""
+    beyond = np.arange(items.shape[1]) >= np.diff(held_out.indptr)[:, None]
+    return hits(np.where(beyond, -1, items), held_out)
+
+
+def by_chance(items: NDArray[np.int32], train: csr_array, held_out: csr_array) -> float:
+    """How many it would be if every list [n, K] were drawn at random from what its user has not used."""
+    length, used, wanted = (items >= 0).sum(1), np.diff(train.indptr), np.diff(held_out.indptr)
+    return float((length * wanted / np.maximum(train.shape[1] - used, 1)).sum())

@@ -43,7 +43,7 @@ from concf.runtime.settings import named
 from concf.training.recipe import search
 from concf.training.recipe.plan import PLANS, list_length, n_asked
 from concf.training.recipe.softmax import fit_softmax
-from concf.training.recipe.students import PENALTY, UNOBSERVED, by_groups, solve_student, teach_student, without_lists
+from concf.training.recipe.students import SOLVED_BY, by_groups, solve_student, teach_student, without_lists
 from concf.training.run import Best, Run, n_validated
 
 SMALL = 32  # factors of the first search
@@ -243,7 +243,7 @@ class Recipe:
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
-            fitted = FIXED[name](**self.chosen[name]).fit(log, device=self.device, group=self.group)
+            fitted = FIXED[name].make(**self.chosen[name]).fit(log, device=self.device, group=self.group)
             scorer = Offset(fitted, self.own.start)
             voters.append(by_scores(name, scorer, seen, users, k, group=self.group))
         return voters
@@ -329,7 +329,7 @@ class Recipe:
                 "student, which ranks for the others (recipe.asked_users)"
             )
         user, item = self.vectors[STUDENT]
-        solve = UserSolver(item, **self.chosen.get("als-a", {"unobserved": UNOBSERVED, "penalty": PENALTY}))
+        solve = UserSolver(item, **self.chosen.get("als-a", SOLVED_BY))
         alone = solve(self._pairs(self.run.log), len(user))
         voters = [self.vectors[head][0] for head in self.vectors if head != STUDENT]
         self.vectors[STUDENT] = without_lists(alone, user, voters, self.asked, self.group), item

@@ -7,33 +7,27 @@ once, on the same users; of equals the first stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.voters import by_factors, first_items
+from concf.consensus.voters import FIXED, by_factors, first_items
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import top_k
 from concf.evaluation.validation import Validation
 from concf.model.als import ALS
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import UserKNN
+from concf.model.baselines.neighbours import Walks
 from concf.model.scorers import Factors, Offset
-from concf.model.walks import Walks
 from concf.runtime.executors import in_blocks
 from concf.training.recipe.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MIDDLE = 3, 4  # where a search begins: unobserved 0.01, penalty 0.01
-ALPHA, BETA = (0.4, 0.5, 0.6, 0.7, 0.8), (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+ALPHA, BETA = FIXED["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
-FIXED: dict[str, tuple[Any, dict[str, tuple[float, ...]]]] = {
-    "userknn": (UserKNN, {"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}),
-    "ease": (EASE, {"regularisation": (30.0, 100.0, 300.0, 1000.0)}),
-}
 CPU_EASE, GPU_EASE = 10_000, 50_000  # users or items, whichever are fewer, of a log on which EASE^R has a vote
 WALKERS = 256  # users who walk together
 STEADY = 0.9  # of a point's validation: below it after more sweeps, the point is passed over
@@ -180,18 +174,15 @@ def search_fixed(
 
     train: of all users; seen: [own users, items] what is not listed
     """
-    make, grid = FIXED[name]
-
-    def settings(place: tuple[int, ...]) -> dict[str, float]:
-        return {name: values[at] for (name, values), at in zip(grid.items(), place, strict=True)}
+    voter = FIXED[name]
 
     def measure(place: tuple[int, ...]) -> Point:
-        fitted = make(**settings(place)).fit(train, device=device, group=validation.group)
+        fitted = voter.make(**voter.values(place)).fit(train, device=device, group=validation.group)
         lists = first_items(Offset(fitted, validation.first), seen, validation.users, validation.depth)[0]
         return Point(place, validation.of_its_users(lists))
 
-    sizes = tuple(map(len, grid.values()))
-    return settings(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].place)
+    sizes = tuple(map(len, voter.grid.values()))
+    return voter.values(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].place)
 
 
 def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:

@@ -5,17 +5,19 @@ L = -sum_(u,i) w_ui log softmax(cos(x_u, .) / t)_i   over the observed pairs and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 from scipy.sparse import csr_array
 from torch import Tensor
+from torch.optim.adam import adam
 
 from concf.model.als import Pairs
-from concf.model.walks import degrees
+from concf.model.baselines.neighbours import degrees
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.training.recipe.adam import Adam
 
 LEARNING_RATE = 0.01
 STEPS = 24  # batches of an epoch, each of a share of the users ...
@@ -24,6 +26,26 @@ LENGTH = 1.6  # of every vector at the start: Adam moves each of its numbers by 
 LEAST_LENGTH = 1e-12  # of a vector, whose direction is its quotient by no less
 CPU_CELLS, GPU_CELLS = 1 << 25, 1 << 28  # scores that are held at a time
 USER_STEPS, USER_STEP = 3, (0.02, 10.0)  # of a user who was not there, and how long a step may be
+
+
+class Adam:
+    """Steps of PyTorch's Adam along given gradients.
+
+    A function of torch.optim, whose classes load PyTorch's compiler: that takes as long as training on a small log.
+    """
+
+    def __init__(self, tables: Sequence[Tensor]) -> None:
+        self.tables = list(tables)
+        self.first, self.second = ([torch.zeros_like(each) for each in tables] for _ in range(2))
+        self.steps = [torch.zeros((), device=each.device) for each in tables]
+
+    @torch.no_grad()
+    def step(self, rate: float, gradients: Sequence[Tensor]) -> None:
+        """Move the tables at a learning rate."""
+        adam(
+            self.tables, list(gradients), self.first, self.second, [], self.steps, fused=True, amsgrad=False,
+            beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=1e-8, maximize=False,
+        )  # fmt: skip
 
 
 def fit_softmax(

@@ -20,11 +20,14 @@ from concf.model.als import ALS, Pairs
 from concf.model.losses import listwise
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.training.recipe.adam import Adam
+from concf.training.recipe.softmax import Adam
 
 LISTED_WEIGHT = 3.0  # of a listed pair, where an observed one has 1
 LOWEST_TARGET = 0.3  # of the last listed item; the first has 1
-UNOBSERVED, PENALTY = 0.03, 0.003  # of the regression; a list weighs the same for every user of every log
+SOLVED_BY = {
+    "unobserved": 0.03,
+    "penalty": 0.003,
+}  # by ALS; a list weighs the same for every user of every log
 TAUGHT = 50  # places that the consensus loss orders; the further ones are in its denominators
 SCALE = 30.0  # scores are between 0 and 1: times this they are the logits of the consensus loss
 RIDGE = 1.0  # of a weight's square, times the users, where a figure's own squares are as many
@@ -52,8 +55,8 @@ def solve_student(
     group: each process has the pairs and lists of its own users, see `ALS`
     """
     als = ALS(observed.and_more(listed_pairs(users, lists)), shape, item.shape[1], group)
-    _, item = als.fit(item, UNOBSERVED, PENALTY, sweeps)
-    return als.fit_users(item, UNOBSERVED, PENALTY)
+    _, item = als.fit(item, **SOLVED_BY, sweeps=sweeps)
+    return als.fit_users(item, **SOLVED_BY)
 
 
 def by_groups(lists: Tensor, group: Tensor, groups: int) -> list[Tensor]:

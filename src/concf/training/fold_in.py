@@ -11,13 +11,14 @@ known item is the average user.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import csr_array
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.consensus.consensus import consensus
@@ -26,14 +27,14 @@ from concf.consensus.voters import FIXED, LISTED_FEATURES, Voter, by_scores, fir
 from concf.model.als import Pairs, UserSolver
 from concf.model.scorers import Factors, Scorer
 from concf.training.config.settings import ConCFSettings
-from concf.training.folding.ridge import Folding
 from concf.training.recipe.softmax import UserSoftmax
-from concf.training.recipe.students import PENALTY, UNOBSERVED, listed_pairs
+from concf.training.recipe.students import SOLVED_BY, listed_pairs
 
 CPU = torch.device("cpu")
-STUDENT = {"unobserved": UNOBSERVED, "penalty": PENALTY}  # what it is solved with in training
 CELLS = 1 << 24  # of a table [histories, items] that is held at a time
 LISTED = 100  # places of the consensus list of a history that its student is solved towards
+RIDGE = 3.0  # chosen on held-out users by benchmarks/bench_folding.py
+STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: the most steps, and the relative residual to stop at
 
 
 class Agreed(NamedTuple):
@@ -108,8 +109,8 @@ class FoldIn:
         if key not in self._folded:
             recipe = self.settings.recipe
             solved = recipe is not None and name not in recipe.given_vectors
-            chosen = self.chosen.get(name, STUDENT) if solved else None
-            teaches = chosen is STUDENT and self.can_agree
+            chosen = self.chosen.get(name, SOLVED_BY) if solved else None
+            teaches = chosen is SOLVED_BY and self.can_agree
             taught = (lambda some: self.agree(some).lists[:, :LISTED]) if teaches else None
             self._folded[key] = FoldedHead((self.voters if key[1] else self.heads)[name], self.log, chosen, taught)
         return self._folded[key](histories)
@@ -176,7 +177,7 @@ class FoldIn:
         """
         given = () if self.settings.recipe is None else self.settings.recipe.given
         names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
-        fitted = [None if name in given else _fitted(FIXED[name](**self.chosen[name]), self.log) for name in names]
+        fitted = [None if name in given else _fitted(FIXED[name].make(**self.chosen[name]), self.log) for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
 
 
@@ -204,3 +205,50 @@ class _OrAverage(NamedTuple):
         empty = torch.from_numpy(np.diff(self.histories.indptr) == 0)[users]
         scores[empty] = self.of_items[0] * self.of_items[3]
         return scores
+
+
+@dataclass(frozen=True)
+class Folding:
+    """Vectors of histories for one head. weights: [items, d]; average: [d] of the training users."""
+
+    weights: NDArray[np.float32]
+    average: NDArray[np.float32]
+
+    @classmethod
+    def learn(cls, train: csr_array, users: NDArray[np.float32], ridge: float = RIDGE) -> Folding:
+        """From the training users' histories [users, items] and their vectors [users, d]."""
+        rows = _scaled(train)
+        weights = _solve(rows, rows.T @ users.astype(np.float64), ridge)
+        return cls(weights.astype(np.float32), users.mean(0, dtype=np.float64).astype(np.float32))
+
+    def vectors(self, histories: csr_array) -> NDArray[np.float32]:
+        """[b, d] of histories [b, items]; one without any item is the average user."""
+        vectors = np.asarray(_scaled(histories) @ self.weights, np.float32)
+        vectors[np.diff(histories.indptr) == 0] = self.average
+        return vectors
+
+
+def _scaled(histories: csr_array) -> csr_array:
+    used = csr_array(histories > 0, dtype=np.float64)
+    lengths = np.maximum(np.diff(used.indptr), 1)
+    return csr_array(diags_array(lengths**-0.5) @ used)
+
+
+def _solve(rows: csr_array, right: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
+    """(rows' rows + ridge I)^-1 right, all columns at once."""
+    solution = np.zeros_like(right)
+    residual = right.copy()
+    direction = residual.copy()
+    size = (residual**2).sum(0)
+    enough = PRECISION**2 * np.maximum(size, np.finfo(np.float64).tiny)
+    for _ in range(STEPS):
+        if (size <= enough).all():
+            break
+        product = rows.T @ (rows @ direction) + ridge * direction
+        step = size / np.maximum((direction * product).sum(0), np.finfo(np.float64).tiny)
+        solution += step * direction
+        residual -= step * product
+        smaller = (residual**2).sum(0)
+        direction = residual + (smaller / np.maximum(size, np.finfo(np.float64).tiny)) * direction
+        size = smaller
+    return solution

@@ -1,1 +1,0 @@
-"""New items by their attributes."""

@@ -1,1 +1,0 @@
-"""Rules when recommending."""
