@@ -62,7 +62,6 @@ EXCEPTIONS = {
     r"make \w+": "sets up an environment of its own; that there is such a target is a test",
     r"pip install [^;&|]+": "needs a network; that there is such an extra is a test",
     r"(concf|torchrun) .*--(processes|nproc-per-node) .*": "starts processes; test_processes.py does so",
-    r"concf leaderboard \w+ --run .*": "needs the published files; test_leaderboard.py places a run",
     r"concf demo": "takes most of a minute, and is run by test_cli.py",
 }
 PRELUDES = {  # page: commands, then Python

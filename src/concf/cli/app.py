@@ -12,7 +12,6 @@ import typer
 from pydantic import ValidationError
 
 from concf.cli.about.doctor import doctor
-from concf.cli.about.leaderboard import leaderboard
 from concf.cli.commands import data
 from concf.cli.commands.compare import compare
 from concf.cli.commands.demo import demo
@@ -72,7 +71,6 @@ for command in (
     reproduce,
     compare,
     demo,
-    leaderboard,
     doctor,
 ):
     app.command()(command)

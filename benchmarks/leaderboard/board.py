@@ -1,23 +1,19 @@
-"""The lines of a leaderboard: published ones, a TOML file each in `entries/`, ours from results, and a run's own."""
+"""The published lines of a leaderboard, a TOML file each in `entries/`."""
 
 from __future__ import annotations
 
-import json
 import tomllib
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from concf.data.protocols import PARTS
-from concf.errors import ConfigError, DataError
+from concf.errors import DataError
 from concf.runtime.settings import Settings
 
-if TYPE_CHECKING:
-    from concf.data.split import Split
-    from concf.training.run import Run
-
-SPLITS = {  # data set -> `public_hash` of its published training and test files
+ENTRIES = Path(__file__).parent / "entries"
+SPLITS = {  # data set -> SHA-256 of ids, pairs and test part of its published files
     "gowalla": "35e09c11a4163b037b1480b9e73104098c76eb9f09cad192b1dcb04d1ea57971",
     "yelp2018": "818e40138a0346ccd7f3b17bb7b6ccc4f63c5cc31f53a7b8f1f658c53a6426fe",
 }
@@ -29,7 +25,7 @@ class Entry(Settings):
 
     method: str = Field(min_length=1)
     data: Literal["gowalla", "yelp2018"]
-    split: str = Field(pattern="^[0-9a-f]{64}$", description="public_hash of the split: SHA-256 of pairs and test part")
+    split: str = Field(pattern="^[0-9a-f]{64}$", description="SHA-256 of ids, pairs and test part")
     recall: float = Field(ge=0, le=1, description="Recall@20 on the test part")
     ndcg: float = Field(ge=0, le=1, description="NDCG@20 on the test part")
     chosen_by: Literal["validation", "test", "unknown"] = Field(description="what chose its settings and its epoch")
@@ -56,15 +52,13 @@ class Entry(Settings):
         ]
 
 
-def entries(data: str) -> list[Entry]:
-    """All lines of a data set, by NDCG."""
-    folder = files(__package__)
-    known = [_read(path.name, tomllib.loads(path.read_text("utf-8"))) for path in folder.joinpath("entries").iterdir()]
-    known += [_read("ours.json", each) for each in json.loads(folder.joinpath("ours.json").read_text("utf-8"))]
-    return ordered(each for each in known if each.data == data)
+def published(data: str) -> list[Entry]:
+    """The published lines of a data set."""
+    known = [_read(path.name, tomllib.loads(path.read_text("utf-8"))) for path in sorted(ENTRIES.iterdir())]
+    return [each for each in known if each.data == data]
 
 
-def ordered(lines: Any) -> list[Entry]:
+def ordered(lines: Iterable[Entry]) -> list[Entry]:
     """By NDCG, the best first; equals by recall, then by name."""
     return sorted(lines, key=lambda each: (-each.ndcg, -each.recall, each.method))
 
@@ -82,30 +76,3 @@ def _read(name: str, content: dict[str, Any]) -> Entry:
     if (entry.seconds is None) != (entry.machine is None):
         raise DataError(f"{name}: seconds need the machine that they are of, and a machine its seconds")
     return entry
-
-
-def public_hash(data: Split) -> str:
-    """SHA-256 over ids, pairs and the test part: whatever share of the training file is held out for validation."""
-    whole = data.whole or data
-    fingerprint = whole.interactions.fingerprint()
-    fingerprint.update((whole.parts == PARTS["test"]).tobytes())
-    return fingerprint.hexdigest()
-
-
-def of_run(run: Run, data: str, name: str) -> list[Entry]:
-    """The lines of a run that was trained on the public split: its consensus, and its best head."""
-    found = public_hash(run.data)
-    if found != SPLITS[data]:
-        raise ConfigError(
-            f"{name}: was trained on another split ({found[:16]}) than the public one of {data} ({SPLITS[data][:16]}). "
-            f"Make that with: concf prepare {data} --protocol given --valid 0.05 --out data/{data}"
-        )
-    means = {who: each.means() for who, each in run.evaluate(on="test", at=[20], metrics=["recall", "ndcg"]).items()}
-    who = [each for each in ("consensus", run.best_head()) if each in means]
-    return [
-        Entry(
-            method=f"{name}, {each}", data=data, split=found, chosen_by="validation", source="this run",
-            recall=means[each]["recall@20"], ndcg=means[each]["ndcg@20"],
-        )
-        for each in who
-    ]  # fmt: skip
