@@ -11,10 +11,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf.cli.about.doctor import doctor
 from concf.cli.commands import data
 from concf.cli.commands.compare import compare
 from concf.cli.commands.demo import demo
+from concf.cli.commands.doctor import doctor
 from concf.cli.commands.evaluate import evaluate
 from concf.cli.commands.export import export
 from concf.cli.commands.prepare import prepare
