@@ -50,8 +50,6 @@ SMALL = (
 )  # fmt: skip
 WORLD = Simulation(users=48, items=100, events=3000, tastes=6, popularity=0.2, activity_spread=0.3)
 SUBSTITUTIONS = {
-    r"--trials \d+": "--trials 2",
-    r"trials=\d+": "trials=2",
     r"--seeds \d+": "--seeds 1",
     r"range\(3\)": "range(2)",  # splits
     r'prepare\("demo"': 'prepare("log.csv"',
@@ -73,10 +71,6 @@ PRELUDES = {  # page: commands, then Python
     ),
     "export.md": ("concf train log.csv --preset reference --out runs/first", ""),
     "recommending.md": ("", "frame = letters()"),
-    "tuning.md": (
-        "concf prepare citeulike --out data/citeulike",
-        "import concf; data = concf.Split.load('data/citeulike')",
-    ),
 }
 STARTING = 120.0  # seconds that a server may take
 SERVERS = multiprocessing.get_context("forkserver")  # servers are forked from a process that has what takes long

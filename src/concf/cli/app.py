@@ -23,7 +23,6 @@ from concf.cli.commands.report import report
 from concf.cli.commands.reproduce import reproduce
 from concf.cli.commands.serve import serve
 from concf.cli.commands.train import combine, train, update
-from concf.cli.commands.tune import tune
 from concf.errors import ConcfError, command_line
 from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
@@ -66,7 +65,6 @@ for command in (
     recommend,
     serve,
     export,
-    tune,
     report,
     reproduce,
     compare,
