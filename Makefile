@@ -108,7 +108,7 @@ baselines: $(READY)
 	$(BIN)/python benchmarks/compare_baselines.py
 
 reproduction: $(READY)
-	$(BIN)/python benchmarks/render_reproduction.py
+	$(BIN)/python -m reproduction.render
 
 # Wheel and source archive, checked; without concf's own libraries. The wheel alone, then as it is used: `make installed`.
 dist:

@@ -53,10 +53,9 @@ SUBSTITUTIONS = {
     r"--seeds \d+": "--seeds 1",
     r"range\(3\)": "range(2)",  # splits
     r'prepare\("demo"': 'prepare("log.csv"',
-    r"reproduce main": "reproduce stats",  # main: 16 runs
-    r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
 }
 EXCEPTIONS = {
+    r"python -m reproduction .*": "needs a checkout, and runs for hours; test_reproduce.py measures small cells",
     r"make \w+": "sets up an environment of its own; that there is such a target is a test",
     r"pip install [^;&|]+": "needs a network; that there is such an extra is a test",
     r"(concf|torchrun) .*--(processes|nproc-per-node) .*": "starts processes; test_processes.py does so",

@@ -303,8 +303,10 @@ def test_tables_within_pages_are_those_of_their_lines(tmp_path: Path) -> None:
 
 
 def test_the_reproduction_names_the_commits_of_its_lines() -> None:
-    lines = benchmark("sources").lines("reproduction", ROOT / "results")
-    rows = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8").partition("## Where the lines come from")[2]
+    lines = benchmark("sources").lines("results", ROOT / "reproduction")
+    rows = (
+        (ROOT / "reproduction" / "README.md").read_text(encoding="utf-8").partition("## Where the lines come from")[2]
+    )
     shown = [line.split(" | ") for line in rows.splitlines() if line.startswith("| ")][2:]
     counted: dict[str, int] = {}
     for row in shown:

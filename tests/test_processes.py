@@ -28,7 +28,6 @@ from small_run import LONG, QUIET, checkpoint, history, small_data
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.experiments.paper.ablations import ABLATIONS
 from concf.runtime.process_group import ProcessGroup, fingerprint
 from concf.training.batches import Sampler
 from concf.training.checkpoint import load_run
@@ -36,6 +35,7 @@ from concf.training.embeddings.row_index import distinct
 from concf.training.embeddings.sharded import refuse_unsplittable
 from concf.training.run import Run
 from concf.training.train import train
+from reproduction.ablations import ABLATIONS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

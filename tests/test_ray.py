@@ -31,9 +31,6 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.experiments import measure
 from concf.experiments.compare import compare
-from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.running import run_cells
-from concf.experiments.results_log import ResultsLog
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
@@ -53,7 +50,6 @@ USERS, SIZE = 40, 7
 # A busy machine is slow to start a worker, and the command would say so.
 PATIENT = "from concf.runtime import executors; executors.WAIT_SECONDS = 600; from concf.cli.app import main; main()"
 NO_RAY = "from concf.runtime.executors import *; next(execute(abs, [1], RAY))"
-OF_EACH_RUN = {"seconds": 0, "provenance": {}}  # of a measured cell; all else is the same, whoever measures it
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
 
@@ -203,19 +199,6 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
     with pytest.raises(DataError, match="on storage that all workers share"):
         write_lists(run, tmp_path / "recs", engine="ray", parts=SEVENS)
     assert names_in(tmp_path) == []
-
-
-def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: Any) -> None:
-    changes = (*SMALL, "training.epochs=3")
-    cells = [Cell(name, "demo", "released", 0) for name in ("PCL", "statistics")]
-    small_data(tmp_path / cells[0].folder)
-    logs = {engine: ResultsLog(tmp_path / engine) for engine in ("processes", "ray")}
-    for engine, log in logs.items():
-        assert run_cells(cells, log, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
-    for cell, figures in zip(cells, ("rows", "statistics"), strict=True):
-        one, other = (log.find(cell.key(changes)) or {} for log in logs.values())
-        assert one[figures]
-        assert {**one, **OF_EACH_RUN} == {**other, **OF_EACH_RUN}
 
 
 def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:

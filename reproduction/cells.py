@@ -12,26 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.complementarity import (
-    Pairs,
-    chr_of_each,
-    consistency_by_rank,
-    hits_of,
-    per_map,
-    quantiles,
-    user_level,
-)
 from concf.consensus.consensus import consensus
+from concf.consensus.consistency import consistency_by_rank
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
+from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.validation import Validation
 from concf.evaluation.validation_metric import fitting_metric
-from concf.experiments.paper.ablations import ABLATIONS
-from concf.experiments.paper.controls import tuned
-from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.variants import LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.model.scorers import ListFunction
 from concf.runtime.provenance import provenance
 from concf.training.config.presets import choose_settings
@@ -39,6 +28,11 @@ from concf.training.config.settings import ConCFSettings
 from concf.training.run import Best, Run
 from concf.training.train import train
 from concf.training.trainer import Trainer
+from reproduction.ablations import ABLATIONS
+from reproduction.controls import tuned
+from reproduction.plan import Cell
+from reproduction.user_level import quantiles, user_level
+from reproduction.variants import LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 
 AT_EPOCH = 50  # where the paper looks at consistency
 CURVE_EVERY = 5  # epochs between two points of a curve

@@ -1,23 +1,28 @@
-"""`concf reproduce`."""
+"""`python -m reproduction`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from concf.cli.app import main
 from concf.cli.output import Engine, Json, names, print_table
 from concf.errors import ConcfError, ConfigError
-
-if TYPE_CHECKING:
-    from concf.experiments.results_log import ResultsLog
+from concf.experiments.results_log import ResultsLog
+from reproduction.measured import HEADER, Measured, compared, records, text_rows
+from reproduction.plan import ALL, EXPERIMENTS, cells_of
+from reproduction.running import is_current, run_cells
 
 WHICH = "Which cells"
 RUNNING = "How to run"
+RESULTS = Path(__file__).with_name("results.jsonl")
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
+@app.command()
 def reproduce(
     experiments: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments, or all; see --list. Without a name, nothing is measured and the measured figures are shown.", show_default=False)] = None,
     show: Annotated[bool, typer.Option("--list", help="List the experiments and how much of each is measured.")] = False,
@@ -32,36 +37,30 @@ def reproduce(
     engine: Annotated[Engine, typer.Option(help="Where they are measured: processes, or ray (a local cluster, or the one at RAY_ADDRESS, with a worker for each core).", rich_help_panel=RUNNING)] = "processes",
     minutes: Annotated[float | None, typer.Option(min=0, help="Begin no cell after so many minutes; the next call goes on.", show_default="all are measured", rich_help_panel=RUNNING)] = None,
     data: Annotated[Path, typer.Option(help="Folder of the prepared data sets.", rich_help_panel=RUNNING)] = Path("data"),
-    results: Annotated[Path, typer.Option(help="The lines of results.", rich_help_panel=RUNNING)] = Path("results/reproduction.jsonl"),
+    results: Annotated[Path, typer.Option(help="The lines of results.", show_default="results.jsonl beside this program", rich_help_panel=RUNNING)] = RESULTS,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Measure the cells of the paper's tables and figures, and show the results beside the published ones.
 
-    `concf reproduce --list`
+    `python -m reproduction --list`
 
-    `concf reproduce main --dataset ciao --seeds 1`
+    `python -m reproduction main --dataset ciao --seeds 1`
 
-    `concf reproduce --dataset ciao`
+    `python -m reproduction --dataset ciao`
 
     A measured cell is a line of the results and is not measured again, so a killed run is simply started again.
     """
-    from concf.experiments.paper.measured import HEADER, Measured, compared, records, text_rows
-    from concf.experiments.paper.plan import ALL, cells_of
-    from concf.experiments.results_log import ResultsLog
-
     log = ResultsLog(results, option="--results")
     if show:
         _list(log, as_json=as_json)
         return
     if not experiments and not log.cells:
-        raise ConfigError("no experiment was named. Try: concf reproduce --list, or concf reproduce main")
+        raise ConfigError("no experiment was named. Try: --list, or main")
     changes, failures = change or [], list[str]()
     cells = cells_of(experiments or [ALL], data=names(dataset or ""), protocols=names(protocol or ""),
                      presets=names(preset or ""), variants=variant or [], splits=seeds)  # fmt: skip
     before = len(log.cells)
     if experiments:
-        from concf.experiments.paper.running import run_cells
-
         failures = run_cells(
             cells, log, data, device=device, workers=workers, engine=engine, changes=changes, minutes=minutes,
             say=lambda sentence: typer.echo(sentence, err=True),
@@ -82,9 +81,6 @@ def reproduce(
 
 
 def _list(log: ResultsLog, *, as_json: bool) -> None:
-    from concf.experiments.paper.plan import EXPERIMENTS
-    from concf.experiments.paper.running import is_current
-
     listed = []
     for name, experiment in EXPERIMENTS.items():
         cells = experiment.cells()
@@ -95,3 +91,7 @@ def _list(log: ResultsLog, *, as_json: bool) -> None:
         return
     rows = [[str(each["name"]), str(each["cells"]), str(each["measured"]), str(each["what"])] for each in listed]
     print_table(["experiment", "cells", "measured", "what"], rows)
+
+
+if __name__ == "__main__":
+    main(app, "python -m reproduction")

@@ -7,9 +7,9 @@ import io
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from concf.experiments.paper.measured import Pair
 from concf.runtime.text_tables import markdown
 from reproduction.lines import PLANNED
+from reproduction.measured import Pair
 
 LATEX = {
     **{sign: f"\\{sign}" for sign in "&%$#_{}"}, "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "±": r"$\pm$",

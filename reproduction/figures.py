@@ -12,9 +12,7 @@ from statistics import mean, stdev
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 
-from concf.experiments.paper.controls import COUNTED, RC, R
-from concf.experiments.paper.measured import Dataset, Estimate, Series, estimate
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, USER_CHR, printed
+from reproduction.controls import COUNTED, RC, R
 from reproduction.drawing import (
     COLOURS,
     GREY,
@@ -30,6 +28,8 @@ from reproduction.drawing import (
     same_scale,
 )
 from reproduction.lines import CITEULIKE, DATASETS, SCHEMES, WINDOW, Lines, gain, label
+from reproduction.measured import Dataset, Estimate, Series, estimate
+from reproduction.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, USER_CHR, printed
 
 SCALE = "Axes do not begin at 0; whiskers are standard deviations over the splits."
 BLUE, ORANGE, RED, BLACK = "#0072B2", "#E69F00", "#D55E00", "#222222"

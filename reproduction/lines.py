@@ -10,10 +10,10 @@ from statistics import mean, stdev
 import numpy as np
 
 from concf.evaluation.significance import paired_t
-from concf.experiments.paper.controls import COUNTED, RC
-from concf.experiments.paper.measured import Dataset, Estimate, Line, Measured, Series, best_of, inside
-from concf.experiments.paper.plan import ALL, EXPERIMENTS, cells_of
-from concf.experiments.paper.published import BEST, CHR_ROWS, CONSENSUS, HEADS
+from reproduction.controls import COUNTED, RC
+from reproduction.measured import Dataset, Estimate, Line, Measured, Series, best_of, inside
+from reproduction.plan import ALL, EXPERIMENTS, cells_of
+from reproduction.published import BEST, CHR_ROWS, CONSENSUS, HEADS
 
 CITEULIKE: Dataset = ("citeulike", "released")
 DATASETS: tuple[Dataset, ...] = (CITEULIKE, ("ciao", "paper"), ("ciao", "released"), ("foursquare", "released"))

@@ -13,8 +13,8 @@ from enum import Enum
 from statistics import mean
 
 from concf.evaluation.significance import holm
-from concf.experiments.paper.measured import Series, Write, figure
 from reproduction.lines import Lines, gain, p_value, paired, signed
+from reproduction.measured import Series, Write, figure
 
 HOLDS, IN_PART, FAILS, UNKNOWN = "holds", "holds in part", "does not hold", "not decided"
 LEVEL = 0.05  # of the corrected tests

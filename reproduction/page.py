@@ -1,8 +1,7 @@
-"""From measured lines to docs/reproduction.md, with its figures and tables: `page.md` has the words."""
+"""From measured lines to README.md, with its figures and tables: `page.md` has the words."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -11,21 +10,21 @@ from pathlib import Path
 from statistics import mean
 from textwrap import fill
 
-from sources import CHANGED, commit_of
-
-from concf.experiments.paper.measured import Line, inside
-from concf.experiments.paper.published import BEST, CONSENSUS
 from concf.runtime.files import new_file
+from concf.runtime.provenance import DIGITS
 from concf.runtime.text_tables import markdown
 from reproduction.claims import CLAIMS
 from reproduction.drawing import Drawing
 from reproduction.figures import draw
 from reproduction.lines import EQUAL, Lines
+from reproduction.measured import Line, inside
+from reproduction.published import BEST, CONSENSUS
 from reproduction.story import story
 from reproduction.table import Table
 from reproduction.tables import TABLES
 from reproduction.verdicts import FAILS, HOLDS, IN_PART, UNKNOWN, Claim, Verdict
 
+CHANGED = "A + at a commit: measured with uncommitted changes. The code may have changed since a commit."
 TEMPLATE = Path(__file__).with_name("page.md")
 FORMS = {
     HOLDS: ("holds", "hold"),
@@ -44,21 +43,20 @@ class Section:
     verdicts: list[tuple[Claim, Verdict]]
 
 
-def render(lines: Iterable[Line], docs: Path, results: Path) -> list[Path]:
-    """Write reproduction.md and reproduction/*.png, *.svg into `docs`, tables/*.csv, *.tex into `results`."""
+def render(lines: Iterable[Line], out: Path) -> list[Path]:
+    """Write README.md, pictures/*.png, *.svg and tables/*.csv, *.tex into `out`."""
     measured, written = Lines(lines), []
     sections = {name: section(name, measured.common(name)) for name in TABLES}
     for each in sections.values():
         for table in each.tables:
             for kind, text in (("csv", table.csv()), ("tex", table.latex())):
-                written.append(_write(results / "tables" / f"{table.name}.{kind}", text))
+                written.append(_write(out / "tables" / f"{table.name}.{kind}", text))
         for drawing in each.drawings:
             for kind in ("png", "svg"):
-                written.append(docs / "reproduction" / f"{drawing.name}.{kind}")
+                written.append(out / "pictures" / f"{drawing.name}.{kind}")
                 with new_file(written[-1]) as fresh:
                     drawing.save(fresh, kind)
-    tables = Path(os.path.relpath(results / "tables", docs)).as_posix()
-    return [*written, _write(docs / "reproduction.md", document(sections, measured, tables))]
+    return [*written, _write(out / "README.md", document(sections, measured))]
 
 
 def section(name: str, lines: Lines) -> Section:
@@ -73,12 +71,12 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def document(sections: Mapping[str, Section], lines: Lines, tables: str) -> str:
-    """The page. tables: the folder of the tables, seen from it."""
+def document(sections: Mapping[str, Section], lines: Lines) -> str:
+    """The page."""
     verdicts = [each for section in sections.values() for each in section.verdicts]
     parts = {"count": str(len(verdicts)), "verdicts": _verdicts(verdicts), "missing": _missing(lines)}
     parts |= {"noise": fill(_noise(lines), 120), "sources": _sources(lines)} | story(lines)
-    parts |= {name: _shown(section, tables) for name, section in sections.items()}
+    parts |= {name: _shown(section) for name, section in sections.items()}
     text = re.sub(r"\{\{(\w+)\}\}", lambda name: parts.get(name[1], ""), TEMPLATE.read_text(encoding="utf-8"))
     return re.sub(r"\n{3,}", "\n\n", text)
 
@@ -117,7 +115,7 @@ def _noise(lines: Lines) -> str:
     )
 
 
-def _shown(section: Section, tables: str) -> str:
+def _shown(section: Section) -> str:
     """Claims and figures, and folded below them the tables; of the main experiment only those of `reference`."""
     parts = []
     if section.verdicts:
@@ -127,14 +125,20 @@ def _shown(section: Section, tables: str) -> str:
         ]
         parts.append(markdown(["claim", "verdict", "figures"], rows))
     for drawing in section.drawings:
-        svg = f"[SVG](reproduction/{drawing.name}.svg)"
-        parts.append(f"![{drawing.alt}](reproduction/{drawing.name}.png)\n\n{drawing.caption} {svg}\n")
+        svg = f"[SVG](pictures/{drawing.name}.svg)"
+        parts.append(f"![{drawing.alt}](pictures/{drawing.name}.png)\n\n{drawing.caption} {svg}\n")
     shown = [each for each in section.tables if not each.name.startswith("main-") or "-reference-" in each.name]
-    files = ", ".join(f"[{table.name}]({tables}/{table.name}.csv)" for table in section.tables)
+    files = ", ".join(f"[{table.name}](tables/{table.name}.csv)" for table in section.tables)
     folded = "\n".join([*(table.markdown() for table in shown), f"As CSV, with LaTeX beside: {files}."])
     titles = "; ".join(table.title for table in shown[:3]) + (" and more" if len(shown) > 3 else "")
     parts.append(f'<details markdown="1"><summary>Tables: {titles}</summary>\n\n{folded}\n\n</details>')
     return "\n".join(parts)
+
+
+def commit_of(line: Line) -> str:
+    """The commit of a measurement, with a + if there were uncommitted changes."""
+    commit = str(inside(line, ("provenance", "commit")) or "")
+    return commit.rstrip("+")[:DIGITS] + "+" * commit.endswith("+") or "commit not recorded"
 
 
 def _sources(lines: Lines) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concf.experiments.paper.published import HEADS
+from reproduction.published import HEADS
 
 PAPERS_FIVE = tuple(HEADS)  # CF-A .. CF-E
 SIZES = (32, 48, 64, 80, 96)

@@ -5,16 +5,6 @@ from __future__ import annotations
 from itertools import product
 from statistics import median
 
-from concf.experiments.paper.measured import (
-    NOT_MEASURED,
-    NOTHING,
-    estimate,
-    figure,
-    whole,
-)
-from concf.experiments.paper.plan import CIAO_TOO
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
-from concf.experiments.paper.variants import ALONE, BY_MEAN, LIKELIHOODS
 from reproduction.cells_of_tables import change_of, four_twice, pair_of, recalls, text_of
 from reproduction.lines import (
     CITEULIKE,
@@ -25,7 +15,17 @@ from reproduction.lines import (
     p_value,
     percent,
 )
+from reproduction.measured import (
+    NOT_MEASURED,
+    NOTHING,
+    estimate,
+    figure,
+    whole,
+)
+from reproduction.plan import CIAO_TOO
+from reproduction.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
 from reproduction.table import Row, Table, compared, splits_of
+from reproduction.variants import ALONE, BY_MEAN, LIKELIHOODS
 
 
 def homogeneous(lines: Lines) -> list[Table]:

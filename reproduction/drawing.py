@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from concf.experiments.paper.measured import Dataset, Estimate
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS
 from reproduction.lines import label
+from reproduction.measured import Dataset, Estimate
+from reproduction.published import BEST, CONSENSUS, HEADS, R_CONSENSUS
 
 WIDE = 10.0  # inches: a page
 COLOURS = dict(zip(HEADS, ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"), strict=True))  # Okabe and Ito's

@@ -16,14 +16,14 @@ from pydantic import ValidationError
 
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
-from concf.experiments.paper.cells import measure
-from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.variants import VARIANTS
 from concf.experiments.results_log import ResultsLog
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
+from reproduction.cells import measure
+from reproduction.plan import Cell
+from reproduction.variants import VARIANTS
 
 
 def run_cells(

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from statistics import mean
 from textwrap import fill
 
-from concf.experiments.paper.controls import COUNTED, RC, R
-from concf.experiments.paper.measured import Series, estimate
-from concf.experiments.paper.plan import CIAO_TOO
-from concf.experiments.paper.published import BEST, CHR, CHR_OVER_SIZE, CONSENSUS, HEADS, printed
+from reproduction.controls import COUNTED, RC, R
 from reproduction.lines import CITEULIKE, DATASETS, SCHEMES, Lines, gain, label, p_value, signed
+from reproduction.measured import Series, estimate
+from reproduction.plan import CIAO_TOO
+from reproduction.published import BEST, CHR, CHR_OVER_SIZE, CONSENSUS, HEADS, printed
 
 NOT_YET = "Not measured yet."
 

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 from statistics import mean
 
-from concf.experiments.paper import published
-from concf.experiments.paper.controls import COUNTED, RC
-from concf.experiments.paper.measured import Dataset, estimate, figure, hundredths
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from concf.runtime.text_tables import short
+from reproduction import published
+from reproduction.controls import COUNTED, RC
 from reproduction.lines import (
     BEST_TESTED,
     CITEULIKE,
@@ -26,6 +24,8 @@ from reproduction.lines import (
     percent,
     signed,
 )
+from reproduction.measured import Dataset, estimate, figure, hundredths
+from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from reproduction.verdicts import YES, Case, Cases, Decide, compare, corrected, gained, settled
 
 CONSIDERABLE = 0.25  # a PER that counts as high: the paper names 0.35 as an example and gives no bound

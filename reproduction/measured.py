@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.published import BEST, CHR, CHR_ROWS, CONSENSUS, HEADS, STATISTICS, printed
+from reproduction.plan import Cell
+from reproduction.published import BEST, CHR, CHR_ROWS, CONSENSUS, HEADS, STATISTICS, printed
 
 NOT_MEASURED, NOTHING = "not measured", "–"
 NAMES = ("data", "protocol", "preset", "variant", "row", "figure")

@@ -6,10 +6,10 @@ import csv
 from itertools import product
 from pathlib import Path
 
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS
 from reproduction import decisions
 from reproduction.decisions import beats, every, gains, higher_chr, stable
 from reproduction.lines import BEST_TESTED, DATASETS, NON_VOTING, SCHEMES
+from reproduction.published import BEST, CONSENSUS, HEADS, R_CONSENSUS
 from reproduction.verdicts import Claim, Decide
 
 BOTH = (BEST, CONSENSUS)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from concf.errors import ConfigError
-from concf.experiments.paper.variants import ALONE, BY_MEAN, DIFFERENCES, HYPERPARAMETERS
+from reproduction.variants import ALONE, BY_MEAN, DIFFERENCES, HYPERPARAMETERS
 
 CITEULIKE = (("citeulike", "released"),)
 CIAO_TOO = (*CITEULIKE, ("ciao", "paper"))  # where the data is the paper's and its figures can be met
@@ -126,5 +126,5 @@ def cells_of(
         and (splits is None or cell.seed < splits)
     ]
     if not cells:
-        raise ConfigError(f"nothing of {', '.join(names)} is left; see `concf reproduce --list` for what there is")
+        raise ConfigError(f"nothing of {', '.join(names)} is left; see --list for what there is")
     return sorted(cells, key=lambda cell: cell.preset != "reference")

@@ -6,20 +6,7 @@ from collections.abc import Callable
 from itertools import product
 from statistics import mean, median
 
-from concf.experiments.paper import published
-from concf.experiments.paper.controls import CONSISTENCIES, COUNTED, RC, TEMPERATURES, R
-from concf.experiments.paper.measured import (
-    NOT_MEASURED,
-    NOTHING,
-    Dataset,
-    Series,
-    Write,
-    hundredths,
-    inside,
-    whole,
-)
-from concf.experiments.paper.plan import CIAO_TOO
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
+from reproduction import published
 from reproduction.ablation_tables import (
     alone,
     differences,
@@ -30,6 +17,7 @@ from reproduction.ablation_tables import (
     sharing,
 )
 from reproduction.cells_of_tables import change_of, four, pair_of, recalls, text_of
+from reproduction.controls import CONSISTENCIES, COUNTED, RC, TEMPERATURES, R
 from reproduction.lines import (
     BEST_TESTED,
     CITEULIKE,
@@ -47,6 +35,18 @@ from reproduction.lines import (
     paired,
     percent,
 )
+from reproduction.measured import (
+    NOT_MEASURED,
+    NOTHING,
+    Dataset,
+    Series,
+    Write,
+    hundredths,
+    inside,
+    whole,
+)
+from reproduction.plan import CIAO_TOO
+from reproduction.published import BEST, CONSENSUS, HEADS, R_CONSENSUS, printed
 from reproduction.table import Row, Table, compared, splits_of
 
 KINDS = (R, RC, COUNTED)

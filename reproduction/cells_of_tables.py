@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from concf.experiments.paper.measured import (
+from reproduction.lines import CITEULIKE, TITLES, Lines, gain, name_of, percent
+from reproduction.measured import (
     NOT_MEASURED,
     NOTHING,
     Dataset,
@@ -15,8 +16,7 @@ from concf.experiments.paper.measured import (
     estimate,
     figure,
 )
-from concf.experiments.paper.published import R_CONSENSUS, printed
-from reproduction.lines import CITEULIKE, TITLES, Lines, gain, name_of, percent
+from reproduction.published import R_CONSENSUS, printed
 from reproduction.table import Row, Table, compared
 
 
