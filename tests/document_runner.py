@@ -50,19 +50,15 @@ SMALL = (
 )  # fmt: skip
 WORLD = Simulation(users=48, items=100, events=3000, tastes=6, popularity=0.2, activity_spread=0.3)
 SUBSTITUTIONS = {
-    r"--trials \d+": "--trials 2",
-    r"trials=\d+": "trials=2",
     r"--seeds \d+": "--seeds 1",
     r"range\(3\)": "range(2)",  # splits
     r'prepare\("demo"': 'prepare("log.csv"',
-    r"reproduce main": "reproduce stats",  # main: 16 runs
-    r"reproduce all": "reproduce stats --dataset ciao --seeds 1",  # all: some hundred runs
 }
 EXCEPTIONS = {
+    r"python -m reproduction .*": "needs a checkout, and runs for hours; test_reproduce.py measures small cells",
     r"make \w+": "sets up an environment of its own; that there is such a target is a test",
     r"pip install [^;&|]+": "needs a network; that there is such an extra is a test",
     r"(concf|torchrun) .*--(processes|nproc-per-node) .*": "starts processes; test_processes.py does so",
-    r"concf leaderboard \w+ --run .*": "needs the published files; test_leaderboard.py places a run",
     r"concf demo": "takes most of a minute, and is run by test_cli.py",
 }
 PRELUDES = {  # page: commands, then Python
@@ -74,10 +70,6 @@ PRELUDES = {  # page: commands, then Python
     ),
     "export.md": ("concf train log.csv --preset reference --out runs/first", ""),
     "recommending.md": ("", "frame = letters()"),
-    "tuning.md": (
-        "concf prepare citeulike --out data/citeulike",
-        "import concf; data = concf.Split.load('data/citeulike')",
-    ),
 }
 STARTING = 120.0  # seconds that a server may take
 SERVERS = multiprocessing.get_context("forkserver")  # servers are forked from a process that has what takes long

@@ -79,9 +79,6 @@ def test_a_length_that_is_none_is_refused_everywhere(
                 measure(at=at)
     with pytest.raises(ConfigError, match=r"^seeds = .*: expected an integer"):
         library.compare(data, POPULAR, seeds=k)
-    for name in ("trials", "at_once"):
-        with pytest.raises(ConfigError, match=rf"^{name} = .*: expected an integer"):
-            library.tune(data, tmp_path / "study", **{name: k})
     assert not list(tmp_path.iterdir())
 
 
@@ -90,7 +87,7 @@ def test_a_seed_that_is_none_is_refused_everywhere(model: library.ConCF, tmp_pat
     data, out = model.run.data, tmp_path / "out"
     asks: list[Callable[[], Any]] = [
         lambda: library.ConCF(seed=seed), lambda: train(data, seed=seed, out=out),
-        lambda: library.prepare("demo", seed=seed, out=out), lambda: library.tune(data, out, seed=seed),
+        lambda: library.prepare("demo", seed=seed, out=out),
         lambda: data.with_seed(seed), lambda: Simulation().draw(seed),
         lambda: library.evaluate(model.run.recommender("bpr"), data, at=5).interval("recall@5", seed=seed),
     ]  # fmt: skip

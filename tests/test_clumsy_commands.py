@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
@@ -165,32 +164,6 @@ def test_settings_that_cannot_be_read(make: Callable[[Path], object], reason: st
     with pytest.raises(ConfigError) as refused:
         read_toml(path)
     assert str(refused.value) == f"{path}: cannot be read as TOML ({reason})"
-
-
-@pytest.mark.parametrize("engine", ["processes", "ray"])
-def test_a_device_that_does_not_exist_is_refused_before_anything_is_prepared(
-    engine: str, tmp_path: Path, concf: CLI
-) -> None:
-    where = ("--results", tmp_path / "lines.jsonl", "--data", tmp_path / "data", "--engine", engine)
-    code, out, err = concf("reproduce", "main", "--dataset", "demo", "--seeds", 1, "--device", "gpu", *where)
-    assert (code, out, err) == (2, "", "concf: device 'gpu': choose cpu or cuda\n")
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_reproduction_names_its_lines(tmp_path: Path, concf: CLI) -> None:
-    lines = tmp_path / "lines.jsonl"
-    where = ("--results", lines, "--data", tmp_path / "data")
-    _, out, _ = concf("reproduce", "stats", "--dataset", "demo", *where)
-    assert f"1 cell, 1 of them measured now. Lines: {lines}." in " ".join(out.split())
-    assert json.loads(lines.read_text(encoding="utf-8").splitlines()[0])["key"]
-
-
-def test_a_reproduction_of_nothing_has_nothing_to_show(tmp_path: Path, concf: CLI) -> None:
-    where = ("--results", tmp_path / "lines.jsonl", "--data", tmp_path / "data")
-    code, out, err = concf("reproduce", "stats", "--dataset", "nowhere", *where)
-    assert code == 2
-    assert out == f"1 cell, 0 of them measured now. Lines: {tmp_path / 'lines.jsonl'}.\n"
-    assert "concf: 1 cell could not be measured; the others are kept. " in err
 
 
 def test_what_is_for_several_processes_is_not_ignored_by_one(data: Path, tmp_path: Path, concf: CLI) -> None:

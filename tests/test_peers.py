@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from small_ablations import PEERS, SEED, generator, small, tiny
 from torch import Tensor
 
-from concf.experiments.paper.ablations import ABLATIONS, ensemble_divergence
 from concf.model.model import Model
 from concf.training.batches import Sampler
 from concf.training.train import train as train_anywhere
 from concf.training.trainer import Trainer
+from reproduction.ablations import ABLATIONS, ensemble_divergence
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.ranking import rank
     from concf.experiments.compare import compare
-    from concf.experiments.tune import tune
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
     from concf.model.baselines.table import BASELINES, Candidate
@@ -49,7 +48,7 @@ __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
     "Weighting", "__version__", "choose_settings", "combine", "compare", "evaluate", "load_run", "prepare", "rank",
-    "read", "train", "tune", "update",
+    "read", "train", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -65,7 +64,6 @@ _MODULES = {
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),
     "experiments.compare": ("compare",),
-    "experiments.tune": ("tune",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
     "model.baselines.table": ("BASELINES", "Candidate"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from concf.consensus.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
 from concf.data.split import Split
+from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import about, cross_fitted
