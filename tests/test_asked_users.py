@@ -26,8 +26,8 @@ from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
 from concf.training.memory import large_tables
 from concf.training.recipe import plan
-from concf.training.recipe.plan import PLANS, n_asked
 from concf.training.recipe.recipe import STUDENT
+from concf.training.recipe.search import PLANS, n_asked
 from concf.training.recipe.students import without_lists
 from concf.training.run import RECIPE_USERS, Run
 from concf.training.tracking.model_card import model_card

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from concf.data.drift import DRIFTING, DriftingSimulation
 from concf.data.reading.read import read
+from concf.data.simulate import DRIFTING, DriftingSimulation
 
 STILL = {"fashion": None, "drift": 0.0, "new_users": 0.0, "new_items": 0.0}
 

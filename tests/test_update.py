@@ -23,10 +23,10 @@ from small_run import QUIET, Killed, assert_same_end, die_after
 
 from concf.cli.reading import OPTIONS, READING
 from concf.consensus.settings import CONSENSUS
-from concf.data.drift import DriftingSimulation
 from concf.data.prepare import split_of
 from concf.data.protocols import TEST
 from concf.data.reading.scan import Reading
+from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
 from concf.errors import FLAGS, ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF

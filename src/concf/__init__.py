@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
-    from concf.data.drift import DriftingSimulation
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
     from concf.data.reading.scan import Reading
-    from concf.data.simulate import Simulation
+    from concf.data.simulate import DriftingSimulation, Simulation
     from concf.data.split import Split
     from concf.data.weights import Weighting
     from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
