@@ -237,9 +237,10 @@ def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatc
     (home / "train.txt.gz").write_bytes(gzip.compress(TRAIN_LINES + b"4 1\n"))
     with pytest.raises(DataError, match=r"train\.txt\.gz: SHA-256 .* Remove it and fetch it again"):
         fetch("small")
-    (home / "train.txt.gz").write_bytes(content[:-12])
-    with pytest.raises(DataError, match=r"train\.txt\.gz: the gzip data is damaged"):
-        fetch("small")
+    for damaged in (content[:-12], content[:10] + b"\xff" * 4 + content[14:]):
+        (home / "train.txt.gz").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"train\.txt\.gz: the gzip data is damaged"):
+            fetch("small")
     assert not is_here("small")
 
 

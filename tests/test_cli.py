@@ -68,6 +68,12 @@ def test_prepare_then_compare(concf: Run, tmp_path: Path) -> None:
     assert "fitted on training pairs" in concf(*words, "--no-refit")[1]
 
 
+def test_statistics_of_a_log(concf: Run, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("user,item\n1,a\n2,b\n1,b\n")
+    code, out, _ = concf("data", "stats", tmp_path / "log.csv")
+    assert (code, "75.000%" in out) == (0, True), out
+
+
 def test_data_commands(concf: Run, real_data: Path) -> None:
     code, out, _ = concf("data", "list", "--json")
     assert code == 0

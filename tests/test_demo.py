@@ -15,6 +15,7 @@ from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
 from concf.runtime.files import sha256
 from concf.service.loading import Loader
+from concf.training.checkpoint import load_run
 from concf.training.config.presets import STRONG
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -42,6 +43,8 @@ def test_what_it_compares(short: dict[str, Any]) -> None:
     assert {name for kind, name in rows if kind == "baseline"} == ALL
     assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.heads, "R-consensus", "consensus"]
     assert short["preset"] == "strong"
+    for name, best in load_run(short["run"]).best.items():
+        assert rows["ConCF", name]["validation"] == pytest.approx(best.validation)
     baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]
     for name in ("consensus", short["best_head"]):
         for figure, gain in short["gains"][name].items():

@@ -24,6 +24,8 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.model.als import ALS, Pairs
+from concf.model.baselines.ease import EASE
+from concf.training.combining.combine import combine
 from concf.training.recipe.recipe import Recipe
 from concf.training.run import Run, make_model
 from concf.training.train import train
@@ -106,7 +108,7 @@ def test_dislikes_outlive_filters_and_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["time", "leave-last"])
 def test_a_split_by_time_knows_no_dislike_of_the_future(protocol: str) -> None:
-    split = prepare(RATED, protocol=protocol, dislike_below=2)
+    split = prepare(RATED.with_columns(pl.col("timestamp") // 1_000_000), protocol=protocol, dislike_below=2)
     log = split.interactions
     assert log.dislikes is not None
     assert split.disliked is not None
@@ -182,6 +184,16 @@ def test_a_dislike_is_never_recommended(preset: str) -> None:
     user, item = min(dislikes)
     more = model.recommend(user, k=40, history=[int(run.data.interactions.item_ids.values[0])], by=run.best_head())
     assert item not in more["item_id"].to_list()
+
+
+def test_a_combined_run_lists_no_dislikes() -> None:
+    split = rated()
+    run = combine(split, {"ease": EASE(regularisation=50.0).fit(split.train)}, settings=SMALL, seed=3)
+    lists, disliked = run.best["consensus"].lists, split.disliked
+    assert lists is not None
+    assert disliked is not None
+    for user, items in enumerate(lists.tolist()):
+        assert not {item for item in items if item >= 0} & set(disliked[[user]].indices.tolist())
 
 
 def test_a_run_with_dislikes_is_loaded_with_them(tmp_path: Path) -> None:

@@ -161,6 +161,7 @@ def test_a_model_learns_from_it(model: Model, form: str) -> None:
 def test_further_values_of_a_tuple_are_counts_and_times() -> None:
     pairs = [("u", "a"), ("u", "b"), ("v", "a")]
     assert library.read([(*pair, 2.5) for pair in pairs]).count.tolist() == [2.5] * 3
+    assert library.read([("u", "a", 2), ("u", "b", 1e9)]).count.tolist() == [2, 1e9]
     day = datetime(2024, 5, 3)
     for time in (day, "2024-05-03"):
         read = library.read([(*pair, time) for pair in pairs])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
 from concf.data.join import join
-from concf.data.prepare import prepare
+from concf.data.prepare import prepare, write_parts
 from concf.data.protocols import TEST, TRAIN, UNEVALUATED, VALID, Given, Paper, mark_unevaluable
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
@@ -370,6 +371,15 @@ def test_nonsense_is_refused() -> None:
         prepare(LOG, protocol="random", last=3)
     with pytest.raises(DataError, match="integers in one part"):
         prepare(([1], [2]), protocol="given", valid=(["x"], [2]), test=([1], [3]))
+
+
+def test_pairs_that_are_not_evaluated_are_written_and_are_one_part_of_the_hash(tmp_path: Path) -> None:
+    split = prepare(LOG.head(200), protocol="random")
+    unevaluated = split.parts >= UNEVALUATED
+    assert unevaluated.any()
+    assert write_parts(split, ["train", "valid", "test"], tmp_path / "log.csv") == len(split.parts)
+    for parts, same in ((split.parts ^ VALID ^ TEST, True), (TRAIN, False)):
+        assert (replace(split, parts=np.where(unevaluated, parts, split.parts)).hash == split.hash) == same
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from([TRAIN, VALID, TEST])), min_size=1))

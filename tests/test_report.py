@@ -197,6 +197,9 @@ def test_what_the_run_is_stands_on_the_page(run: Run, content: dict[str, Any], s
     assert data["held out, not evaluated"] == str(counts["unevaluated"])  # what filters left out is no part of it
     assert about["heads"] == "; ".join(run.model.names)
     assert about["heads that do not vote"] == "cml"
+    seconds = [record[name] for record in run.history for name in ("seconds", "ranking_seconds") if name in record]
+    assert content["run"]["seconds"] == pytest.approx(sum(seconds))
+    assert len(seconds) > len(run.history)
     assert content["provenance"]["versions"]["torch"] in about["libraries"]
 
 
