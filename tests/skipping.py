@@ -18,7 +18,6 @@ POSIX_FILES = {  # what they need is needed by most of their tests, or to import
     "test_layout.py": "terminals",
     "test_platforms.py": "make",
     "test_processes.py": "several processes",
-    "test_service_load.py": "several workers, and /proc",
     "test_service_process.py": "signals",
 }
 
