@@ -32,18 +32,9 @@ import typer
 from safetensors.torch import save_file
 
 LIBRARIES = (
-    np,
-    pl,
-    psutil,
-    pq,
-    rich.console,
-    scipy.optimize,
-    scipy.sparse.csgraph,
-    scipy.sparse.linalg,
-    torch,
+    np, pl, psutil, pq, rich.console, save_file, scipy.optimize, scipy.sparse.csgraph, scipy.sparse.linalg,
     torch._dynamo,
-    save_file,
-)
+)  # fmt: skip
 LACKING = (
     "fork", "forkpty", "getuid", "geteuid", "getgid", "getpgid", "getpgrp", "setpgrp", "setsid", "killpg", "uname",
     "nice", "getloadavg", "mkfifo", "sched_getaffinity", "sched_setaffinity", "statvfs", "sysconf", "wait", "waitid",
@@ -55,10 +46,6 @@ STILL_RUNNING = 0x102
 REAL_OPEN = builtins.open
 locked: set[tuple[int, int]] = set()  # files, as the fake of msvcrt knows them
 asked: list[int] = []  # processes, of which Windows was asked whether they run
-
-
-def refuse(*_: Any, **__: Any) -> Any:
-    raise AssertionError("Windows would send Ctrl-C to a process, or end it")
 
 
 def no_program(*words: Any, **_: Any) -> Any:
@@ -117,7 +104,7 @@ def become_windows() -> None:
     sys.modules["msvcrt"] = types.SimpleNamespace(LK_NBLCK=2, locking=locking)  # type: ignore[assignment]
     ctypes.CDLL = ctypes.WinDLL = kernel  # type: ignore[attr-defined, misc, assignment]
     ctypes.get_last_error = lambda: 87  # type: ignore[attr-defined]
-    os.kill = refuse
+    del os.kill  # Windows would send Ctrl-C to a process, or end it
     subprocess.Popen = no_program  # type: ignore[assignment, misc]
     multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[method-assign]
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
