@@ -41,8 +41,10 @@ def test_what_it_compares(short: dict[str, Any]) -> None:
     rows = {(row["kind"], row["name"]): row for row in short["rows"]}
     assert {name for kind, name in rows if kind == "baseline"} == ALL
     assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.heads, "R-consensus", "consensus"]
-    learned = load_run(short["run"])
-    assert all(rows["ConCF", name]["validation"] == pytest.approx(best.validation) for name, best in learned.best.items())
+    learned = load_run(short["run"]).best
+    assert all(
+        rows["ConCF", name]["validation"] == pytest.approx(best.validation) for name, best in learned.best.items()
+    )
     baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]
     for name in ("consensus", short["best_head"]):
         for figure, gain in short["gains"][name].items():
