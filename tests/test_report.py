@@ -18,7 +18,6 @@ import pytest
 import small_recipe
 from browsing import Page as Browsed
 from browsing import axe_script, browser, on_a_screen, violations
-from concf.model.baselines.popularity import Popularity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from page_reader import Page, read_page
@@ -31,6 +30,7 @@ from concf.data.simulate import Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
+from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
 from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 from concf.report.gather import FIGURES, gather

@@ -7,12 +7,11 @@ import hashlib
 import numpy as np
 import polars as pl
 import pytest
-from concf.data.drift import DRIFTING, DriftingSimulation
 from numpy.typing import NDArray
 
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
-from concf.data.simulate import DEMO, Simulation
+from concf.data.simulate import DEMO, DRIFTING, DriftingSimulation, Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import ItemKNN
