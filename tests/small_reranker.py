@@ -13,9 +13,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus import reranker
-from concf.consensus.reranker import (
-    Reranker,
-)
+from concf.consensus.reranker import Reranker
 from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.model.scorers import Factors
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 from implicit.nearest_neighbours import BM25Recommender
-from scipy.sparse import csr_array, csr_matrix
+from scipy.sparse import csr_array
 from small_combine import K, combined, frame, vectors, voters
 from small_recipe import CLI, LOG, SMALL, data
 
@@ -36,46 +36,27 @@ pytestmark = [
 # Mistakes
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--voter", "als"], "--voter als: expected NAME=FILE"),
-        (["--voter", "als=a.csv", "--voter", "als=b.csv"], "--voter als=b.csv: expected NAME=FILE, each name once"),
-        (["--voter", "als=nowhere.csv"], "nowhere.csv"),
-        (["--voter", "als=walks.csv", "--final"], "--final: only you can fit your voters on everything"),
-        (["--voter", "als=walks.csv", "--final-voter", "als=walks.csv"], "final voter 'als': is the voter itself"),
-        (["--voter", "als=walks.csv", "--final-voter", "bm=walks.csv"], "expected the same names as the voters; 'als'"),
-        (["--voter", "student=walks.csv"], "voter 'student': there is another of that name"),
-        (["--voter", "a.b=walks.csv"], "voter 'a.b': choose a name of letters, digits"),
-        (["--voter", "rp3beta=walks.csv", "--with-own"], "voter 'rp3beta': there is another of that name"),
-    ],
-)
-def test_mistakes_on_the_command_line(
-    words: list[str], message: str, tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mistakes_on_the_command_line(tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data().save(tmp_path / "data")
     voters()["walks"].write_csv(tmp_path / "walks.csv")
-    code, _, err = concf("combine", "data", *words, "--out", "run")
-    assert (code, message in err, (tmp_path / "run").exists()) == (2, True, False), err
-    code, _, err = concf("combine", "walks.csv", *words, "--out", "run")
-    assert (code, "is a file. Prepare it first" in err) == (2, True)
-
-
-@pytest.mark.parametrize(
-    ("parts", "out", "message"),
-    [
-        ("tain", "x.csv", "--parts tain: choose from train, valid"),
-        ("train", "x.xls", "choose a name that ends in .parquet"),
-        ("train", "log.csv", "exists already; it is left alone"),
-    ],
-)
-def test_parts_that_are_not_written(parts: str, out: str, message: str, tmp_path: Path, concf: CLI) -> None:
-    data().save(tmp_path / "data")
-    (tmp_path / "log.csv").write_text("mine")
-    code, _, err = concf("data", "write", tmp_path / "data", "--parts", parts, "--out", tmp_path / out)
-    assert (code, message in err) == (2, True), err
-    assert (tmp_path / "log.csv").read_text() == "mine"
+    for words, message in (
+        (["--voter", "als"], "expected NAME=FILE"),
+        (["--voter", "als=a.csv", "--voter", "als=b.csv"], "each name once"),
+        (["--voter", "als=nowhere.csv"], "nowhere.csv"),
+        (["--voter", "als=walks.csv", "--final"], "--final"),
+        (["--voter", "als=walks.csv", "--final-voter", "als=walks.csv"], "is the voter itself"),
+        (["--voter", "als=walks.csv", "--final-voter", "bm=walks.csv"], "the same names"),
+        (["--voter", "student=walks.csv"], "another of that name"),
+        (["--voter", "a.b=walks.csv"], "choose a name"),
+        (["--voter", "rp3beta=walks.csv", "--with-own"], "another of that name"),
+    ):
+        code, _, err = concf("combine", "data", *words, "--out", "run")
+        assert (code, message in err, (tmp_path / "run").exists()) == (2, True, False), err
+    for parts, out in (("tain", "x.csv"), ("train", "x.xls"), ("train", "walks.csv")):
+        before = (tmp_path / "walks.csv").read_text()
+        assert concf("data", "write", "data", "--parts", parts, "--out", out)[0] == 2
+        assert ((tmp_path / "walks.csv").read_text(), (tmp_path / "x.csv").exists()) == (before, False)
 
 
 class NoModel:
@@ -85,52 +66,22 @@ class NoModel:
 @pytest.mark.parametrize(
     ("voter", "message"),
     [
-        (NoModel(), "voter 'mine': NoModel cannot vote; expected a file or a frame"),
-        ((torch.ones(3, 2), torch.ones(4, 3)), "expected user vectors .* and item vectors"),
-        ((torch.ones(3, 2), torch.ones(4, 2)), "vectors of 3 users and 4 items, and the log has 48 and 40"),
-        ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "its vectors are not finite"),
-        ((torch.ones(48, 2), torch.ones(40, 2)), "every item has the same vector"),
-        ((torch.zeros(48, 2), torch.rand(40, 2)), "the vectors of all users are zero"),
-        ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "inner products of its vectors exceed 1e.15. Divide them"),
-        (("x", "y"), "voter 'mine': "),
-        (NoModel, "the class NoModel cannot vote. Make a model of it"),
-        (BM25Recommender(), "BM25Recommender is not fitted. Fit it on data.train"),
-        (lambda users: 1e25 * np.eye(48, 40)[users], "some of its scores exceed 1e.15. Divide them by a constant"),
+        (NoModel(), "NoModel cannot vote"),
+        ((torch.ones(3, 2), torch.ones(4, 2)), "3 users and 4 items, and the log has 48 and 40"),
+        ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "not finite"),
+        ((torch.zeros(48, 2), torch.rand(40, 2)), "zero"),
+        ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "exceed 1e.15"),
+        (BM25Recommender(), "not fitted"),
         (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
-        (lambda users: np.full((len(users), 40), np.nan), "its scores are infinite or not a number"),
+        (lambda users: np.full((len(users), 40), np.nan), "not a number"),
         (lambda users: np.ones((len(users), 40)), "every score is the same"),
         (pl.DataFrame({"user_id": [0], "item_id": [1]}), "no column of scores or ranks"),
-        (pl.DataFrame({"who": [0], "item_id": [1], "score": [1]}), "no column for the user .* Rename it to user"),
         (pl.DataFrame({"user_id": [0.5], "item_id": [1.5], "score": [1.0]}), "nothing in common with the log"),
     ],
 )
 def test_what_cannot_vote_is_refused(voter: Any, message: str) -> None:
     with pytest.raises((ConfigError, DataError), match=message):
         combine(data(), {"mine": voter}, settings=SMALL)
-
-
-def test_a_model_of_implicit_with_fewer_items_is_refused() -> None:
-    model = BM25Recommender(K=5)
-    model.fit(csr_matrix(data().train[:, :30]), show_progress=False)
-    with pytest.raises(DataError, match="voter 'bm': BM25Recommender is fitted on 30 items, of 40"):
-        combine(data(), {"bm": model}, settings=SMALL)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"data": None}, "data: expected a prepared data set or its folder, found NoneType"),
-        ({"voters": ["walks.csv"]}, "voters: expected names and who votes, as {'als': model}, found list"),
-        ({"voters": {1: "walks.csv"}}, "voters: expected names and who votes, as {'als': model}, found other keys"),
-        ({"final_voters": ["x"]}, "final_voters: expected names and who votes"),
-        ({"settings": "strong"}, "settings: expected settings or changes to them, found str"),
-        ({"voters": {"a@1": "x.csv", "a@01": "y.csv"}}, "voter 'a': is there twice at the time 1"),
-    ],
-)
-def test_arguments_of_other_types_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        combine(**({"data": data(), "voters": {"svd": vectors()}, "settings": SMALL} | arguments))
-    assert message in str(error.value)
 
 
 def test_ids_of_any_type_that_can_be_the_log_s_and_scores_of_any_size() -> None:
@@ -146,15 +97,9 @@ def test_ids_of_any_type_that_can_be_the_log_s_and_scores_of_any_size() -> None:
         assert found.scores == pytest.approx(expected.scores, abs=1e-6)
 
 
-@pytest.mark.parametrize("budget", ["fast", "thorough"])
-def test_every_budget_combines(budget: str) -> None:
-    run = combine(data(), {"svd": vectors()}, settings=SMALL | {"recipe": {"budget": budget}})
-    assert run.settings.heads == ["svd", "student"]
-
-
 def test_whom_nobody_lists_anything_for_the_student_ranks() -> None:
     few = voters()["walks"].filter(pl.col("user_id") < 3)
-    with pytest.warns(ConcfWarning, match="no voter lists anything for 45 of 48 users: the student ranks for them"):
+    with pytest.warns(ConcfWarning, match="no voter lists anything for 45 of 48 users"):
         run = combine(data(), {"few": few}, settings=SMALL)
     everyone = np.arange(48)
     lists = {name: rank(run.recommender(name), everyone, 5, seen=data().train) for name in (CONSENSUS, "student")}
@@ -165,6 +110,12 @@ def test_whom_nobody_lists_anything_for_the_student_ranks() -> None:
 
 
 def test_mistakes_in_python() -> None:
+    wrong: list[dict[str, Any]] = [{"data": None}, {"voters": ["a.csv"]}, {"final_voters": ["x"]}, {"settings": "x"}]
+    for each in wrong:
+        with pytest.raises(ConfigError, match=f"{next(iter(each))}: expected"):
+            combine(**({"data": data(), "voters": {"svd": vectors()}, "settings": SMALL} | each))
+    with pytest.raises(ConfigError, match="is there twice at the time 1"):
+        combine(data(), {"a@1": "x.csv", "a@01": "y.csv"})
     with pytest.raises(ConfigError, match="no voter was given"):
         combine(data(), {})
     with pytest.raises(ConfigError, match="voters from outside are for concf combine"):
@@ -194,15 +145,6 @@ def test_minus_infinity_is_the_last_place() -> None:
     votes = run.best[CONSENSUS].votes
     assert not (votes["items"][-1] == 0).any()
     assert votes["of_items"].isfinite().all()
-
-
-def test_a_voter_with_three_users_votes_for_them() -> None:
-    few = voters()["walks"].filter(pl.col("user_id") < 3)
-    with pytest.warns(ConcfWarning, match="only 3 of 48 users"):
-        run = combine(data(), {"few": few, "svd": vectors()}, settings=SMALL)
-    listed = run.best[CONSENSUS].votes["items"][-1]
-    assert ((listed >= 0).any(1).nonzero().flatten() < 3).all()
-    assert Recommender(run).recommend([0, 40], k=3).height == 6
 
 
 # Leaks

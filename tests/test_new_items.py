@@ -17,7 +17,6 @@ from small_recipe import CLI
 from small_service import Client, loaded
 
 from concf.errors import ConcfWarning, ConfigError, DataError
-from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
 from concf.inference.new_items import FEW, SHRINKAGE, WIDTH, features_of
 from concf.inference.ranker import Ranker, evaluate_new
@@ -75,7 +74,7 @@ def test_features_that_say_nothing_have_no_map() -> None:
     trust = np.ones(200)
     found = [
         FeatureMap.learn(csr_array(rng.normal(size=(200, 6))), trust, trust, [rng.normal(size=(200, 8))])
-        for rng in map(np.random.default_rng, range(30))
+        for rng in map(np.random.default_rng, range(12))
     ]
     assert sum(each is not None for each in found) <= 1
     assert FeatureMap.learn(csr_array((200, 0)), trust, trust, [ARRAYS.normal(size=(200, 8))]) is None
@@ -132,7 +131,7 @@ def test_new_items_come_at_the_rank_that_the_best_head_gives_them() -> None:
 
 def test_attributes_that_say_nothing_change_nothing() -> None:
     plain = Recommender(trained())
-    with pytest.warns(ConcfWarning, match=r"say nothing .* 8 new items are left out, and nothing changes"):
+    with pytest.warns(ConcfWarning, match="8 new items are left out"):
         model = Recommender(trained()).add_items(noise())
     assert len(model.item_ids) == ITEMS
     for by in model.ranker.names:
@@ -150,12 +149,6 @@ def test_rules_see_new_items() -> None:
     assert {row["item_id"] for row in found} == {ITEMS + 1, ITEMS + 5}
     assert not [row for row in rows(model, k=10, exclude=list(range(ITEMS, ITEMS + NEW))) if row["item_id"] >= ITEMS]
     assert {row["item_id"] for row in rows(model, k=3, items=[ITEMS + 2])} == {ITEMS + 2}
-
-
-def test_another_catalogue_begins_from_the_log_again() -> None:
-    model = with_items()
-    assert len(model.add_items(catalogue(ITEMS + 1)).item_ids) == ITEMS + 1
-    assert len(model.add_items(noise()).item_ids) == ITEMS
 
 
 def test_items_without_a_row_keep_their_vectors_and_odd_ones_are_ignored() -> None:
@@ -206,26 +199,17 @@ def test_features_are_numbers_categories_and_words() -> None:
     ]  # red, a, true: in two trained items
 
 
-@pytest.mark.parametrize(
-    ("frame", "message"),
-    [
+def test_bad_catalogues_are_refused() -> None:
+    for frame, message in (
         (pl.DataFrame({"name": ["a"]}), "no column for the item"),
-        (pl.DataFrame({"item": [900], "kind": ["jazz"]}), "none of its items is in the log, whose ids are such as 0"),
-        (pl.DataFrame({"item": [1, 1, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ, as 1"),
-        (pl.DataFrame({"item": [70, 70, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ, as 70"),
-        (5, "expected a file or a frame, found int"),
-        (None, "give catalogue="),
+        (pl.DataFrame({"item": [900], "kind": ["jazz"]}), "none of its items is in the log"),
+        (pl.DataFrame({"item": [70, 70, 2], "kind": ["a", "b", "a"]}), "1 items have rows that differ"),
+        (5, "expected a file or a frame"),
         ("nowhere.csv", "nowhere.csv"),
-    ],
-)
-def test_bad_catalogues_are_refused(frame: Any, message: str) -> None:
-    with pytest.raises((ConfigError, DataError), match=message):
-        Recommender(trained()).add_items(frame)
-
-
-def test_a_catalogue_of_ids_alone_says_nothing() -> None:
-    with pytest.warns(ConcfWarning, match="the attributes say nothing about what the run has learned"):
-        Recommender(trained()).add_items(pl.DataFrame({"item": range(ITEMS + 3)}))
+    ):
+        with pytest.raises((ConfigError, DataError), match=message):
+            Recommender(trained()).add_items(frame)
+    assert len(with_items().add_items(catalogue(ITEMS + 1)).item_ids) == ITEMS + 1  # another begins from the log again
 
 
 def test_new_items_are_measured_as_items_that_were_held_out() -> None:
@@ -239,20 +223,13 @@ def test_new_items_are_measured_as_items_that_were_held_out() -> None:
         assert figures[name].means()["recall@3"] > without[name].means()["recall@3"] + 0.2
 
 
-def test_models_without_attributes_are_not_compared_on_new_items() -> None:
-    with pytest.raises(ConfigError, match="concf evaluate --catalogue"):
-        compare(trained("strong", "new-items").data, ["popularity"], seeds=1)
-
-
 def test_command_line(concf: CLI, tmp_path: Path) -> None:
     log().write_csv(tmp_path / "log.csv")
     catalogue().write_parquet(tmp_path / "items.parquet")
     small = ["--set", "model.dimensions=8", "--set", "training.metric=recall@5"]
     run, data = str(tmp_path / "run"), str(tmp_path / "data")
-    assert (
-        concf("prepare", str(tmp_path / "log.csv"), "--protocol", "new-items", "--test", "0.2", "--out", data)[0] == 0
-    )
-    assert concf("train", data, "--out", run, *small)[0] == 0
+    words = ["--protocol", "new-items", "--test", "0.2", "--out", data]
+    assert concf("prepare", tmp_path / "log.csv", *words)[0] == concf("train", data, "--out", run, *small)[0] == 0
     items = ["--catalogue", str(tmp_path / "items.parquet")]
     code, out, _ = concf("evaluate", run, *items, "--at", "3", "--json")
     assert code == 0
@@ -261,10 +238,6 @@ def test_command_line(concf: CLI, tmp_path: Path) -> None:
     code, out, _ = concf("recommend", run, *items, "--new-items", "--users", "1,2", "--json")
     assert code == 0
     assert any(row["item_id"] >= ITEMS for row in json.loads(out))
-    parts = ["--engine", "processes", "--workers", "1", "--out", str(tmp_path / "lists")]
-    assert concf("recommend", run, *items, "--new-items", *parts)[0] == 0
-    assert concf("recommend", run, *items, "--new-items", "--out", str(tmp_path / "one.parquet"))[0] == 0
-    assert pl.read_parquet(tmp_path / "lists").equals(pl.read_parquet(tmp_path / "one.parquet"))
     code, out, _ = concf("export", run, *items, "--to", "npz", "--out", str(tmp_path / "vectors.npz"), "--json")
     assert (code, json.loads(out)["new_items"] > 0) == (0, True)
     ranker = Ranker(load_run(run), items=Catalogue(tmp_path / "items.parquet"))
@@ -273,8 +246,6 @@ def test_command_line(concf: CLI, tmp_path: Path) -> None:
         assert np.array_equal(file["item_vectors"], ranker.vectors("student")[1])
     code, _, error = concf("recommend", run, "--new-items")
     assert (code, "--catalogue" in error) == (2, True)
-    code, _, error = concf("serve", run, "--new-items")
-    assert (code, "give --catalogue too" in error) == (2, True)
 
 
 def test_service_recommends_new_items(tmp_path: Path) -> None:
@@ -287,10 +258,5 @@ def test_service_recommends_new_items(tmp_path: Path) -> None:
     with Client(loaded(run, loader=loader)) as client:
         listed = client.get("/recommend/1?k=10").json()["items"]
         assert [item for item in listed if item["item"] >= ITEMS and KINDS[1] in item["title"]]
-        assert client.get(f"/similar/{ITEMS + 1}?k=3").status_code == 200
         assert client.get(f"/explain/1/{ITEMS + 1}").json()["rank"] is not None
-        found = client.get(f"/items?q={ITEMS + 1}").json()
-        assert found[0] == {"id": ITEMS + 1, "title": f"No. {ITEMS + 1}, jazz", "uses": 0}
-        assert client.get("/explore/1?k=10").status_code == 200
         assert client.post("/explore", {"history": [1, ITEMS + 1], "k": 5}).status_code == 200
-        assert client.get("/run").json()["items"] == ITEMS + NEW
