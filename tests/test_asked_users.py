@@ -20,14 +20,11 @@ from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
 from concf.model.scorers import ListFunction
-from concf.service.explorer.view import Explorer
-from concf.service.loading import Served
 from concf.training.config.presets import choose_settings
 from concf.training.recipe import plan
 from concf.training.recipe.plan import PLANS, n_asked
 from concf.training.recipe.recipe import STUDENT
 from concf.training.run import RECIPE_USERS, Run
-from concf.training.tracking.model_card import model_card
 from concf.training.train import train
 from concf.training.update import update
 
@@ -113,16 +110,6 @@ def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(ConcfWarning, match="formed for 10 of"):
         run = train(data(), small(), seed=3)
     assert len(asked(run)) == 10
-
-
-def test_the_run_says_so() -> None:
-    run = few()
-    assert run.asked_users == run.summary()["asked_users"] == ASKED
-    assert trained().asked_users is None
-    assert f"formed for {ASKED} of {data().train.shape[0]} users" in model_card(run)
-    other = next(user for user in range(run.log.shape[0]) if user not in asked(run))
-    explorer = Explorer(Served(Recommender(run), Path("run")))
-    assert [explorer.of_user(user, 5)["note"] is None for user in (other, asked(run)[0])] == [False, True]
 
 
 def test_an_update_asks_for_as_many() -> None:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -17,8 +14,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
-from skipping import posix
-from small_run import QUIET, assert_same_end
 
 from concf.cli.app import main
 from concf.data.simulate import Simulation
@@ -26,7 +21,6 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -185,32 +179,6 @@ def test_what_fails_in_the_middle_leaves_what_was_there(
     assert out.read_bytes() == older
 
 
-KILLED = """
-import os, signal, sys
-import concf.cli.app, concf.inference.ranker
-from concf.inference.recommender import Recommender
-concf.inference.ranker.CELLS = 1
-stream = Recommender.stream
-def dying(*words, **options):
-    for number, table in enumerate(stream(*words, **options)):
-        if number == 20:
-            os.kill(os.getpid(), signal.SIGKILL)
-        yield table
-Recommender.stream = dying
-concf.cli.app.main()
-"""
-
-
-@posix
-def test_killed_in_the_middle_it_leaves_no_half_file(concf: CLI, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "recs.csv"
-    words = [sys.executable, "-c", KILLED, "recommend", str(run), "--out", str(out)]
-    assert subprocess.run(words, env=QUIET, check=False).returncode == -signal.SIGKILL
-    assert not out.exists()
-    assert concf("recommend", run, "--out", out)[0] == 0
-    assert list(tmp_path.iterdir()) == [out]  # what was left beside it is swept away
-
-
 def test_a_log_is_trained_on_as_it_is_and_its_data_moves_with_the_run(concf: CLI, run: Path, tmp_path: Path) -> None:
     shown, tested = concf("recommend", run, "--json")[1], concf("evaluate", run, "--json")[1]
     shutil.copytree(run, tmp_path / "copy")
@@ -221,24 +189,3 @@ def test_a_log_is_trained_on_as_it_is_and_its_data_moves_with_the_run(concf: CLI
     out = tmp_path / "all"
     assert concf("train", run.parent / "log.csv", "--out", out, *SETS, "--min-item", 1, "--seed", 4)[0] == 0
     assert (len(Split.load(out / "data").interactions.item_ids), Split.load(out / "data").recipe.seed) == (30, 4)
-
-
-def test_a_run_on_a_log_goes_on_after_it_was_stopped(concf: CLI, run: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    epoch = Trainer.epoch
-
-    def until_the_second(trainer: Trainer, number: int) -> dict[str, Any]:
-        if number == 2:
-            raise KeyboardInterrupt
-        return epoch(trainer, number)
-
-    log, out = run.parent / "log.csv", tmp_path / "run"
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "epoch", until_the_second)
-        assert concf("train", log, "--out", out, *SETS, "--checkpoint-seconds", 0)[0] == 130
-    LOG.head(800).write_csv(tmp_path / "other.csv")
-    for words in ((log, "--out", out, *SETS), (tmp_path / "other.csv", "--resume", "--out", out)):
-        assert concf("train", *words)[0] == 2
-    moved = Path(shutil.move(out, tmp_path / "elsewhere"))
-    assert concf("train", log, "--resume", "--out", moved)[0] == 0
-    assert_same_end(moved, run)
-    assert concf("recommend", moved, "--json")[1] == concf("recommend", run, "--json")[1]

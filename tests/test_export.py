@@ -9,15 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import faiss
 import numpy as np
 import onnx
 import onnxruntime
 import polars as pl
 import pytest
 import torch
-from exported_files import SEARCH, Lists, about, from_faiss, from_npz, from_onnx, from_usearch, ids_of
 from numpy.typing import NDArray
 from small_run import SMALL, small_data
+from usearch.index import Index
 
 from concf.data.ids import Ids
 from concf.data.prepare import prepare
@@ -25,7 +26,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
 from concf.evaluation.ranking import rank
-from concf.inference.export import FORMATS, Vectors, export
+from concf.inference.export import ABOUT, FORMATS, Vectors, export
 from concf.model.objectives import OBJECTIVES
 from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
@@ -206,21 +207,6 @@ def test_the_command_says_what_it_wrote(concf: CLI, folder: Path, run: Run, tmp_
     assert about("npz", tmp_path / "out.npz").items() <= report.items()
 
 
-def test_a_run_that_is_not_finished_exports_its_best_so_far(concf: CLI, data: Path, tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == 5:
-            raise KeyboardInterrupt
-
-    chosen = choose_settings("reference", words=LIVELY)
-    with pytest.raises(KeyboardInterrupt):
-        train(Split.load(data), chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=stop)
-    words = ("export", tmp_path / "run", "--head", "bpr", "--to", "npz", "--out", tmp_path / "out", "--data", data)
-    code, _, err = concf(*words)
-    assert (code, "the run is not finished" in err) == (0, True)
-    assert about("npz", tmp_path / "out")["finished"] is False
-    assert_lists_of_the_head(load_run(tmp_path / "run", data), "bpr", from_npz(tmp_path / "out", 9), 9)
-
-
 def test_mistakes_are_answered_and_write_nothing(
     concf: CLI, folder: Path, run: Run, tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -254,3 +240,68 @@ def test_what_is_there_is_left_alone(concf: CLI, folder: Path, tmp_path: Path) -
             assert (code, "exists already; it is left alone" in err) == (2, True)
     assert (file.read_text(), list(mine.iterdir())) == ("mine", [])
     assert {path.name for path in tmp_path.iterdir()} == {"mine.txt", "mine"}
+
+
+Lists = tuple[NDArray[Any], NDArray[Any]]  # [users, k] scores, [users, k] positions
+
+
+def from_npz(out: Path, k: int) -> Lists:
+    with np.load(out, allow_pickle=False) as file:
+        return by_hand(file["user_vectors"], file["item_vectors"], k)
+
+
+def from_parquet(out: Path, k: int) -> Lists:
+    users, items = (pl.read_parquet(out / f"{side}.parquet")["vector"] for side in ("users", "items"))
+    return by_hand(users.to_numpy(), items.to_numpy(), k)
+
+
+def by_hand(users: NDArray[np.float32], items: NDArray[np.float32], k: int) -> Lists:
+    assert users.dtype == items.dtype == np.float32
+    scores = users @ items.T
+    order = np.argsort(-scores, 1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, 1), order
+
+
+def from_usearch(out: Path, k: int, effort: int | None = None) -> Lists:
+    index = Index.restore(out / "items.usearch")
+    index.expansion_search = effort or index.expansion_search
+    matches = index.search(users_beside(out), k, exact=effort is None)
+    return 1 - matches.distances, matches.keys.astype(np.int64)
+
+
+def from_faiss(out: Path, k: int) -> Lists:
+    scores, places = faiss.read_index(str(out / "items.faiss")).search(users_beside(out), k)
+    return scores, places
+
+
+def users_beside(out: Path) -> NDArray[np.float32]:
+    with np.load(out / "users.npz", allow_pickle=False) as file:
+        return np.asarray(file["user_vectors"])
+
+
+def from_onnx(out: Path, k: int) -> Lists:
+    users = pl.read_parquet(out / "user_ids.parquet")["position"].to_numpy()
+    scores, places = onnxruntime.InferenceSession(out / "model.onnx").run(None, {"user": users, "k": np.array([k])})
+    return scores, places
+
+
+SEARCH = dict(npz=from_npz, parquet=from_parquet, usearch=from_usearch, faiss=from_faiss, onnx=from_onnx)  # noqa: C408
+
+
+def ids_of(to: str, out: Path) -> list[list[Any]]:
+    """The users' and the items' ids, in the order of positions."""
+    if to == "npz":
+        with np.load(out, allow_pickle=False) as file:
+            return [file[f"{side}_ids"].tolist() for side in ("user", "item")]
+    if to == "parquet":
+        return [pl.read_parquet(out / f"{side}s.parquet")[f"{side}_id"].to_list() for side in ("user", "item")]
+    maps = {side: pl.read_parquet(out / f"{side}_ids.parquet") for side in ("user", "item")}
+    assert all(ids["position"].to_list() == list(range(len(ids))) for ids in maps.values())
+    return [ids[f"{side}_id"].to_list() for side, ids in maps.items()]
+
+
+def about(to: str, out: Path) -> dict[str, Any]:
+    if to != "npz":
+        return dict(json.loads((out / ABOUT).read_text()))
+    with np.load(out, allow_pickle=False) as file:
+        return dict(json.loads(str(file["metadata"])))

@@ -21,7 +21,6 @@ from concf.model.als import Pairs, UserSolver
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.training import fold_in as folding
 from concf.training.config.presets import choose_settings
 from concf.training.fold_in import LISTED, FoldedHead
 from concf.training.recipe.softmax import UserSoftmax
@@ -123,24 +122,6 @@ def test_a_baseline_scores_a_history_as_a_user_who_has_it(settings, shape: tuple
         assert found[compared] == pytest.approx(expected[compared], abs=2e-4)
 
 
-@pytest.mark.parametrize(("neighbours", "power", "beta"), [(3, 1.5, 0.2), (100, 1.0, -0.1)])
-def test_userknn_finds_the_nearest_users_of_a_history(neighbours: int, power: float, beta: float) -> None:
-    train, new = drawn(25, 12, seed=7), drawn(6, 12, seed=8)
-    settings = UserKNN(neighbours=neighbours, power=power, beta=beta)
-    found = settings.fold_in(settings.fit(train), new).scores(torch.arange(6)).numpy()
-    users = [set(items_of(train, row)) for row in range(25)]
-    count = [sum(item in used for used in users) for item in range(12)]
-    for row in range(6):
-        mine = set(items_of(new, row))
-        similar = [
-            (sum(count[i] ** -0.5 for i in mine & used) / max(len(mine) * len(used), 1) ** 0.5) ** power
-            for used in users
-        ]
-        nearest = sorted(range(25), key=lambda v, similar=similar: (-np.float32(similar[v]), v))[:neighbours]
-        expected = [sum(similar[v] for v in nearest if i in users[v]) * count[i] ** -beta for i in range(12)]
-        assert found[row] == pytest.approx(expected, abs=1e-5)
-
-
 def test_factor_models_solve_for_a_history_as_for_their_users() -> None:
     train, new = drawn(30, 14, seed=9), weighted(drawn(5, 14, seed=10), seed=11)
     als = ALS(factors=4, unobserved=0.1, penalty=0.02, sweeps=3)
@@ -179,21 +160,6 @@ def test_a_known_user_s_vectors_and_history_give_the_list_of_the_run(run: Run, m
     assert same > 0.99  # but for ties of rounding
 
 
-def test_a_known_user_folded_in_keeps_most_of_the_list(run: Run) -> None:
-    ranker, users = Ranker(run), np.arange(run.log.shape[0])
-    used = np.split(run.log.indices.astype(np.int64), run.log.indptr[1:-1])
-    least = {"als-a": 0.9, "als-b": 0.9, CONSENSUS: 0.85, R_CONSENSUS: 0.85}
-    for name in run.rows():
-        known = ranker.short(users, [6] * len(users), name, used)
-        folded = ranker.of_histories(used, 6, name, used)
-        shares = [
-            len(set(one[0]) & set(other[0])) / max(len(one[0]), 1) for one, other in zip(known, folded, strict=True)
-        ]
-        assert np.mean(shares) > least.get(name, 0.7), name
-    fixed = slice(len(run.model.names), None)
-    assert torch.equal(run.fold_in.agree(run.log).votes["items"][fixed], run.best[CONSENSUS].votes["items"][fixed])
-
-
 def test_with_a_half_life_a_known_history_has_the_votes_of_the_fit() -> None:
     changes = {"recipe": {"budget": "thorough"}, "weights": {"half_life": "20d"}}
     run = train(data(), choose_settings(small(), changes), seed=3)
@@ -225,14 +191,6 @@ def test_a_history_has_the_list_that_it_has_among_others(run: Run) -> None:
             ((listed, values),) = ranker.of_histories([own], 8, name, [own])
             assert listed.tolist() == items.tolist(), name
             assert values == pytest.approx(scores, abs=1e-4)
-
-
-def test_blocks_of_histories_change_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    new = drawn(7, run.log.shape[1], seed=15, share=0.15)
-    whole = {name: run.fold_in.head(name, new).user for name in run.fold_in.heads}
-    monkeypatch.setattr(folding, "CELLS", 2 * run.log.shape[1])
-    for name, user in whole.items():
-        assert run.fold_in.head(name, new).user == pytest.approx(user, abs=1e-4)
 
 
 def test_settings_of_a_head_are_those_that_training_chose(run: Run) -> None:

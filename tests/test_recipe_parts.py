@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, log
+from math import log
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,8 +18,6 @@ from torch import Tensor
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.neighbours import Walks
 from concf.model.losses import listwise
-from concf.model.scorers import Factors
-from concf.runtime.process_group import ALONE
 from concf.training.recipe import search, softmax, students
 from concf.training.recipe.search import Point, climb
 
@@ -50,37 +48,6 @@ def measured(function: Callable[..., float]) -> tuple[list[tuple[int, ...]], Cal
     return places, measure
 
 
-@pytest.mark.parametrize(
-    ("after", "expected"),
-    [
-        ([0.5, 0.4, 0.3], [0, 1]),  # all stay as they were
-        ([0.1, 0.4, 0.3], [1, 2]),  # the best one falls
-        ([0.5, 0.1, 0.2], [0, 2]),  # too few stay: the best of the others come in
-        ([0.46, 0.37, 0.3], [0, 1]),  # a little less is no fall
-    ],
-)
-def test_points_that_fall_as_sweeps_go_on_are_passed_over(
-    after: list[float], expected: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = [0.5, 0.4, 0.3]
-    points = [search.Point((2, at), value, torch.tensor([[float(at)]])) for at, value in enumerate(before)]
-
-    class Solver:
-        group, shape = ALONE, (1, 1)
-
-        def fit(self, item: Tensor, unobserved: float, penalty: float, sweeps: int) -> tuple[Tensor, Tensor]:
-            assert (unobserved, penalty, sweeps) == (search.UNOBSERVED[2], search.PENALTY[int(item)], 4)
-            return item, item
-
-    def measured(factors: Factors, *_: Any) -> float:
-        return after[int(factors.item)]
-
-    monkeypatch.setattr(search, "measured", measured)
-    solver, nothing = cast("ALS", Solver()), cast("Any", None)
-    found = search.steady_points(solver, points, nothing, nothing, 4)
-    assert [int(vectors[1]) for _, vectors in found] == expected == [point.place[1] for point, _ in found]
-
-
 @given(
     sizes=st.tuples(st.integers(1, 7), st.integers(1, 7)), top=st.tuples(st.integers(0, 6), st.integers(0, 6)),
     start=st.tuples(st.integers(0, 6), st.integers(0, 6)), slope=st.floats(0.1, 10),
@@ -98,27 +65,6 @@ def test_a_search_finds_the_top_of_a_hill_and_measures_no_point_twice(
     assert len(set(places)) == len(places) == len(points)
     assert [each.value for each in points] == sorted((each.value for each in points), reverse=True)
     assert all(0 <= x < sizes[0] and 0 <= y < sizes[1] for x, y in places)
-
-
-def test_of_equals_the_first_stays_and_a_round_is_a_step() -> None:
-    places, measure = measured(lambda _x, _y: 1.0)
-    assert [each.place for each in climb((5, 5), (2, 2), measure, 9)] == places
-    assert places[0] == (2, 2)
-    assert len(places) == 7  # its neighbours, and where one goes up and the other down
-    for rounds in range(4):
-        _, measure = measured(lambda x: x)
-        assert climb((9,), (2,), measure, rounds)[0].place == (2 + rounds,)
-
-
-@given(st.lists(st.integers(0, 5), min_size=49, max_size=49))
-def test_only_the_first_points_keep_what_a_fit_goes_on_from(values: list[int]) -> None:
-    def measure(place: tuple[int, ...]) -> Point:
-        return Point(place, values[7 * place[0] + place[1]], torch.tensor(place))
-
-    points = climb((7, 7), (3, 3), measure, 9, beam=2)
-    for place, point in enumerate(points):
-        assert (point.state is None) == (place >= search.TRIED)
-        assert point.state is None or tuple(point.state.tolist()) == point.place
 
 
 def literal_walks(train: csr_array, alpha: float, beta: float) -> np.ndarray:
@@ -237,30 +183,6 @@ def test_a_student_is_solved_from_log_and_lists_as_any_other_log() -> None:
     _, expected = als.fit(item, **students.SOLVED_BY, sweeps=3)
     users, expected = als.fit_users(expected, **students.SOLVED_BY)
     assert torch.allclose(user @ solved.T, users @ expected.T, atol=1e-9)
-
-
-def consensus_loss(user: Tensor, item: Tensor) -> float:
-    """The sum over users of the negative log-likelihood of the lists (Eq. 13, 14)."""
-    total = 0.0
-    for who, items in zip(LISTED_USERS.tolist(), LISTS.tolist(), strict=True):
-        scores = [students.SCALE * float(user[who] @ item[each]) for each in items if each >= 0]
-        total += sum(log(sum(exp(after - each) for after in scores[at:])) for at, each in enumerate(scores))
-    return total
-
-
-def test_teaching_lowers_the_consensus_loss_and_moves_nobody_else() -> None:
-    user, item = (0.1 * each for each in vectors(3, 14, 11))
-    losses = [consensus_loss(user, item)]
-    for epochs in (1, 5, 25):
-        taught = students.teach_student(user, item, LISTED_USERS, [LISTS], epochs, 0)
-        losses.append(consensus_loss(*taught))
-        untaught = [row for row in range(14) if row not in (4, 0)]  # the third has an empty list
-        assert torch.equal(taught[0][untaught], user[untaught])
-        assert torch.isfinite(taught[1]).all()
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < losses[0]
-    unchanged = students.teach_student(user, item, LISTED_USERS, [LISTS], 0, 0)
-    assert torch.equal(unchanged[0], user)
 
 
 def test_slopes_of_teaching_are_those_of_the_consensus_loss() -> None:

@@ -1,37 +1,127 @@
-"""The re-ranker: literal features, the weights that explain the validation part best, re-ranked lists."""
+"""Voters and the re-ranker: literal lists and features, the weights that explain the validation part best."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
+from math import e
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from literal_reranker import LiteralCost, LiteralReranker, LiteralVoter, listed_features, ranking
 from scipy.sparse import csr_array
-from small_reranker import (
-    DONE,
-    EVERYONE,
-    ITEMS,
-    LAST_ITEM,
-    NEW,
-    TOP_K,
-    USERS,
-    WEIGHTS,
-    case,
-    listed,
-    literal,
-    literal_cost,
-    reranker_of,
-    wanted,
-)
+from torch import Tensor
 
-from concf.consensus import reranker
+from concf.consensus import features, reranker, voters
 from concf.consensus.reranker import (
     FOLDS,
-    PLAIN,
-    VOTER_FEATURES,
+    Reranker,
     popularity_and_activity,
 )
+from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
+from concf.model.scorers import Factors
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+
+USERS, ITEMS, SIZE, TOP_K, TEMPERATURE = 31, 13, 4, 6, 4.0
+VOTED = {"top_k": TOP_K, "temperature": TEMPERATURE}
+EVERYONE = tuple(range(USERS))
+NEW, LAST_ITEM, DONE = 4, 7, 9  # users who have used nothing, all but one item, and everything
+WEIGHTS = (1.0, 0.6, 0.25)
+
+
+class Table(NamedTuple):
+    """A scorer without vectors. table: [users, items]."""
+
+    table: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        return self.table[users]
+
+
+class Case(NamedTuple):
+    """A log, two voters with vectors and one without, and what users hold out: [users, items]."""
+
+    train: csr_array
+    heads: tuple[Factors, Factors]
+    table: Tensor
+    held_out: Tensor
+
+
+@cache
+def case() -> Case:
+    """Voters that know something of what is held out; item 3 was used by nobody."""
+    random = np.random.default_rng(2)
+    draw = torch.Generator().manual_seed(2)
+
+    def drawn(*size: int) -> Tensor:
+        return torch.randn(*size, generator=draw, dtype=torch.float64)
+
+    user, item, bias = drawn(USERS, SIZE), drawn(ITEMS, SIZE), drawn(ITEMS)
+    liked = user @ item.T + drawn(USERS, ITEMS)
+    used = random.random((USERS, ITEMS)) < 0.3
+    used[NEW], used[:, 3] = False, False
+    used[LAST_ITEM] = used[DONE] = True
+    used[LAST_ITEM, 3] = False
+    held_out = (liked > liked.quantile(0.75)) & ~torch.from_numpy(used)
+    heads = Factors(user, item, bias), Factors(user + drawn(USERS, SIZE), item)
+    return Case(csr_array(used.astype(np.float32)), heads, liked + 2 * drawn(USERS, ITEMS), held_out)
+
+
+def voters_of(users: Sequence[int], k: int = TOP_K, dtype: torch.dtype = torch.float64) -> list[Voter]:
+    rows, train = torch.tensor(users), case().train
+    heads = [Factors(*(None if part is None else part.to(dtype) for part in (each.user, each.item, each.bias)))
+             for each in case().heads]  # fmt: skip
+    listed = by_scores("table", Table(case().table.to(dtype)), train, rows, k)
+    return [by_factors("one", heads[0], train, rows, k), listed, by_factors("two", heads[1], train, rows, k)]
+
+
+def reranker_of(users: Sequence[int] = EVERYONE, length: int = ITEMS, dtype: torch.dtype = torch.float64) -> Reranker:
+    found = voters_of(users, dtype=dtype)
+    return Reranker(case().train, torch.tensor(users), found, WEIGHTS, length=length, **VOTED)
+
+
+@cache
+def literal(users: tuple[int, ...] = EVERYONE) -> LiteralReranker:
+    everyone, (one, two) = torch.arange(USERS), case().heads
+    three = [
+        LiteralVoter(one.scores(everyone), one.item),
+        LiteralVoter(case().table),
+        LiteralVoter(two.scores(everyone), two.item),
+    ]
+    found = LiteralReranker(used(), users, three, WEIGHTS, length=ITEMS, **VOTED)
+    found.table = cache(found.table)  # type: ignore[method-assign]
+    return found
+
+
+def used() -> Tensor:
+    return torch.from_numpy(case().train.toarray() > 0)
+
+
+def wanted(fast: Reranker, held_out: Tensor | None = None) -> Tensor:
+    """[n, L] where the lists have what users hold out. held_out: [users, items]."""
+    held_out = case().held_out if held_out is None else held_out
+    lists = fast.lists[:, : reranker.TOP].long()
+    return held_out[fast.users].gather(1, lists.clamp(min=0)) & (lists >= 0)
+
+
+@cache
+def literal_cost() -> LiteralCost:
+    held_out = [{i for i in range(ITEMS) if case().held_out[u, i]} for u in EVERYONE]
+    return LiteralCost(literal(), held_out)
+
+
+def listed(lists: Tensor) -> list[list[int]]:
+    """Without the empty places, which come last."""
+    rows = lists.tolist()
+    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
+    return [[item for item in row if item >= 0] for row in rows]
 
 
 @pytest.mark.parametrize("users", [EVERYONE, (12, 3, LAST_ITEM, 20, 0, DONE, NEW)], ids=["everyone", "some"])
@@ -44,15 +134,6 @@ def test_plain_lists_and_features_are_the_literal_ones(in_double, users: tuple[i
         assert (~empty[row]).tolist() == [place < len(items) for place in range(ITEMS)]
         if items:
             assert torch.allclose(found[row, : len(items)], slow.table(row), rtol=0, atol=1e-9)
-
-
-def test_what_a_voter_lists_beyond_its_vote_is_not_looked_at(in_double) -> None:
-    short, long = reranker_of(), reranker_of(k=TOP_K + 3)
-    assert long.voters[1].lists.shape == (USERS, TOP_K + 3)
-    assert torch.equal(short.lists, long.lists)
-    found, empty = long.features(torch.arange(USERS))
-    expected, _ = short.features(torch.arange(USERS))
-    assert torch.allclose(found[~empty], expected[~empty], rtol=0, atol=1e-12)
 
 
 def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
@@ -124,29 +205,6 @@ def test_what_a_user_holds_out_does_not_rank_its_own_list(in_double, row: int) -
     assert not torch.equal(*lists)
 
 
-def test_single_precision_comes_to_the_same_weights(in_double) -> None:
-    fast = reranker_of()
-    expected = fast.fit(wanted(fast))
-    torch.set_default_dtype(torch.float32)
-    single = reranker_of(dtype=torch.float32)
-    found = single.fit(wanted(single))
-    assert torch.equal(single.lists, fast.lists)
-    assert (found.everyone - expected.everyone).abs().max() < 1e-3
-    assert found.everyone.dtype == found.folds.dtype == torch.float64
-
-
-def test_with_nothing_to_learn_from_the_votes_are_as_they_were(in_double) -> None:
-    fast = reranker_of()
-    fitted = fast.fit(torch.zeros_like(fast.lists, dtype=torch.bool))
-    loud = torch.tensor(WEIGHTS)
-    for weights in (fitted.everyone, *fitted.folds):
-        assert torch.equal(weights[PLAIN : VOTER_FEATURES * len(loud) : VOTER_FEATURES], loud / loud.mean())
-        assert torch.count_nonzero(weights) == len(loud)
-        assert torch.equal(weights, literal().prior())
-    for cross_fitted in (False, True):
-        assert torch.equal(fast.rerank(fitted, cross_fitted=cross_fitted)[0], fast.lists)
-
-
 def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
     fast = reranker_of()
     hits = wanted(fast)
@@ -202,3 +260,68 @@ def test_popularity_and_activity_have_mean_0_and_deviation_1() -> None:
         assert float(each.std(correction=0)) == pytest.approx(1)
     for each in popularity_and_activity(csr_array(np.eye(5))):
         assert not each.any()
+
+
+def test_nobody_is_listed_for_where_the_only_user_is_not_asked_about() -> None:
+    """As in a process whose one user is not validated."""
+    lists, scores = voters.first_items(Table(case().table), case().train[:1], torch.empty(0, dtype=torch.int64), TOP_K)
+    assert lists.shape == scores.shape == (0, TOP_K)
+
+
+@pytest.mark.parametrize("cells", [3 * ITEMS, 1 << 22], ids=["in threes", "at once"])
+def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch, cells: int) -> None:
+    monkeypatch.setattr(voters, "CPU_CELLS", cells)
+    users, table = (8, 2, LAST_ITEM, 0, DONE, 30, 11, NEW), case().table
+    found = by_scores("table", Table(table), case().train, torch.tensor(users), TOP_K)
+    assert (found.name, found.factors, found.lists.dtype) == ("table", None, torch.int32)
+    assert listed(found.lists) == [ranking(table[u].tolist(), used()[u].tolist(), TOP_K) for u in users]
+    for row, (u, items) in enumerate(zip(users, listed(found.lists), strict=True)):
+        for place in range(TOP_K):
+            expected = listed_features(table, used(), users, u, items[place]) if place < len(items) else [0, 0, 0]
+            assert found.listed[row, place].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:
+    everyone = torch.arange(USERS)
+    one, thousand, shifted = (
+        by_scores("table", Table(table), case().train, everyone, TOP_K)
+        for table in (case().table, 1000 * case().table, case().table + 5)
+    )
+    assert torch.allclose(one.listed, thousand.listed, rtol=0, atol=1e-9)
+    assert torch.allclose(one.listed[..., :2], shifted.listed[..., :2], rtol=0, atol=1e-9)
+    assert all(torch.equal(one.lists, each.lists) for each in (thousand, shifted))
+    nothing = by_scores("table", Table(torch.zeros(USERS, ITEMS)), case().train, everyone, TOP_K)
+    assert not nothing.listed.any()
+    assert listed(nothing.lists) == [[i for i in range(ITEMS) if not used()[u, i]][:TOP_K] for u in EVERYONE]
+
+
+def test_scores_are_cut_where_the_features_of_vectors_are() -> None:
+    table = torch.zeros(USERS, ITEMS, dtype=torch.float64)
+    table[NEW, 3] = 1e6  # one user stands out, and nobody has used the item
+    found = by_scores("table", Table(table), case().train, torch.arange(USERS), TOP_K)
+    assert found.lists[NEW, 0] == 3
+    assert found.listed[NEW, 0, 1] == features.RELATIVE_SCORE[1]
+    assert found.listed[..., 0].abs().max() <= features.Z_SCORE[1]
+
+
+def test_a_voter_with_vectors_has_the_literal_lists() -> None:
+    users = (8, 2, LAST_ITEM, 0, DONE, 30, NEW)
+    for head in case().heads:
+        found = by_factors("head", head, case().train, torch.tensor(users), TOP_K)
+        scores = head.scores(torch.arange(USERS)).tolist()
+        assert listed(found.lists) == [ranking(scores[u], used()[u].tolist(), TOP_K) for u in users]
+        assert (found.factors, found.listed) == (head, None)
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.floats(0.01, 2), st.floats(0.1, 100))
+def test_a_voter_weight_decays_with_its_validation(found: list[float], temperature: float, times: float) -> None:
+    weights = voter_weights(found, temperature)
+    assert max(weights) == weights[found.index(max(found))] == 1
+    order = sorted(range(len(found)), key=found.__getitem__)
+    assert all(weights[lower] <= weights[higher] for lower, higher in pairwise(order))
+    assert voter_weights([times * each for each in found], temperature) == pytest.approx(weights, rel=1e-6)
+
+
+def test_a_temperature_below_the_best_a_voter_has_the_weight_1_over_e() -> None:
+    assert voter_weights([0.25, 0.24, 0.0], 0.04) == pytest.approx([1, 1 / e, e**-25])
+    assert voter_weights([0.0, 0.0], 0.04) == [1, 1]

@@ -20,6 +20,7 @@ from concf.inference.recommender import Recommender
 from concf.inference.rules import POOL
 from concf.inference.titles import Catalogue
 from concf.service.loading import Loader
+from concf.training.checkpoint import RunFolder
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -159,7 +160,7 @@ def test_a_condition_for_a_head_is_the_allow_list_of_the_items_that_match(
     model = Recommender(run.run, "arrow")
     where = {row["item"] for row in catalogue.iter_rows(named=True) if row["category"] == 1 or row["price"] > 30}
     rules = {"catalogue": catalogue, "where": "category = 1 or price > 30"}
-    for more in ({}, {"exclude": run.items[::3]}, {"filter_viewed": False}, {"history": run.items[:3]}):
+    for more in ({}, {"exclude": run.items[::3]}, {"history": run.items[:3]}):
         options: dict[str, Any] = {"k": 4, "by": "bpr", **more}
         assert model.recommend(**options, **rules) == model.recommend(**options, items=sorted(where))
     both = {item for item in run.items[::2] if item in where}
@@ -184,20 +185,6 @@ def test_lists_are_full_whenever_they_can_be(run: Trained, catalogue: pl.DataFra
                     mine = [item for item, _ in found.get(user, [])]
                     assert len(mine) == len(set(mine)) == min(k, full), (user, by, k, most)
                     assert set(mine) <= {row["item"] for row in may}
-
-
-def test_scores_of_a_consensus_go_on_downwards_behind_what_it_keeps(run: Trained, catalogue: pl.DataFrame) -> None:
-    model = Recommender(run.run)
-    found = listed(model, k=12, where="price > 3", catalogue=catalogue)
-    plain = listed(model, k=12)
-    longer = 0
-    for user, mine in found.items():
-        scores = [score for _, score in mine]
-        assert scores == sorted(scores, reverse=True)
-        kept = [one for one in plain[user] if one[0] in dict(mine)]
-        assert [item for item, _ in mine[: len(kept)]] == [item for item, _ in kept]
-        longer += len(mine) > len(kept)
-    assert longer
 
 
 def test_the_order_of_rows_and_the_kind_of_file_do_not_matter(
@@ -293,8 +280,6 @@ def test_missing_and_unknown_items_are_counted(run: Trained, catalogue: pl.DataF
 def test_the_command_line_writes_what_python_gives(
     concf: Any, run: Trained, catalogue: pl.DataFrame, tmp_path: Path
 ) -> None:
-    from concf.training.checkpoint import RunFolder
-
     home = RunFolder(tmp_path / "run")
     home.keep(run.run.data)
     home.begin(run.run)
@@ -319,7 +304,7 @@ def test_the_command_line_writes_what_python_gives(
     assert pl.read_parquet(tmp_path / "recs.parquet").equals(expected)
 
 
-def test_the_service_answers_what_python_gives(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_service_answers_what_python_gives(tmp_path: Path) -> None:
     numbers = range(30)
     frame = pl.DataFrame({"item": numbers, "title": "x", "kind": [n % 4 for n in numbers], "price": numbers})
     frame.write_csv(tmp_path / "items.csv")
@@ -340,8 +325,3 @@ def test_the_service_answers_what_python_gives(tmp_path: Path, capsys: pytest.Ca
             ({"where": "x" * 1001}, 422), ({"at_most": {"kind": 0}}, 422), ({"diversity": 2}, 422),
         ):  # fmt: skip
             assert client.post("/recommend", {"users": [1]} | wrong).status_code == status
-    pl.concat([frame, frame.with_columns(price=pl.lit(99).cast(pl.Int64))]).write_csv(tmp_path / "twice.csv")
-    with Client(loaded(run_folder(), loader=Loader(catalogue=Catalogue(tmp_path / "twice.csv")))) as client:
-        assert "rules on attributes are off" in capsys.readouterr().err
-        assert client.post("/recommend", {"users": [1]}).json()["lists"][0]["items"][0]["title"] == "x"
-        assert "give catalogue=" in client.post("/recommend", {"users": [1], "where": "price < 3"}).json()["detail"]

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import signal
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +12,8 @@ import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_array
-from skipping import posix
 from small_recipe import CLI, assert_same, small
-from small_run import QUIET, Killed, assert_same_end, die_after
+from small_run import Killed, assert_same_end, die_after
 
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DriftingSimulation
@@ -31,7 +26,7 @@ from concf.inference.recommender import Recommender
 from concf.model.als import ALS, Pairs
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.recipe import update as stages
-from concf.training.recipe.update import Update, UpdateSettings, beside_neighbours
+from concf.training.recipe.update import beside_neighbours
 from concf.training.run import Run
 from concf.training.train import train
 from concf.training.update import update
@@ -113,25 +108,6 @@ def test_without_neighbours_a_new_item_begins_at_random() -> None:
     assert user[0].tolist() == [7, 7]
     assert user[1].tolist() == [0, 1]
     assert torch.allclose(user[2], found[3])
-
-
-@pytest.mark.parametrize("hold", [0.5, 1.0])
-def test_the_basis_that_a_refit_comes_to_changes_nothing_that_is_held(hold: float) -> None:
-    """The vectors are held part of the way, all known ones with hold = 1, however they were turned before."""
-    random = torch.Generator().manual_seed(1)
-    before, now = ([torch.randn(n, 4, generator=random, dtype=torch.float64) for n in (9, 12)] for _ in range(2))
-    turn = torch.linalg.qr(torch.randn(4, 4, generator=random, dtype=torch.float64)).Q
-    known = torch.arange(9) < 7, torch.arange(12) < 10
-    held = []
-    for vectors in ((now[0], now[1]), (now[0] @ turn, now[1] @ turn)):
-        recipe: Any = SimpleNamespace(vectors={"als-a": vectors}, known=known, softmaxes=[])
-        recipe.update = UpdateSettings(hold=hold)
-        Update._hold(recipe, "als-a", (before[0], before[1]))
-        held.append(recipe.vectors["als-a"])
-    for one, other, was, old in zip(*held, before, known, strict=True):
-        assert torch.allclose(one, other)
-        assert torch.equal(one[old], was[old]) == (hold == 1)
-    assert torch.allclose(held[0][0][7:] @ held[0][1][10:].T, now[0][7:] @ now[1][10:].T)  # new ones move freely
 
 
 def test_known_vectors_are_held() -> None:
@@ -232,35 +208,6 @@ def test_an_update_that_is_killed_goes_on_to_the_same_end(
     run = train(RunFolder(tmp_path / "cut").data(), out=tmp_path / "cut", resume=True)
     assert_same_end(tmp_path / "cut", tmp_path / "whole")
     assert_same(run, load_run(tmp_path / "whole"))
-
-
-WORKER = """
-import os, signal, sys
-import polars as pl
-from concf.training.checkpoint import RunFolder, load_run
-from concf.training.update import update
-save = RunFolder.save
-def dying(self, run, *rest):
-    save(self, run, *rest)
-    os.kill(os.getpid(), signal.SIGKILL)
-RunFolder.save = dying
-update(load_run(sys.argv[1]), pl.read_parquet(sys.argv[2]), out=sys.argv[3], device="cpu")
-"""
-
-
-@posix
-def test_sigkill_leaves_the_old_run_as_it_was(tmp_path: Path) -> None:
-    """Killed while its folder is made it leaves none."""
-    old = saved(base(), tmp_path / "old")
-    before = checksums(old)
-    FIRST.write_parquet(tmp_path / "new.parquet")
-    words = [str(old), str(tmp_path / "new.parquet"), str(tmp_path / "new")]
-    code = subprocess.run([sys.executable, "-W", "ignore", "-c", WORKER, *words], env=QUIET, check=False).returncode
-    assert code == -signal.SIGKILL
-    assert checksums(old) == before
-    assert not (tmp_path / "new").exists()
-    update(load_run(old), FIRST, out=tmp_path / "new", device="cpu")
-    assert not list(tmp_path.glob(".*partial*"))
 
 
 def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, concf: CLI) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,20 +18,23 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from scipy.sparse import csr_array
-from small_recipe import LOG, assert_same, data, small, trained
+from small_recipe import LOG, SMALL, assert_same, data, small, trained
 
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
+from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.data.weights import LEAST, UNWEIGHTED, Weighting
-from concf.errors import ConcfWarning, DataError
+from concf.errors import ConcfWarning, ConfigError, DataError
+from concf.experiments.compare import compare
+from concf.inference.estimator import ConCF
 from concf.model.als import ALS, Pairs
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN, Walks
+from concf.model.baselines.neighbours import RP3beta, Walks
 from concf.model.model import Model
 from concf.model.objectives import LossSettings, choose
 from concf.training.batches import Batch, Sampler
+from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
 from concf.training.head_losses import HeadLosses
 from concf.training.recipe import softmax
@@ -243,20 +248,6 @@ def test_a_pair_comes_in_an_epoch_as_often_as_it_weighs() -> None:
     assert all(torch.equal(getattr(again, name), getattr(sampler.epoch(7, 3), name)) for name in ("user", "negative"))
 
 
-def test_weights_change_no_other_baseline_than_they_should() -> None:
-    matrix, _ = doubled()
-    users = torch.arange(matrix.shape[0])
-    weight = matrix.toarray().astype(np.float64)
-    np.testing.assert_array_equal(Popularity().fit(matrix).bias, weight.sum(0))
-    cosine = weight.T @ weight / (np.outer(*[np.sqrt((weight**2).sum(0))] * 2) + 3)
-    np.fill_diagonal(cosine, 0)
-    np.testing.assert_allclose(ItemKNN(neighbours=50, shrink=3).fit(matrix).scores(users), weight @ cosine, rtol=1e-5)
-    alike = (weight * weight.sum(0) ** -0.5) @ weight.T / np.outer(*[np.sqrt((weight**2).sum(1))] * 2)
-    np.fill_diagonal(alike, 0)
-    expected = alike @ (weight * weight.sum(0) ** -0.2)
-    np.testing.assert_allclose(UserKNN(neighbours=50, power=1).fit(matrix).scores(users), expected, rtol=1e-5)
-
-
 def test_every_step_of_a_walk_is_its_weighted_chance_to_the_power_alpha() -> None:
     (matrix, _), alpha = doubled(), 0.4
     users, weight = torch.arange(matrix.shape[0]), matrix.toarray().astype(np.float64)
@@ -305,3 +296,67 @@ def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -
     for name in run.model.names:
         assert not torch.equal(*(each.recommender(name).scores(users) for each in (run, plain))), name
     assert not torch.equal(*(torch.as_tensor(each.best["consensus"].lists) for each in (run, plain)))
+
+
+CLI = Callable[..., tuple[int, str, str]]
+WEIGHED = LOG.draw(1).with_columns(weight=pl.int_range(pl.len()) % 4 + 0.5)
+SETS = [word for name in ("model.dimensions=8", "training.metric=recall@5") for word in ("--set", name)]
+SETS += [word for name in ("top_k", "kept", "shown") for word in ("--set", f"consensus.{name}=12")]
+FAST = ("--budget", "fast", *SETS)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    WEIGHED.write_csv(tmp_path / "log.csv")
+    return tmp_path / "log.csv"
+
+
+def test_a_run_knows_its_weights_and_is_loaded_with_them(log: Path, tmp_path: Path, concf: CLI) -> None:
+    words = ("--weights", "log", "--half-life", "60d")
+    code, _, err = concf("train", log, *words, *FAST, "--out", tmp_path / "run")
+    assert code == 0, err
+    run, settings = load_run(tmp_path / "run"), Weighting(function="log", half_life="60d")
+    assert run.settings.weights == run.data.weights == settings
+    frame = ConCF(recipe={"budget": "fast"}, weights={"function": "log", "half_life": "60d"}, **SMALL).fit(WEIGHED)
+    assert (frame.run.log != run.log).nnz == 0
+    assert len(np.unique(run.log.data)) > 20
+    other = train(run.data.weighted(UNWEIGHTED), run.settings, seed=0)  # the settings decide
+    assert other.data.weights == settings
+    assert frame.recommend(k=9).equals(ConCF.load(tmp_path / "run").recommend(k=9))
+
+
+def test_a_rating_may_be_the_weight(log: Path) -> None:
+    rated = WEIGHED.rename({"weight": "rating"})
+    found = read(rated, Reading(count="rating", min_rating=2, dislike_below=1))
+    plain = read(WEIGHED.filter(pl.col("weight") >= 2))
+    assert np.array_equal(found.count, plain.count)
+    assert found.dislikes is not None
+    assert np.array_equal(read(rated, Reading(count="rating")).count, read(log).count)
+    with pytest.raises(ConfigError, match="cannot be user and count at once"):
+        read(rated, Reading(count="user_id"))
+
+
+def test_a_comparison_weighs_every_model(tmp_path: Path) -> None:
+    data = prepare(WEIGHED, protocol="random")
+    options: dict[str, Any] = {"seeds": 1, "at": (5,), "log": tmp_path / "cells.jsonl"}
+    models = ("popularity", "ease")
+    plain = compare(data, models, **options)
+    weighted = compare(data.weighted(Weighting(half_life="20d")), models, **options)
+    figures = [
+        {each.name: each.per_user["recall@5"].tolist() for each in found.entrants} for found in (plain, weighted)
+    ]
+    assert all(figures[0][name] != figures[1][name] for name in models)
+    assert compare(data, models, **options).entrants[0].tests == plain.entrants[0].tests  # cells of both are kept apart
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_a_weight_that_is_none_is_refused_with_its_row(bad: float, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text(f"user_id,item_id,weight\n1,2,1.5\n1,3,{bad}\n")
+    with pytest.raises(DataError, match=":3: column 'weight': not a count"):
+        read(path)
+    for log in (WEIGHED.with_columns(weight=pl.lit(bad)), csr_array(np.array([[1, bad], [0, 2]]))):
+        with pytest.raises(DataError, match="not a count"):
+            read(log)
+    with pytest.raises(DataError, match="not a time"):
+        read(WEIGHED.with_columns(timestamp=pl.lit(np.inf)))
