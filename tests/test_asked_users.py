@@ -10,7 +10,7 @@ import pytest
 import small_catalogue
 import torch
 from recipe_worker import disliking
-from small_recipe import CLI, LOG, assert_same, data, small, trained
+from small_recipe import LOG, assert_same, data, small, trained
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning
@@ -20,17 +20,11 @@ from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
 from concf.model.scorers import ListFunction
-from concf.service.explorer.view import Explorer
-from concf.service.loading import Served
-from concf.training.checkpoint import load_run
 from concf.training.config.presets import choose_settings
-from concf.training.memory import large_tables
 from concf.training.recipe import search
 from concf.training.recipe.recipe import STUDENT
 from concf.training.recipe.search import PLANS, n_asked
-from concf.training.recipe.students import without_lists
 from concf.training.run import RECIPE_USERS, Run
-from concf.training.tracking.model_card import model_card
 from concf.training.train import train
 from concf.training.update import update
 
@@ -84,11 +78,6 @@ def test_the_others_have_vectors_by_a_ridge_regression_over_those_who_are_asked_
     assert not np.allclose(factors.user.numpy()[known], alone[known], atol=1e-2)
 
 
-def test_where_teaching_changes_nothing_nobody_is_changed() -> None:
-    alone, voter = torch.randn(50, 6), torch.randn(50, 4)
-    assert torch.allclose(without_lists(alone, alone, [voter], torch.arange(0, 50, 3)), alone)
-
-
 def test_the_best_head_ranks_for_the_others(tmp_path: Path) -> None:
     run = few()
     data().save(tmp_path / "data")
@@ -110,17 +99,6 @@ def test_the_best_head_ranks_for_the_others(tmp_path: Path) -> None:
     assert evaluate(run.recommender(CONSENSUS), run.data, at=5).means()["recall@5"] > 0
 
 
-def test_it_is_said_and_can_be_chosen(concf: CLI, tmp_path: Path) -> None:
-    data().save(tmp_path / "data")
-    words = [f"--set=recipe.asked_users={ASKED}", "--set=model.dimensions=8", "--set=training.metric=recall@5"]
-    status, _, message = concf(
-        "train", str(tmp_path / "data"), "--out", str(tmp_path / "run"), *words, "--device", "cpu"
-    )
-    assert status == 0
-    assert f"formed for {ASKED} of {data().train.shape[0]} users" in " ".join(message.split())
-    assert load_run(tmp_path / "run").history[-1]["asked_users"] == ASKED
-
-
 def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = small(budget="fast")
     assert n_asked((1_000_000, 1000), fast) == 1_000_000
@@ -132,23 +110,6 @@ def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(ConcfWarning, match="formed for 10 of"):
         run = train(data(), small(), seed=3)
     assert len(asked(run)) == 10
-
-
-def test_less_memory_is_needed() -> None:
-    fewer = choose_settings(small(), {"recipe": {"asked_users": 5}})
-    few, all_users = (large_tables(data(), each)["lists and votes of the consensus"] for each in (fewer, small()))
-    assert few < all_users
-
-
-def test_the_run_says_so() -> None:
-    run = few()
-    assert run.asked_users == run.summary()["asked_users"] == ASKED
-    assert trained().asked_users is None
-    assert f"formed for {ASKED} of {data().train.shape[0]} users" in model_card(run)
-    other = next(user for user in range(run.log.shape[0]) if user not in asked(run))
-    explorer = Explorer(Served(Recommender(run), Path("run")))
-    assert "no consensus was formed for this user" in str(explorer.of_user(other, 5)["note"])
-    assert explorer.of_user(asked(run)[0], 5)["note"] is None
 
 
 def test_an_update_asks_for_as_many() -> None:

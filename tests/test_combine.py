@@ -1,4 +1,4 @@
-"""A consensus of voters from outside is a whole run: voted, re-ranked, distilled, served, resumed."""
+"""A consensus of voters from outside is a whole run: voted, re-ranked, distilled, resumed; and who cannot vote."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ import torch
 from implicit.nearest_neighbours import BM25Recommender
 from scipy.sparse import csr_array, csr_matrix
 from small_combine import K, combined, frame, vectors, voters
-from small_recipe import CLI, SMALL, assert_same, data, trained
+from small_recipe import CLI, LOG, SMALL, assert_same, data
 from small_run import Killed, assert_same_end, die_after
-from small_service import Client, loaded
 
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import by_lists, by_scores, moments_of_lists
-from concf.errors import ConcfWarning, ConfigError
+from concf.consensus.voters import by_scores, moments_of_lists
+from concf.data.prepare import prepare
+from concf.data.reading.lists import read_lists
+from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.evaluation.ranking import rank
-from concf.inference.explain import about
 from concf.inference.export import export
 from concf.inference.recommender import Recommender
 from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
-from concf.model.scorers import ListFunction
-from concf.report.gather import _notes, gather
+from concf.model.scorers import ListFunction, ScoreFunction
+from concf.report.gather import gather
 from concf.report.page import page
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.combining.combine import combine
-from concf.training.recipe.combine import FIRST_SWEEPS, Combine
+from concf.training.recipe.combine import FIRST_SWEEPS, Combine, by_chance, first_hits, hits, note_leaks
 from concf.training.recipe.recipe import STUDENT
 from concf.training.recipe.students import SOLVED_BY
-from concf.training.run import Run
 from concf.training.train import train
+from concf.training.update import update
 
 pytestmark = [
     pytest.mark.usefixtures("on_one_thread"),
@@ -68,10 +68,6 @@ def test_moments_of_lists_are_those_of_the_whole_table() -> None:
     assert mean == pytest.approx(table.mean(0) / table.std(), rel=1e-5)
     assert std == pytest.approx(np.maximum(table.std(0) / table.std(), 1e-3), rel=1e-4)
     assert gap == pytest.approx(np.maximum((own - table.mean(0)) / table.std(), 0.05), rel=1e-4)
-    voter = by_lists("mine", listed.int(), values, moments_of_lists(listed.int(), values, n_items))
-    assert voter.listed is not None
-    z_score = (table - table.mean(0)) / table.std(0)
-    assert voter.listed[3, 1, 0].item() == pytest.approx(z_score[3, listed[3, 1]], rel=1e-4)
 
 
 def test_scores_vote_as_those_of_a_voter_of_ours() -> None:
@@ -109,31 +105,16 @@ def test_a_bias_is_one_more_dimension_and_long_vectors_make_room() -> None:
     assert found.numpy() == pytest.approx((user[:4] @ item.T + bias).numpy(), abs=1e-5)
 
 
-def test_figures_are_those_of_the_voters_own_lists() -> None:
-    run = combined()
-    recorded = next(record for record in run.history if record["stage"] == "rerank")["validation"]
-    for name, voter in voters().items():
-        lists = {"walks": RP3beta().fit(data().train)}.get(name, voter)
-        held_out = data().valid
-        shares = []
-        for user in data().validated.tolist():
-            wanted = set(held_out[[user]].indices.tolist())
-            (listed,) = rank(lists, np.array([user]), 5, seen=data().train)
-            shares.append(len(wanted & set(listed.tolist())) / len(wanted))
-        assert recorded[name] == pytest.approx(np.mean(shares))
-
-
 # The run
 
 
 def test_the_stages_are_those_that_there_is_work_for() -> None:
     own = ["search", "als", "softmax-a"]
     assert [record["stage"] for record in combined().history] == ["rerank", "student", "final"]
-    assert [record["stage"] for record in combined(True).history] == [*own, "rerank", "student", "final"]
     assert [record["stage"] for record in combined(True, True).history] == [*own, "rerank", "student", "refit", "final"]
     assert combined().learned == ("train",)
     assert combined(refitted=True).learned == ("train", "valid")
-    assert combined(True).rows() == ["als-a", "als-b", "softmax-a", "svd", STUDENT, R_CONSENSUS, CONSENSUS]
+    assert combined(True, True).rows() == ["als-a", "als-b", "softmax-a", "svd", STUDENT, R_CONSENSUS, CONSENSUS]
 
 
 def test_final_voters_take_the_place_of_the_first_and_weights_stay() -> None:
@@ -145,120 +126,34 @@ def test_final_voters_take_the_place_of_the_first_and_weights_stay() -> None:
     assert then.best[CONSENSUS].votes["items"][-1].equal(expected.lists)
     with pytest.raises(ConfigError, match="was refitted on its validation part"):
         then.evaluate(on="valid")
-    assert then.evaluate(at=5).keys() == first.evaluate(at=5).keys()
-    refitted = {**voters("train", "valid"), "svd": vectors(1)}
-    final = combine(data(), voters(), final_voters=refitted, final=True, settings=SMALL)
-    assert final.learned == ("train", "valid", "test")
 
 
 def test_plain_fusions_are_measured_beside() -> None:
-    """Reciprocal ranks by loops, on the users that the consensus is measured on too."""
     run = combined()
     fused = next(record["fusions"] for record in run.history if "fusions" in record)
     assert list(fused) == ["reciprocal ranks", "Borda", "CombSUM", "CombMNZ", "weighted", "greedy", CONSENSUS]
     assert fused[CONSENSUS] == run.best[CONSENSUS].validation  # of so few users all are looked at
-    votes, shares = run.best[CONSENSUS].votes["items"].tolist(), []
-    for user in data().validated.tolist():
-        total: dict[int, float] = {}
-        for voter in (0, 2, 3):  # 1 is the student
-            for place, item in enumerate(votes[voter][user], 1):
-                total[item] = total.get(item, 0) + (1 / (60 + place) if item >= 0 else -9)
-        best = sorted(total, key=lambda item: -total[item])[:5]
-        wanted = data().valid[[user]].indices.tolist()
-        shares.append(len(set(best) & set(wanted)) / len(wanted))
-    assert fused["reciprocal ranks"] == pytest.approx(np.mean(shares), abs=0.02)  # some are equal
-
-
-def test_a_report_of_lists_alone_says_that_there_is_a_consensus() -> None:
-    run = combine(data(), {"walks": voters()["walks"]}, settings=SMALL)
-    assert not any("one head" in note for note in _notes(run, has_test=True))
-
-
-def test_a_student_may_learn_within_groups_of_popularity() -> None:
-    """The consensus is the same, and the student another; one group is the default."""
-    plain = combined()
-    runs = [
-        combine(data(), voters(), settings=SMALL | {"recipe": {"popularity_groups": groups}}, seed=3)
-        for groups in (1, 3)
-    ]
-    assert all(run.best[CONSENSUS].lists.equal(plain.best[CONSENSUS].lists) for run in runs)
-    items = [run.model.item[run.model.names.index(STUDENT)] for run in (plain, *runs)]
-    assert torch.equal(items[0], items[1])
-    assert not torch.allclose(items[0], items[2])
-
-
-def test_a_refit_that_the_voters_do_not_allow_is_noted() -> None:
-    settings = SMALL | {"recipe": {"refit": "everything", "budget": "fast"}}
-    with pytest.warns(ConcfWarning, match=r"recipe\.refit=everything: not used. It follows from final voters .*: none"):
-        run = combine(data(), voters(), settings=settings, seed=3)
-    assert run.settings.recipe is not None
-    assert run.settings.recipe.refit == "none"
-
-
-def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
-    stages = Combine(combined(), torch.device("cpu"))
-    als = stages._solver(data().train)
-    start = als.start(stages._seed(1))
-    _, item = als.fit(start, **SOLVED_BY, sweeps=FIRST_SWEEPS)
-    assert stages._start().equal(item)
-
-
-def test_the_student_ranks_as_the_consensus_rather_than_as_the_log() -> None:
-    """It shares more of its list with the consensus than a factor model of the log alone does."""
-    run, users = combined(), np.arange(48)
-    agreed = rank(run.recommender(CONSENSUS), users, 5, seen=data().train)
-
-    def shared(name: str, of: Run) -> float:
-        lists = rank(of.recommender(name), users, 5, seen=data().train)
-        return sum(len(set(a) & set(b)) for a, b in zip(lists.tolist(), agreed.tolist(), strict=True)) / agreed.size
-
-    assert shared(STUDENT, run) > 0.7
-    assert shared(STUDENT, run) > shared("als-a", trained(refit="none"))
 
 
 def test_it_is_recommended_from_explained_exported_and_reported(tmp_path: Path) -> None:
-    for with_own in (False, True):
-        run = combined(with_own)
-        model = Recommender(run, frame="arrays")
-        user = model.user_ids.values[[5]].tolist()[0]
-        for by in run.rows():
-            assert len(model.recommend(user, k=4, by=by)[0]) == 4
-        items, scores = model.recommend(user, k=3)
-        explanation = model.explain(user, items.tolist()[0])
-        assert explanation["reranked"] == pytest.approx(scores[0], rel=1e-6)
-        voting = {each["head"] for each in explanation["heads"]}
-        assert voting >= {"svd", "walks", "ease"}
-        assert {each["voter"] for each in explanation["contributions"] or []} >= {"svd", "walks", "ease"}
-        shown = page(gather(run, {"device": "cpu"}, examples=1))
-        assert all(name in shown for name in ("walks", "svd", "plain fusions beside the consensus"))
+    run = combined(True, True)
+    model = Recommender(run, frame="arrays")
+    user = model.user_ids.values[[5]].tolist()[0]
+    for by in run.rows():
+        assert len(model.recommend(user, k=4, by=by)[0]) == 4
+    items, scores = model.recommend(user, k=3)
+    explanation = model.explain(user, items.tolist()[0])
+    assert explanation["reranked"] == pytest.approx(scores[0], rel=1e-6)
+    assert {each["head"] for each in explanation["heads"]} >= {"svd", "walks", "ease"}
+    assert {each["voter"] for each in explanation["contributions"] or []} >= {"svd", "walks", "ease"}
+    assert "walks" in page(gather(run, {"device": "cpu"}, examples=1))
     export(combined(), None, "npz", tmp_path / "vectors.npz")
-    assert about(combined(), "svd") == "given, with vectors"
-    assert {each["name"]: each["objective"] for each in combined().summary()["recommenders"]}["svd"] == "given"
-
-
-def test_it_is_served_and_explored_by_the_voters_own_names(tmp_path: Path) -> None:
-    """With vectors, and where all voters are lists."""
-    lists = {"walks": voters()["walks"], "ease-lists": frame(EASE(regularisation=50.0).fit(data().train), data().train)}
-    for name, chosen in (("both", voters()), ("lists", lists)):
-        combine(data(), chosen, settings=SMALL, seed=3, out=tmp_path / name)
-        with Client(loaded(tmp_path / name)) as client:
-            model = client.service.model.recommender
-            for item in model.item_ids.values.tolist()[::9]:
-                assert client.get(f"/explain/3/{item}").json() == model.explain(3, item) | {"title": None}
-            view = client.get("/explore/3").json()
-            assert {each["by"] for each in view["lists"]} == {*chosen, STUDENT}
-            history = {"history": model.item_ids.values[:3].tolist(), "k": 3}
-            answer = client.post("/explore", history).json()
-            assert len(answer["consensus"]["items"]) == 3
-            assert client.get("/recommend/3?k=5&viewed=true").status_code == 200
-        few = model.item_ids.values[:9].tolist()
-        assert set(model.recommend(3, k=4, items=few, by=CONSENSUS, frame="arrays")[0].tolist()) <= set(few)
 
 
 def test_new_users_are_ranked_for_by_whoever_can() -> None:
     """Vectors are regressed on histories; lists know nobody new; where all are lists, the student ranks alone."""
     alone = combine(data(), {"walks": voters()["walks"]}, settings=SMALL)
-    for run in (combined(), combined(True), alone):
+    for run in (combined(), combined(True, True), alone):
         model = Recommender(run, frame="arrays")
         history = model.item_ids.values[[1, 4, 7]].tolist()
         for by in run.rows():
@@ -279,14 +174,12 @@ def test_a_run_that_was_killed_goes_on_to_the_same_end(tmp_path: Path) -> None:
     whole = combine(data(), voters(), out=tmp_path / "whole", **options)
     assert_same(whole, combined(refitted=True))
     assert_same(whole, load_run(tmp_path / "whole"))
-    for last in range(3):
+    for last in range(2):
         folder = tmp_path / f"killed-{last}"
         with pytest.raises(Killed):
             combine(data(), voters(), out=folder, watch=die_after(last), **options)
         train(data(), out=folder, resume=True)
         assert_same_end(folder, tmp_path / "whole")
-    description = RunFolder(tmp_path / "whole").description()["combine"]
-    assert description["voters"]["walks"]["name"] == "DataFrame"
     assert "Given from outside, not trained here: svd, walks, ease" in (tmp_path / "whole" / CARD).read_text()
 
 
@@ -295,11 +188,8 @@ def test_the_commands(tmp_path: Path, concf: CLI) -> None:
     sets = [word for each in ("model.dimensions=8", "consensus.top_k=12", "consensus.kept=12", "consensus.shown=12",
                               "training.metric=recall@5") for word in ("--set", each)]  # fmt: skip
     for part, name in (("train", "learn.csv"), ("train,valid", "more.parquet")):
-        code, out, _ = concf("data", "write", tmp_path / "data", "--parts", part, "--out", tmp_path / name)
-        assert (code, f"pairs of {part}" in out) == (0, True)
-    written = pl.read_csv(tmp_path / "learn.csv")
-    assert written.columns[:3] == ["user_id", "item_id", "count"]
-    assert len(written) == data().train.nnz
+        assert concf("data", "write", tmp_path / "data", "--parts", part, "--out", tmp_path / name)[0] == 0
+    assert len(pl.read_csv(tmp_path / "learn.csv")) == data().train.nnz
     assert len(pl.read_parquet(tmp_path / "more.parquet")) == data().train.nnz + data().valid.nnz
     log = data().train
     frame(RP3beta().fit(log), log).write_csv(tmp_path / "walks.csv")
@@ -310,15 +200,10 @@ def test_the_commands(tmp_path: Path, concf: CLI) -> None:
     assert code == 0, err
     assert [each["name"] for each in json.loads(out)["recommenders"]] == [STUDENT, R_CONSENSUS, CONSENSUS]
     assert list(json.loads(out)["voters"]) == ["walks", "ease"]
-    code, out, _ = concf("combine", tmp_path / "data", *words, "--out", tmp_path / "again", *sets)
-    assert "Voters without vectors: walks 0." in out
-    assert "Plain fusions beside the consensus, of some users: reciprocal ranks 0." in out
     assert len(RunFolder(run).description()["combine"]["voters"]["walks"]["sha256"]) == 64
     assert concf("evaluate", run, "--at", "5")[0] == 0
     code, _, err = concf("update", run, tmp_path / "learn.csv", "--out", tmp_path / "next")
-    assert (code, "voters from outside (walks, ease) know nothing of a newer log" in err) == (2, True)
-    code, _, err = concf("combine", tmp_path / "data", *words, "--out", run, *sets)
-    assert (code, "holds a run already" in err) == (2, True)
+    assert (code, "know nothing of a newer log" in err) == (2, True)
 
 
 # Libraries
@@ -329,14 +214,13 @@ def test_models_of_implicit_vote_by_their_vectors_or_their_lists() -> None:
     models = {
         "als": implicit.als.AlternatingLeastSquares(factors=6, random_state=1, num_threads=1),
         "bpr": implicit.bpr.BayesianPersonalizedRanking(factors=6, random_state=1, num_threads=1),
-        "lmf": implicit.lmf.LogisticMatrixFactorization(factors=6, random_state=1, num_threads=1),
         "bm25": BM25Recommender(K=10, num_threads=1),
     }
     for model in models.values():
         model.fit(log, show_progress=False)
     run = combine(data(), models, settings=SMALL)
     assert run.settings.recipe is not None
-    assert run.settings.recipe.given_vectors == ("als", "bpr", "lmf")
+    assert run.settings.recipe.given_vectors == ("als", "bpr")
     assert run.settings.recipe.given == ("bm25",)
     votes = run.best[CONSENSUS].votes["items"]
     names = [*run.settings.heads, *run.settings.fixed_voters]
@@ -386,7 +270,158 @@ def test_pipelines_of_lenskit_and_models_of_rectools_vote_by_their_frames(monkey
     dataset = SimpleNamespace(
         lists=lists, user_id_map=SimpleNamespace(external_ids=data().interactions.user_ids.values)
     )
+    expected = combine(data(), {"mine": voters()["walks"], "svd": vectors()}, settings=SMALL)
     for voter in (Pipeline(), (Model(), dataset)):
         run = combine(data(), {"mine": voter, "svd": vectors()}, settings=SMALL)
-        expected = combine(data(), {"mine": voters()["walks"], "svd": vectors()}, settings=SMALL)
         assert run.best[CONSENSUS].votes["items"].equal(expected.best[CONSENSUS].votes["items"])
+
+
+# Mistakes
+
+
+def test_mistakes_on_the_command_line(tmp_path: Path, concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data().save(tmp_path / "data")
+    voters()["walks"].write_csv(tmp_path / "walks.csv")
+    for words, message in (
+        (["--voter", "als"], "expected NAME=FILE"),
+        (["--voter", "als=a.csv", "--voter", "als=b.csv"], "each name once"),
+        (["--voter", "als=nowhere.csv"], "nowhere.csv"),
+        (["--voter", "als=walks.csv", "--final"], "--final"),
+        (["--voter", "als=walks.csv", "--final-voter", "als=walks.csv"], "is the voter itself"),
+        (["--voter", "als=walks.csv", "--final-voter", "bm=walks.csv"], "the same names"),
+        (["--voter", "student=walks.csv"], "another of that name"),
+        (["--voter", "a.b=walks.csv"], "choose a name"),
+        (["--voter", "rp3beta=walks.csv", "--with-own"], "another of that name"),
+    ):
+        code, _, err = concf("combine", "data", *words, "--out", "run")
+        assert (code, message in err, (tmp_path / "run").exists()) == (2, True, False), err
+    for parts, out in (("tain", "x.csv"), ("train", "x.xls"), ("train", "walks.csv")):
+        before = (tmp_path / "walks.csv").read_text()
+        assert concf("data", "write", "data", "--parts", parts, "--out", out)[0] == 2
+        assert ((tmp_path / "walks.csv").read_text(), (tmp_path / "x.csv").exists()) == (before, False)
+
+
+class NoModel:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("voter", "message"),
+    [
+        (NoModel(), "NoModel cannot vote"),
+        ((torch.ones(3, 2), torch.ones(4, 2)), "3 users and 4 items, and the log has 48 and 40"),
+        ((torch.full((48, 2), torch.nan), torch.ones(40, 2)), "not finite"),
+        ((torch.zeros(48, 2), torch.rand(40, 2)), "zero"),
+        ((torch.ones(48, 2), 1e25 * torch.rand(40, 2)), "exceed 1e.15"),
+        (BM25Recommender(), "not fitted"),
+        (lambda users: np.ones((len(users), 3)), r"expected scores \[48, 40\], found \[48, 3\]"),
+        (lambda users: np.full((len(users), 40), np.nan), "not a number"),
+        (lambda users: np.ones((len(users), 40)), "every score is the same"),
+        (pl.DataFrame({"user_id": [0], "item_id": [1]}), "no column of scores or ranks"),
+        (pl.DataFrame({"user_id": [0.5], "item_id": [1.5], "score": [1.0]}), "nothing in common with the log"),
+    ],
+)
+def test_what_cannot_vote_is_refused(voter: Any, message: str) -> None:
+    with pytest.raises((ConfigError, DataError), match=message):
+        combine(data(), {"mine": voter}, settings=SMALL)
+
+
+def test_ids_of_any_type_that_can_be_the_log_s_and_scores_of_any_size() -> None:
+    walks = voters()["walks"].with_columns(score=-57e300 * pl.col("rank")).drop("rank")
+    plain = walks.with_columns(score=pl.col("score") / 57e300)
+    floats = plain.with_columns(pl.col("user_id", "item_id").cast(pl.Float64))
+    names = plain.with_columns(pl.col("user_id", "item_id").cast(pl.String).cast(pl.Categorical))
+    log, seen = data().interactions, data().train
+    expected = read_lists(plain, "walks", log, seen, K)
+    for each in (walks, floats, names):
+        found = read_lists(each, "walks", log, seen, K)
+        assert np.array_equal(found.items, expected.items)
+        assert found.scores == pytest.approx(expected.scores, abs=1e-6)
+
+
+def test_whom_nobody_lists_anything_for_the_student_ranks() -> None:
+    few = voters()["walks"].filter(pl.col("user_id") < 3)
+    with pytest.warns(ConcfWarning, match="no voter lists anything for 45 of 48 users"):
+        run = combine(data(), {"few": few}, settings=SMALL)
+    everyone = np.arange(48)
+    lists = {name: rank(run.recommender(name), everyone, 5, seen=data().train) for name in (CONSENSUS, "student")}
+    assert np.array_equal(lists[CONSENSUS][3:], lists["student"][3:])
+    listed = Recommender(run).recommend([40], k=5)
+    assert listed["score"].is_finite().all()
+    assert listed["score"].is_sorted(descending=True)
+
+
+def test_mistakes_in_python() -> None:
+    wrong: list[dict[str, Any]] = [{"data": None}, {"voters": ["a.csv"]}, {"final_voters": ["x"]}, {"settings": "x"}]
+    for each in wrong:
+        with pytest.raises(ConfigError, match=f"{next(iter(each))}: expected"):
+            combine(**({"data": data(), "voters": {"svd": vectors()}, "settings": SMALL} | each))
+    with pytest.raises(ConfigError, match="is there twice at the time 1"):
+        combine(data(), {"a@1": "x.csv", "a@01": "y.csv"})
+    with pytest.raises(ConfigError, match="no voter was given"):
+        combine(data(), {})
+    with pytest.raises(ConfigError, match="voters from outside are for concf combine"):
+        train(data(), {"recipe": {"given": ["walks"]}})
+    with pytest.raises(ConfigError, match="own = false leaves nobody to vote"):
+        train(data(), {"recipe": {"own": False}})
+    with pytest.raises(ConfigError, match="one of the two has vectors and the other has none"):
+        combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
+    with pytest.raises(ConfigError, match="preset strong"):
+        combine(data(), {"svd": vectors()}, settings={"recipe": None, **SMALL})
+    apart = prepare(LOG.draw(1), protocol="new-users")
+    with pytest.raises(ConfigError, match=r"holds out users .* for whom voters from outside have no lists"):
+        combine(apart, {"svd": vectors()}, settings=SMALL)
+    with pytest.raises(ConfigError, match="know nothing of a newer log"):
+        update(combined(), pl.DataFrame({"user_id": [1], "item_id": [2]}))
+
+
+def test_minus_infinity_is_the_last_place() -> None:
+    scores = EASE(regularisation=50.0).fit(data().train)
+
+    def without_first(users: np.ndarray[Any, Any]) -> Any:
+        block = scores.scores(torch.from_numpy(users)).clone()
+        block[:, 0] = -torch.inf
+        return block
+
+    run = combine(data(), {"some": ScoreFunction(without_first), "svd": vectors()}, settings=SMALL)
+    votes = run.best[CONSENSUS].votes
+    assert not (votes["items"][-1] == 0).any()
+    assert votes["of_items"].isfinite().all()
+
+
+# Leaks
+
+
+def test_leaks_are_counted_as_by_hand() -> None:
+    train = csr_array(np.array([[1, 0, 0, 0, 0], [0, 1, 1, 0, 0]], np.float32))
+    valid = csr_array(np.array([[0, 1, 1, 0, 0], [1, 0, 0, 0, 0]], np.float32))
+    lists = np.array([[1, 3, -1], [3, 0, 4]], np.int32)
+    assert (hits(lists, valid), first_hits(lists, valid)) == (2, 1)
+    assert by_chance(lists, train, valid) == pytest.approx(2 * 2 / 4 + 3 * 1 / 3)
+
+
+def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
+    """It leaves validation items out as used, or finds them far too well; an honest one does neither."""
+    split = data()
+    both = split.log(("train", "valid"))
+    users = np.arange(48)
+    honest = rank(EASE(regularisation=50.0).fit(split.train), users, K, seen=split.train)
+    hides = rank(EASE(regularisation=50.0).fit(both), users, K, seen=both)
+    knows = rank(EASE(regularisation=1.0).fit(both), users, K, seen=split.train)
+    for lists, message in (
+        (hides, "fewer than by chance"),
+        (knows, "items of the validation part, those of RP3beta"),
+    ):
+        with pytest.warns(ConcfWarning, match=message):
+            note_leaks(split, users, {"mine": torch.from_numpy(lists)})
+    note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error
+    with pytest.warns(ConcfWarning, match="voter 'mine'.*fitted on the validation part too"):
+        combine(split, {"mine": frame(EASE(regularisation=50.0).fit(both), both), "svd": vectors()}, settings=SMALL)
+
+
+def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
+    stages = Combine(combined(), torch.device("cpu"))
+    als = stages._solver(data().train)
+    _, item = als.fit(als.start(stages._seed(1)), **SOLVED_BY, sweeps=FIRST_SWEEPS)
+    assert stages._start().equal(item)

@@ -60,14 +60,6 @@ def test_the_unit_of_scores_does_not_matter(head: Factors) -> None:
     assert torch.allclose(heard(scaled, log()), heard(head, log()), rtol=0, atol=1e-9)
 
 
-def test_who_scores_an_item_as_its_users_do_is_one_of_them(head: Factors) -> None:
-    """Items with one user: that user's relative score is 1, unless the user scores it as everybody does."""
-    train = csr_array(np.eye(USERS, ITEMS, dtype=np.float32))
-    relative_score, gap = heard(head, train)[..., 1].diagonal(), heard(head, train)[..., 6].diagonal().exp()
-    assert (gap > module.LEAST_GAP + 1e-9).any()
-    assert torch.allclose(relative_score[gap > module.LEAST_GAP + 1e-9], torch.tensor(1.0).double())
-
-
 def test_a_long_history_is_looked_at_evenly(head: Factors, monkeypatch: pytest.MonkeyPatch) -> None:
     used = np.zeros((USERS, ITEMS), np.float32)
     used[:, 1:10] = 1

@@ -1,4 +1,4 @@
-"""The recipe of the preset `strong`: its stages, what they learn from, its voters, and what is made of the run."""
+"""The recipe of the preset `strong`: its stages, what they learn from, its voters, tiny logs, and resuming."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_array
 from small_recipe import CLI, LOG, REFITS, SMALL, STAGES, assert_same, data, small, trained, without_seconds
+from small_run import Killed, assert_same_end, die_after
 
 from concf.consensus.reranker import FOLDS, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
+from concf.data.prepare import prepare
 from concf.data.protocols import TEST
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.evaluation.validation import shared_items
-from concf.experiments.compare import compare
+from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
-from concf.inference.recommender import Recommender
 from concf.model.als import Pairs
 from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.table import BASELINES
-from concf.training.config import presets
-from concf.training.config.presets import choose_settings, preset
+from concf.model.scorers import Factors
+from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.training.checkpoint import RunFolder, load_run
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import TrainingSettings
+from concf.training.recipe import recipe as stages
 from concf.training.recipe import search
-from concf.training.recipe.recipe import STUDENT, VOTER_TEMPERATURE, Recipe
+from concf.training.recipe.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
 from concf.training.run import Run, make_model
 from concf.training.train import train
 
@@ -55,30 +60,11 @@ def test_a_budget_has_its_heads_voters_and_stages(budget: str, heads: list[str],
     assert run.model.names == run.settings.heads == heads
     assert run.settings.fixed_voters == fixed
     assert run.rows() == [*heads, R_CONSENSUS, CONSENSUS]
-    assert run.best_head() == STUDENT
     stages = [record["stage"] for record in run.history]
     assert [stage for stage in stages if stage.startswith("softmax")] == [head for head in heads if "softmax" in head]
     assert run.epoch == len(stages)
     assert run.chosen.keys() >= {*heads, *fixed} - {STUDENT}
     assert len({tuple(run.chosen[name].items()) for name in ("als-a", "als-b")}) == 2
-    assert len({tuple(run.chosen[name].items()) for name in fixed}) == len(fixed)
-    assert [each["stage"] for each in trained(budget, "none").history] == [each for each in stages if each != "refit"]
-    summary = run.summary()
-    assert summary["chosen"] == run.chosen
-    assert summary["learned"] == ["train", "valid"]
-    assert all(row["epoch"] is None for row in summary["recommenders"])
-
-
-def test_the_default_is_this_recipe() -> None:
-    default = choose_settings()
-    assert default == preset("strong")
-    assert default.recipe is not None
-    assert (default.recipe.budget, default.recipe.refit) == ("default", "validation")
-    assert default.heads == trained("default").settings.heads
-    assert (default.model.encoder, default.model.sharing) == ("mf", "none")
-    assert default.consensus.non_voting == (STUDENT,)
-    assert default.consensus.consistency_temperature is None
-    assert choose_settings(None, {"recipe": {"budget": "fast"}}).heads == ["als-a", "als-b", STUDENT]
 
 
 def test_it_learns_beyond_popularity() -> None:
@@ -96,15 +82,6 @@ def test_the_same_seed_gives_the_same_bytes_and_another_one_others() -> None:
     assert_same(trained(), train(data(), small(), seed=3))
     with pytest.raises(AssertionError):
         assert_same(trained(), train(data(), small(), seed=4))
-
-
-def test_the_number_of_threads_does_not_matter() -> None:
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(1 if before > 1 else 3)
-        assert_same(train(data(), small(), seed=3), trained())
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_the_order_of_the_rows_of_a_log_does_not_matter() -> None:
@@ -186,10 +163,7 @@ def test_validation_figures_are_from_before_the_refit() -> None:
             {k: v for k, v in each.items() if k != "epoch"} for each in before[0]
         ]
     figures = {name: value for record in before[0] for name, value in record.get("validation", {}).items()}
-    for run in runs:
-        assert {name: best.validation for name, best in run.best.items()} == {
-            name: value for name, value in figures.items() if name not in run.settings.fixed_voters
-        }
+    assert all(figures[name] == best.validation for run in runs for name, best in run.best.items())
 
 
 @cache
@@ -207,51 +181,37 @@ def test_the_consensus_is_validated_by_weights_that_its_user_did_not_help_to_fit
     weights, users = recipe.weights, recipe.validation.users
     assert weights is not None
     reranker = recipe._reranker(data().train, users, recipe._voters(data().train, users))
-    held_out = recipe.validation.held_out(reranker.lists)
     lists = torch.empty_like(reranker.lists)
     for fold in range(FOLDS):
         mine = torch.arange(len(users)) % FOLDS == fold
-        other = held_out.roll(1, 1) & (reranker.lists >= 0)
-        other = torch.where((mine & held_out.any(1) & other.any(1))[:, None], other, held_out)
-        weights_of_others = reranker.fit(other).folds
-        assert torch.allclose(weights_of_others[fold], weights.folds[fold], atol=1e-3)
-        assert not torch.allclose(weights_of_others[fold - 1], weights.folds[fold - 1], atol=1e-3)
         lists[mine] = reranker.rerank(Weights(weights.centre, weights.folds[fold], weights.folds))[0][mine]
     assert recipe.figures[CONSENSUS] == recipe.validation.of_its_users(lists)
     assert torch.equal(recipe._cross_fitted(), lists)
 
 
-def test_figures_on_what_was_learned_from_are_refused(concf: CLI, tmp_path: Path) -> None:
+def test_figures_on_what_was_learned_from_are_refused() -> None:
     for refit, parts in REFITS.items():
         for part in ("valid", "test"):
             if part in parts:
-                with pytest.raises(ConfigError, match=r"was refitted on its (validation|test) part .* say nothing"):
+                with pytest.raises(ConfigError, match="was refitted on its"):
                     trained(refit=refit).evaluate(on=part)  # type: ignore[arg-type]
             elif part == "valid":
                 with pytest.raises(ConfigError, match="was fitted to the validation part"):
                     trained(refit=refit).evaluate(on=part)
             else:
                 assert trained(refit=refit).evaluate(on=part, at=5)  # type: ignore[arg-type]
-    model = ConCF(seed=3, **SMALL).fit(data(), final=True, out=tmp_path / "run")
-    assert model.run.learned == REFITS["everything"]
-    for words in ((), ("--on", "valid")):
-        code, _, err = concf("evaluate", tmp_path / "run", *words)
-        assert (code, "was refitted on its" in err) == (2, True)
 
 
 # Voters, votes and the student
 
 
 def test_a_voters_weight_decays_with_its_validation() -> None:
-    for budget in ("fast", "default", "thorough"):
-        run = trained(budget)
-        figures = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
-        voters = [name for name in (*run.settings.heads, *run.settings.fixed_voters) if name != STUDENT]
-        best = max(figures[name] for name in voters)
-        expected = {name: np.exp(-(1 - figures[name] / best) / VOTER_TEMPERATURE) for name in voters} | {STUDENT: 0.0}
-        everyone = [*run.settings.heads, *run.settings.fixed_voters]
-        weights = run.best[CONSENSUS].votes["voter_weights"].tolist()
-        assert dict(zip(everyone, weights, strict=True)) == pytest.approx(expected, rel=1e-9)
+    run = trained("thorough")
+    figures = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
+    everyone = [*run.settings.heads, *run.settings.fixed_voters]
+    best = max(figures[name] for name in everyone if name != STUDENT)
+    expected = [np.exp(-(1 - figures[name] / best) / VOTER_TEMPERATURE) * (name != STUDENT) for name in everyone]
+    assert run.best[CONSENSUS].votes["voter_weights"].tolist() == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_vote_of_a_fixed_voter_is_its_ranking_of_all_that_was_learned_from() -> None:
@@ -263,113 +223,152 @@ def test_the_vote_of_a_fixed_voter_is_its_ranking_of_all_that_was_learned_from()
         assert run.best[CONSENSUS].votes["items"][place].tolist() == expected.tolist()
 
 
-def test_ease_has_no_vote_where_it_would_cost_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trained("thorough").best[CONSENSUS].votes["voter_weights"][-1] > 0
-    monkeypatch.setattr(search, "CPU_EASE", min(data().train.shape) - 1)
-    run = train(data(), small(budget="thorough"), seed=3)
-    assert set(run.chosen) == {"als", "als-a", "als-b", "softmax-a", "softmax-b", "rp3beta", "userknn"}
-    votes = run.best[CONSENSUS].votes
-    assert votes["voter_weights"][-1] == 0
-    assert (votes["items"][-1] == -1).all()
-
-
-def test_explanations_show_every_voter_and_not_the_student() -> None:
-    run = trained()
-    model = Recommender(run, frame="arrays")
-    voters = ["als-a", "als-b", "softmax-a", "rp3beta"]
-    for user in model.user_ids.values[::9].tolist():
-        items, scores = model.recommend(user, k=6)
-        plain, importance = model.recommend(user, k=6, by=R_CONSENSUS)
-        assert (np.diff(scores) <= 0).all()
-        assert (np.diff(importance) <= 1e-6).all()
-        for item, score in zip(items.tolist(), scores.tolist(), strict=True):
-            explanation = model.explain(user, item)
-            assert [each["head"] for each in explanation["heads"]] == voters
-            assert explanation["reranked"] == pytest.approx(score, rel=1e-6)
-            assert explanation["heads"][-1]["score"] is None
-            assert all(each["C"] == 0 for each in explanation["heads"])
-        for item, score in zip(plain.tolist(), importance.tolist(), strict=True):
-            explanation = model.explain(user, item)
-            votes = [each["vote"] for each in explanation["heads"]]
-            assert explanation["importance"] == pytest.approx(score, rel=1e-5)
-            assert sum(votes) / len(votes) == pytest.approx(score, rel=1e-5)
-
-
-def test_items_of_the_refit_are_explained_as_used() -> None:
-    model = Recommender(trained(), frame="arrays")
-    held_out = data().valid.tocoo()
-    for user, item in list(zip(held_out.row, held_out.col, strict=True))[:5]:
-        ids = model.user_ids.values[[user]].tolist()[0], model.item_ids.values[[item]].tolist()[0]
-        explanation = model.explain(*ids)
-        assert explanation["used_in_training"]
-        assert explanation["rank"] is None
-        assert all(each["rank"] is None for each in explanation["heads"])
-
-
 def test_the_student_ranks_as_the_consensus_does() -> None:
-    for budget in ("fast", "default", "thorough"):
-        run = trained(budget)
-        everyone, agreed = np.arange(run.log.shape[0]), run.best[CONSENSUS].lists
-        assert agreed is not None
-        lists = torch.from_numpy(rank(run.recommender(STUDENT), everyone, 10, seen=run.log))
-        shares = shared_items({STUDENT: lists}, agreed, 10, run.log.shape[1])
-        assert shares[STUDENT] > 0.75
+    run = trained()
+    everyone, agreed = np.arange(run.log.shape[0]), run.best[CONSENSUS].lists
+    assert agreed is not None
+    lists = torch.from_numpy(rank(run.recommender(STUDENT), everyone, 10, seen=run.log))
+    assert shared_items({STUDENT: lists}, agreed, 10, run.log.shape[1])[STUDENT] > 0.75
 
 
-def test_new_users_are_recommended_to_by_the_voters() -> None:
-    model = Recommender(trained(), frame="arrays")
-    used = model.item_ids.values[:4].tolist()
-    for by in (None, *trained().rows()):
-        items, scores = model.recommend(history=used, k=5, by=by)
-        assert len(set(items.tolist()) - set(used)) == 5
-        assert (np.diff(scores) <= 1e-6).all()
+def begun(group: ProcessGroup = ALONE, **recipe: str) -> Recipe:
+    """A recipe of which no stage is over."""
+    settings = small(**recipe)
+    return Recipe(Run(data(), settings, 3, make_model(data(), settings)), torch.device("cpu"), group)
 
 
-def test_voters_are_validated_as_deep_as_the_metric_looks() -> None:
-    deep = choose_settings(small(), {"consensus": {"top_k": 3}, "training": {"metric": "recall@15"}})
-    run = train(data(), deep, seed=3)
-    record = {name: value for each in run.history for name, value in each.get("validation", {}).items()}
-    assert {name: run.best[name].validation for name in run.rows()} == {name: record[name] for name in run.rows()}
-    fixed = RP3beta(**run.chosen["rp3beta"], neighbours=NEIGHBOURS).fit(data().train)
-    means = evaluate(fixed, data(), on="valid", at=15, metrics="recall").means()
-    assert record["rp3beta"] == pytest.approx(means["recall@15"])
-    assert run.best[CONSENSUS].votes["items"].shape[2] == 3
+def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the size of the whole log, where the shares of the processes are on both sides of the bound."""
+    groups, users = [ProcessGroup(rank, 5) for rank in range(5)], data().train.shape[0]
+    sizes = {len(range(users)[each.share(users)]) for each in groups}
+    assert len(sizes) == 2
+    for bound, votes in ((min(sizes), False), (min(data().train.shape), True)):
+        monkeypatch.setattr(search, "CPU_EASE", bound)
+        assert {"ease" in begun(each, budget="thorough").fixed for each in groups} == {votes}
 
 
-def test_a_run_says_how_many_users_it_was_validated_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trained().summary()["validated_users"] == len(data().validated)
-    monkeypatch.setattr("concf.training.run.RECIPE_USERS", 17)
-    run = Run(data(), small(), 3, make_model(data(), small()))
-    assert run.summary()["validated_users"] == len(Recipe(run, torch.device("cpu")).validation.users) == 17
+@pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])
+def test_a_softmax_goes_on_if_it_is_not_far_behind_als_on_the_users_of_the_search(
+    share: float, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, random = begun(), torch.Generator().manual_seed(0)
+    item = torch.randn(data().train.shape[1], 8, generator=random)
+    vectors = torch.from_numpy(data().train.toarray()) @ item, item
+    recipe.searched = Validation(data(), recipe.run.metric, recipe.device, validated=data().validated[:9])
+    figure = search.measured(Factors(*vectors), data().train, recipe.searched)
+    assert 0 < figure < 1
+    recipe.vectors["als-a"], recipe.figures["als-a"] = vectors, float(goes_on)  # of other users
+    monkeypatch.setattr(search, "search_temperature", lambda *_: [(share * BEHIND * figure, 0.1, vectors)])
+    monkeypatch.setattr(stages, "fit_softmax", lambda *_, **__: vectors)
+    recipe._softmax("softmax-a")
+    assert recipe.chosen["softmax-a"]["epochs"] == 1 + recipe.plan.softmax[0] * goes_on
 
 
-# In a comparison and in a search
+def test_what_the_recipe_has_no_place_for_is_refused() -> None:
+    for name, own in (("objectives", {}), ("encoder", print), ("teacher", np.zeros((48, 3), np.int32))):
+        with pytest.raises(ConfigError, match=f"{name}: for Algorithm 1"):
+            train(data(), small(), **{name: own})  # type: ignore[arg-type]
+    n = data().train.shape[0]
+    with pytest.raises(ConfigError, match=f"{n + 1} processes for {n} users"):
+        train(data(), small(), group=ProcessGroup(0, n + 1), device="cpu")
 
 
-def test_head_and_consensus_take_part_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(presets.PRESETS, "strong", small())
-    trainings: list[str] = []
-    module = __import__("concf.training.train", fromlist=["train"])
-    monkeypatch.setattr(
-        module, "train", lambda split, *rest, **options: trainings.append(split.hash) or train(split, *rest, **options)
-    )
-    comparison = compare(data(), ["popularity", "concf:strong"], seeds=2, at=(5,))
-    names = {entrant.name for entrant in comparison.entrants}
-    assert names == {"popularity", "concf:strong consensus", "concf:strong head"}
-    assert len(trainings) == 2  # one run a split, whatever is shipped of it
-    expected = train(data(), small(), seed=data().recipe.seed)
-    head = next(entrant for entrant in comparison.entrants if entrant.name.endswith("head"))
-    means = evaluate(expected.recommender(expected.best_head()), data(), at=(5,)).means()
-    assert head.tests[0]["recall@5"] == pytest.approx(means["recall@5"])
-    shown = {each["model"]: each for each in comparison.as_dict()["models"]}
-    for name, shipped in (("concf:strong consensus", CONSENSUS), ("concf:strong head", STUDENT)):
-        assert shown[name]["fitted_on"] == "train and valid"
-        assert shown[name]["validation"] == expected.best[shipped].validation  # from before the refit
-    tested = compare(data(), ["concf:strong"], seeds=1, at=(5, 10), refit=False)
-    validated = train(data(), small(refit="none"), seed=data().recipe.seed)
-    figure = evaluate(validated.recommender(STUDENT), data(), at=(10,)).means()["recall@10"]
-    for each in tested.as_dict()["models"]:
-        assert (each["fitted_on"], each["validation"]) == ("train", None)  # the run was validated by recall@5
-    assert next(each for each in tested.entrants if "head" in each.name).tests[0]["recall@10"] == pytest.approx(figure)
-    with pytest.raises(ConfigError, match="unknown model 'weak'"):
-        compare(data(), ["concf:weak"], seeds=1)
+def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> None:
+    data().save(tmp_path / "data")
+    sets = [word for each in ("model.dimensions=8", "training.metric=recall@5") for word in ("--set", each)]
+    code, _, err = concf("train", tmp_path / "data", "--out", tmp_path / "run", "--preset", "reference", "--final")
+    assert (code, "--final" in err, (tmp_path / "run").exists()) == (2, True, False)
+    words = ["train", tmp_path / "data", "--out", tmp_path / "run", "--seed", 3, *sets, "--budget", "fast", "--final"]
+    assert concf(*words)[0] == 0
+    run = load_run(tmp_path / "run")
+    assert run.settings.recipe is not None
+    assert (run.settings.recipe.budget, run.learned) == ("fast", REFITS["everything"])
+    code, _, err = concf("evaluate", tmp_path / "run")
+    assert (code, "was refitted on its" in err) == (2, True)
+
+
+@pytest.mark.parametrize(("pairs", "steps", "size"), [(120_000, 12, 10_000), (50, 12, 1024), (10**9, 12, 65536)])
+def test_a_batch_is_a_share_of_the_pairs_within_bounds(pairs: int, steps: int, size: int) -> None:
+    assert TrainingSettings(steps=steps, batch=77).pairs_of_batch(pairs) == size
+    assert TrainingSettings(batch=77).pairs_of_batch(pairs) == 77
+
+
+# Logs with hardly anything in them
+
+
+def frame(pairs: list[tuple[int, int]]) -> pl.DataFrame:
+    return pl.DataFrame(pairs, schema={"user_id": pl.Int64, "item_id": pl.Int64}, orient="row")
+
+
+USED = sorted({(user, (2 * user + j * j) % 9) for user in range(12) for j in range(3)})
+FREE = [[item for item in range(9) if (user, item) not in USED] for user in range(12)]
+EVERYTHING = [(11, item) for item in range(9)]
+# name -> training, validation and test pairs
+TINY: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]] = {
+    "3 users, 4 items": ([(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 2), (2, 3)], [(0, 2)], [(0, 3), (2, 0)]),
+    "one is validated": (USED, [(0, FREE[0][0])], [(0, FREE[0][1]), (1, FREE[1][0])]),
+    "one has used all": (
+        sorted({*USED, *EVERYTHING}), [(0, FREE[0][0]), (3, FREE[3][0])], [(0, FREE[0][1]), (1, FREE[1][0])],
+    ),
+    "one validates all that is left": (
+        sorted({*USED, *EVERYTHING[:-1]}), [EVERYTHING[-1], (3, FREE[3][0])], [(3, FREE[3][1])],
+    ),
+    "one has nothing to train on": (USED, [(99, 1), (0, FREE[0][0])], [(99, 2), (0, FREE[0][1])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_a_tiny_log_is_learned_all_the_same(name: str) -> None:
+    log, valid, test = map(frame, TINY[name])
+    model = ConCF(model={"dimensions": 8}, training={"metric": "recall@1"}, recipe={"budget": "thorough"})
+    model.fit(log, protocol="given", valid=valid, test=test)
+    assert all(torch.isfinite(tensor).all() for tensor in model.run.model.state_dict().values())
+    for by in model.run.rows():
+        model.recommend(model.user_ids.values.tolist(), k=3, by=by)
+    for item in model.item_ids.values.tolist():
+        assert np.isfinite(model.explain(0, item)["importance"])
+    assert len(model.recommend(history=[0], k=2)) == 2
+    assert model.run.evaluate(at=1)
+
+
+def test_where_no_list_has_what_is_held_out_the_consensus_stays_as_it_is() -> None:
+    log, valid, test = map(frame, TINY["one is validated"])
+    settings: dict[str, Any] = {"consensus": {"top_k": 1, "kept": 1, "shown": 1}, "training": {"metric": "recall@3"}}
+    split = prepare(log, protocol="given", valid=valid, test=test)
+    runs = [
+        train(split, choose_settings("strong", settings | {"model": {"dimensions": 8}}), seed=seed) for seed in range(3)
+    ]
+    missed = [run for run in runs if run.best[R_CONSENSUS].validation == 0]
+    assert missed
+    for run in missed:
+        assert torch.equal(*(torch.as_tensor(run.best[name].lists)[:, :1] for name in (CONSENSUS, R_CONSENSUS)))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    train(data(), small(), seed=3, out=out)
+    return out
+
+
+@pytest.mark.parametrize("last", [0, 2, 3, 5])
+def test_a_run_that_is_killed_after_a_stage_goes_on_to_the_same_end(whole: Path, tmp_path: Path, last: int) -> None:
+    with pytest.raises(Killed):
+        train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(last))
+    seen: list[str] = []
+    run = train(data(), out=tmp_path / "cut", resume=True, watch=lambda record: seen.append(record["stage"]))
+    assert seen == STAGES[last + 1 :]
+    assert_same_end(tmp_path / "cut", whole)
+    assert_same(run, load_run(whole, data()))
+
+
+def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: CLI) -> None:
+    with pytest.raises(Killed):
+        train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(2))
+    with pytest.raises(DataError, match="not finished"):
+        load_run(tmp_path / "cut", data())
+    RunFolder(tmp_path / "cut").keep(data())
+    code, _, err = concf("evaluate", tmp_path / "cut")
+    assert (code, "--resume" in err) == (2, True)
+    with pytest.raises(ConfigError, match=r"the run has other settings: recipe\.refit"):
+        train(data(), {"recipe": {"refit": "none"}}, out=tmp_path / "cut", resume=True)

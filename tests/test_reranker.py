@@ -1,53 +1,127 @@
-"""The re-ranker: literal features, the weights that explain the validation part best, re-ranked lists."""
+"""Voters and the re-ranker: literal lists and features, the weights that explain the validation part best."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
-from typing import Any
+from math import e
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from literal_reranker import LiteralCost, LiteralReranker, LiteralVoter, listed_features, ranking
 from scipy.sparse import csr_array
-from small_reranker import (
-    DONE,
-    EVERYONE,
-    ITEMS,
-    LAST_ITEM,
-    NEW,
-    TOP_K,
-    USERS,
-    WEIGHTS,
-    case,
-    listed,
-    literal,
-    literal_cost,
-    reranker_of,
-    wanted,
-)
-from small_run import small_data
 from torch import Tensor
 
-from concf.consensus import reranker
-from concf.consensus.features import N_FEATURES, HeadFeatures
+from concf.consensus import features, reranker, voters
 from concf.consensus.reranker import (
-    CURVE_FEATURES,
     FOLDS,
-    HEAD_FEATURES,
-    LIST_FEATURES,
-    PLAIN,
-    VOTER_FEATURES,
-    Weights,
-    feature_rows,
+    Reranker,
     popularity_and_activity,
 )
-from concf.data.split import Split
-from concf.inference.recommender import Recommender
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
+from concf.model.scorers import Factors
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
+
+
+USERS, ITEMS, SIZE, TOP_K, TEMPERATURE = 31, 13, 4, 6, 4.0
+VOTED = {"top_k": TOP_K, "temperature": TEMPERATURE}
+EVERYONE = tuple(range(USERS))
+NEW, LAST_ITEM, DONE = 4, 7, 9  # users who have used nothing, all but one item, and everything
+WEIGHTS = (1.0, 0.6, 0.25)
+
+
+class Table(NamedTuple):
+    """A scorer without vectors. table: [users, items]."""
+
+    table: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        return self.table[users]
+
+
+class Case(NamedTuple):
+    """A log, two voters with vectors and one without, and what users hold out: [users, items]."""
+
+    train: csr_array
+    heads: tuple[Factors, Factors]
+    table: Tensor
+    held_out: Tensor
+
+
+@cache
+def case() -> Case:
+    """Voters that know something of what is held out; item 3 was used by nobody."""
+    random = np.random.default_rng(2)
+    draw = torch.Generator().manual_seed(2)
+
+    def drawn(*size: int) -> Tensor:
+        return torch.randn(*size, generator=draw, dtype=torch.float64)
+
+    user, item, bias = drawn(USERS, SIZE), drawn(ITEMS, SIZE), drawn(ITEMS)
+    liked = user @ item.T + drawn(USERS, ITEMS)
+    used = random.random((USERS, ITEMS)) < 0.3
+    used[NEW], used[:, 3] = False, False
+    used[LAST_ITEM] = used[DONE] = True
+    used[LAST_ITEM, 3] = False
+    held_out = (liked > liked.quantile(0.75)) & ~torch.from_numpy(used)
+    heads = Factors(user, item, bias), Factors(user + drawn(USERS, SIZE), item)
+    return Case(csr_array(used.astype(np.float32)), heads, liked + 2 * drawn(USERS, ITEMS), held_out)
+
+
+def voters_of(users: Sequence[int], k: int = TOP_K, dtype: torch.dtype = torch.float64) -> list[Voter]:
+    rows, train = torch.tensor(users), case().train
+    heads = [Factors(*(None if part is None else part.to(dtype) for part in (each.user, each.item, each.bias)))
+             for each in case().heads]  # fmt: skip
+    listed = by_scores("table", Table(case().table.to(dtype)), train, rows, k)
+    return [by_factors("one", heads[0], train, rows, k), listed, by_factors("two", heads[1], train, rows, k)]
+
+
+def reranker_of(users: Sequence[int] = EVERYONE, length: int = ITEMS, dtype: torch.dtype = torch.float64) -> Reranker:
+    found = voters_of(users, dtype=dtype)
+    return Reranker(case().train, torch.tensor(users), found, WEIGHTS, length=length, **VOTED)
+
+
+@cache
+def literal(users: tuple[int, ...] = EVERYONE) -> LiteralReranker:
+    everyone, (one, two) = torch.arange(USERS), case().heads
+    three = [
+        LiteralVoter(one.scores(everyone), one.item),
+        LiteralVoter(case().table),
+        LiteralVoter(two.scores(everyone), two.item),
+    ]
+    found = LiteralReranker(used(), users, three, WEIGHTS, length=ITEMS, **VOTED)
+    found.table = cache(found.table)  # type: ignore[method-assign]
+    return found
+
+
+def used() -> Tensor:
+    return torch.from_numpy(case().train.toarray() > 0)
+
+
+def wanted(fast: Reranker, held_out: Tensor | None = None) -> Tensor:
+    """[n, L] where the lists have what users hold out. held_out: [users, items]."""
+    held_out = case().held_out if held_out is None else held_out
+    lists = fast.lists[:, : reranker.TOP].long()
+    return held_out[fast.users].gather(1, lists.clamp(min=0)) & (lists >= 0)
+
+
+@cache
+def literal_cost() -> LiteralCost:
+    held_out = [{i for i in range(ITEMS) if case().held_out[u, i]} for u in EVERYONE]
+    return LiteralCost(literal(), held_out)
+
+
+def listed(lists: Tensor) -> list[list[int]]:
+    """Without the empty places, which come last."""
+    rows = lists.tolist()
+    assert all(sorted(row, key=lambda item: item < 0) == row for row in rows)
+    return [[item for item in row if item >= 0] for row in rows]
 
 
 @pytest.mark.parametrize("users", [EVERYONE, (12, 3, LAST_ITEM, 20, 0, DONE, NEW)], ids=["everyone", "some"])
@@ -60,21 +134,6 @@ def test_plain_lists_and_features_are_the_literal_ones(in_double, users: tuple[i
         assert (~empty[row]).tolist() == [place < len(items) for place in range(ITEMS)]
         if items:
             assert torch.allclose(found[row, : len(items)], slow.table(row), rtol=0, atol=1e-9)
-
-
-def test_what_a_voter_lists_beyond_its_vote_is_not_looked_at(in_double) -> None:
-    short, long = reranker_of(), reranker_of(k=TOP_K + 3)
-    assert long.voters[1].lists.shape == (USERS, TOP_K + 3)
-    assert torch.equal(short.lists, long.lists)
-    found, empty = long.features(torch.arange(USERS))
-    expected, _ = short.features(torch.arange(USERS))
-    assert torch.allclose(found[~empty], expected[~empty], rtol=0, atol=1e-12)
-
-
-def test_features_of_some_rows_are_those_of_all(in_double) -> None:
-    fast, rows = reranker_of(), torch.tensor([20, 3, 3, LAST_ITEM])
-    for some, everything in zip(fast.features(rows), fast.features(torch.arange(USERS)), strict=True):
-        assert torch.allclose(some, everything[rows], rtol=0, atol=1e-12)
 
 
 def test_weights_minimise_the_literal_cost(in_double, monkeypatch) -> None:
@@ -128,7 +187,7 @@ def test_lists_are_in_the_order_of_the_literal_scores(in_double, monkeypatch, cr
         assert scores[row].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("row", [0, 6, 12, 18, 29])
+@pytest.mark.parametrize("row", [0, 18])
 def test_what_a_user_holds_out_does_not_rank_its_own_list(in_double, row: int) -> None:
     fast = reranker_of()
     before = wanted(fast)
@@ -144,79 +203,6 @@ def test_what_a_user_holds_out_does_not_rank_its_own_list(in_double, row: int) -
     lists = [fast.rerank(each, cross_fitted=True)[0] for each in (old, new)]
     assert torch.equal(lists[0][fold::FOLDS], lists[1][fold::FOLDS])
     assert not torch.equal(*lists)
-
-
-def test_the_order_of_the_users_does_not_matter(in_double) -> None:
-    """Folds are by the row, so that rows that change places within a fold are cross-fitted alike."""
-    order = np.random.default_rng(0).permutation(USERS)
-    within = np.concatenate([np.arange(USERS)[USERS % FOLDS :].reshape(-1, FOLDS)[::-1].ravel(), [0]])
-    assert (within[:-1] % FOLDS == np.arange(1, USERS) % FOLDS).all()
-    within = np.roll(within, 1)
-    for rows, cross_fitted in ((order, False), (within, True)):
-        first, second = reranker_of(), reranker_of(tuple(rows.tolist()))
-        one, other = first.fit(wanted(first)), second.fit(wanted(second))
-        assert torch.allclose(one.everyone, other.everyone, rtol=0, atol=1e-6)
-        lists = first.rerank(one, cross_fitted=cross_fitted)[0], second.rerank(other, cross_fitted=cross_fitted)[0]
-        assert torch.equal(lists[0][rows], lists[1])
-
-
-def changed_feature(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
-    whole = HeadFeatures.__call__
-
-    def changed(self: HeadFeatures, *asked: Any) -> Tensor:
-        mine = whole(self, *asked)
-        mine[..., -1] = change(mine[..., -1])
-        return mine
-
-    monkeypatch.setattr(HeadFeatures, "__call__", changed)
-
-
-def test_a_feature_may_be_shifted(in_double, monkeypatch) -> None:
-    def fitted() -> tuple[Weights, Tensor, Tensor]:
-        fast = reranker_of()
-        weights = fast.fit(wanted(fast))
-        return weights, *fast.rerank(weights)
-
-    before, lists, scores = fitted()
-    changed_feature(monkeypatch, lambda feature: feature + 50.0)
-    after, lists_after, scores_after = fitted()
-    assert torch.allclose(before.everyone, after.everyone, rtol=0, atol=1e-6)
-    assert (after.centre - before.centre).sum() == pytest.approx(2 * 50.0)
-    assert torch.equal(lists, lists_after)
-    assert torch.allclose(scores, scores_after, rtol=0, atol=1e-6)
-
-
-def test_what_never_changes_has_no_weight_in_single_precision_either(monkeypatch) -> None:
-    changed_feature(monkeypatch, lambda feature: torch.full_like(feature, -200.0))
-    fast = reranker_of(dtype=torch.float32)
-    weights = fast.fit(wanted(fast)).everyone
-    begin = 3 * VOTER_FEATURES + CURVE_FEATURES
-    of_heads = weights[begin : begin + 2 * HEAD_FEATURES].view(2, HEAD_FEATURES)
-    assert of_heads.abs().max() > 1e-3
-    assert of_heads[:, N_FEATURES - 1].abs().max() < 1e-6
-
-
-def test_single_precision_comes_to_the_same_weights(in_double) -> None:
-    fast = reranker_of()
-    expected = fast.fit(wanted(fast))
-    torch.set_default_dtype(torch.float32)
-    single = reranker_of(dtype=torch.float32)
-    found = single.fit(wanted(single))
-    assert torch.equal(single.lists, fast.lists)
-    assert (found.everyone - expected.everyone).abs().max() < 1e-3
-    assert found.everyone.dtype == found.folds.dtype == torch.float64
-
-
-def test_with_nothing_to_learn_from_the_votes_are_as_they_were(in_double) -> None:
-    fast = reranker_of()
-    fitted = fast.fit(torch.zeros_like(fast.lists, dtype=torch.bool))
-    loud = torch.tensor(WEIGHTS)
-    for weights in (fitted.everyone, *fitted.folds):
-        assert torch.equal(weights[PLAIN : VOTER_FEATURES * len(loud) : VOTER_FEATURES], loud / loud.mean())
-        assert torch.count_nonzero(weights) == len(loud)
-        assert torch.equal(weights, literal().prior())
-    for cross_fitted in (False, True):
-        assert torch.equal(fast.rerank(fitted, cross_fitted=cross_fitted)[0], fast.lists)
 
 
 def test_no_more_learn_than_are_allowed_to(in_double, monkeypatch) -> None:
@@ -268,26 +254,6 @@ def test_a_list_may_be_longer_or_shorter_than_the_votes(in_double) -> None:
         assert [sorted(row) for row in listed(lists)] == [sorted(row) for row in listed(fast.lists)]
 
 
-def test_an_item_that_nobody_names_earns_nothing_but_by_its_popularity_and_the_heads() -> None:
-    ranks = torch.full((3, 1, 2), 7)
-    ranks[1, 0, 0] = 0
-    of_head = torch.arange(2 * N_FEATURES).float().view(1, 2, N_FEATURES)
-    of_list = reranker.listed_features(torch.tensor([[[4.0, 5.0, 6.0]]]).expand(1, 7, 3), ranks[1], 7)
-    assert of_list.tolist() == [[[4, 5, 6, 1], [0, 0, 0, 0]]]
-    found = feature_rows(ranks, torch.tensor([[0.5, -2.0]]), torch.tensor([3.0]), [of_head], [of_list], 7, 10.0)
-    assert found.shape == (1, 2, 3 * VOTER_FEATURES + CURVE_FEATURES + HEAD_FEATURES + LIST_FEATURES)
-    (votes, curve, head, without), (no_votes, no_curve, _, nothing) = (
-        row.split([3 * VOTER_FEATURES, CURVE_FEATURES, HEAD_FEATURES, LIST_FEATURES]) for row in found[0]
-    )
-    assert votes.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0]
-    assert not no_votes.any()
-    assert not nothing.any()
-    assert curve.tolist() == [0.5, 0.25, 0.125, 1.5, 0.75]
-    assert no_curve.tolist() == [-2, 4, -8, -6, 12]
-    assert head.tolist() == [*range(8), 0, 0.5, 1, 1.5, 0, 3, 6, 9]
-    assert without.tolist() == [4, 5, 6, 1, 2, 2.5, 12, 15]
-
-
 def test_popularity_and_activity_have_mean_0_and_deviation_1() -> None:
     for each in popularity_and_activity(case().train):
         assert float(each.mean()) == pytest.approx(0, abs=1e-12)
@@ -296,28 +262,66 @@ def test_popularity_and_activity_have_mean_0_and_deviation_1() -> None:
         assert not each.any()
 
 
-SMALL = {
-    "model": {"dimensions": 8},
-    "consensus": {"top_k": 8, "shown": 12},
-    "training": {"metric": "recall@5"},
-}
+def test_nobody_is_listed_for_where_the_only_user_is_not_asked_about() -> None:
+    """As in a process whose one user is not validated."""
+    lists, scores = voters.first_items(Table(case().table), case().train[:1], torch.empty(0, dtype=torch.int64), TOP_K)
+    assert lists.shape == scores.shape == (0, TOP_K)
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    data = Split.load(small_data(tmp_path_factory.mktemp("data") / "small"))
-    return train(data, choose_settings("strong", SMALL), seed=3, device="cpu")
+@pytest.mark.parametrize("cells", [3 * ITEMS, 1 << 22], ids=["in threes", "at once"])
+def test_a_voter_without_vectors_has_the_literal_lists_and_features(monkeypatch, cells: int) -> None:
+    monkeypatch.setattr(voters, "CPU_CELLS", cells)
+    users, table = (8, 2, LAST_ITEM, 0, DONE, 30, 11, NEW), case().table
+    found = by_scores("table", Table(table), case().train, torch.tensor(users), TOP_K)
+    assert (found.name, found.factors, found.lists.dtype) == ("table", None, torch.int32)
+    assert listed(found.lists) == [ranking(table[u].tolist(), used()[u].tolist(), TOP_K) for u in users]
+    for row, (u, items) in enumerate(zip(users, listed(found.lists), strict=True)):
+        for place in range(TOP_K):
+            expected = listed_features(table, used(), users, u, items[place]) if place < len(items) else [0, 0, 0]
+            assert found.listed[row, place].tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_lists_are_in_the_order_of_the_reranker_and_explained_by_it(run: Run) -> None:
-    model = Recommender(run, frame="arrays")
-    for user in model.user_ids.values[::9].tolist():
-        items, scores = model.recommend(user, k=6)
-        assert all(above >= below for above, below in pairwise(scores.tolist()))
-        for item, score in zip(items.tolist(), scores.tolist(), strict=True):
-            assert model.explain(user, item)["reranked"] == pytest.approx(score, rel=1e-5)
-    many_items, many_scores = model.recommend(model.user_ids.values[:5], k=6)
-    for place, user in enumerate(model.user_ids.values[:5].tolist()):
-        items, scores = model.recommend(user, k=6)
-        assert np.array_equal(items, many_items[place])
-        assert scores == pytest.approx(many_scores[place], rel=1e-5)
+def test_a_voter_without_vectors_has_no_unit_and_may_know_nothing() -> None:
+    everyone = torch.arange(USERS)
+    one, thousand, shifted = (
+        by_scores("table", Table(table), case().train, everyone, TOP_K)
+        for table in (case().table, 1000 * case().table, case().table + 5)
+    )
+    assert torch.allclose(one.listed, thousand.listed, rtol=0, atol=1e-9)
+    assert torch.allclose(one.listed[..., :2], shifted.listed[..., :2], rtol=0, atol=1e-9)
+    assert all(torch.equal(one.lists, each.lists) for each in (thousand, shifted))
+    nothing = by_scores("table", Table(torch.zeros(USERS, ITEMS)), case().train, everyone, TOP_K)
+    assert not nothing.listed.any()
+    assert listed(nothing.lists) == [[i for i in range(ITEMS) if not used()[u, i]][:TOP_K] for u in EVERYONE]
+
+
+def test_scores_are_cut_where_the_features_of_vectors_are() -> None:
+    table = torch.zeros(USERS, ITEMS, dtype=torch.float64)
+    table[NEW, 3] = 1e6  # one user stands out, and nobody has used the item
+    found = by_scores("table", Table(table), case().train, torch.arange(USERS), TOP_K)
+    assert found.lists[NEW, 0] == 3
+    assert found.listed[NEW, 0, 1] == features.RELATIVE_SCORE[1]
+    assert found.listed[..., 0].abs().max() <= features.Z_SCORE[1]
+
+
+def test_a_voter_with_vectors_has_the_literal_lists() -> None:
+    users = (8, 2, LAST_ITEM, 0, DONE, 30, NEW)
+    for head in case().heads:
+        found = by_factors("head", head, case().train, torch.tensor(users), TOP_K)
+        scores = head.scores(torch.arange(USERS)).tolist()
+        assert listed(found.lists) == [ranking(scores[u], used()[u].tolist(), TOP_K) for u in users]
+        assert (found.factors, found.listed) == (head, None)
+
+
+@given(st.lists(st.floats(0.001, 1), min_size=1, max_size=6), st.floats(0.01, 2), st.floats(0.1, 100))
+def test_a_voter_weight_decays_with_its_validation(found: list[float], temperature: float, times: float) -> None:
+    weights = voter_weights(found, temperature)
+    assert max(weights) == weights[found.index(max(found))] == 1
+    order = sorted(range(len(found)), key=found.__getitem__)
+    assert all(weights[lower] <= weights[higher] for lower, higher in pairwise(order))
+    assert voter_weights([times * each for each in found], temperature) == pytest.approx(weights, rel=1e-6)
+
+
+def test_a_temperature_below_the_best_a_voter_has_the_weight_1_over_e() -> None:
+    assert voter_weights([0.25, 0.24, 0.0], 0.04) == pytest.approx([1, 1 / e, e**-25])
+    assert voter_weights([0.0, 0.0], 0.04) == [1, 1]

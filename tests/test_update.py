@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import signal
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,25 +12,21 @@ import polars as pl
 import pytest
 import torch
 from scipy.sparse import csr_array
-from skipping import posix
 from small_recipe import CLI, assert_same, small
-from small_run import QUIET, Killed, assert_same_end, die_after
+from small_run import Killed, assert_same_end, die_after
 
-from concf.cli.reading import OPTIONS, READING
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import split_of
 from concf.data.protocols import TEST
-from concf.data.reading.scan import Reading
 from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
-from concf.errors import FLAGS, ConcfWarning, ConfigError, DataError
+from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
 from concf.model.als import ALS, Pairs
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.recipe import update as stages
-from concf.training.recipe.recipe import STUDENT
-from concf.training.recipe.update import Update, UpdateSettings, aligned, beside_neighbours
+from concf.training.recipe.update import beside_neighbours
 from concf.training.run import Run
 from concf.training.train import train
 from concf.training.update import update
@@ -82,8 +73,6 @@ def test_new_users_and_items_join_and_the_old_run_stays() -> None:
     newcomer = set(FIRST["user_id"].to_list()) - set(BASE["user_id"].to_list())
     lists = Recommender(run).recommend(sorted(newcomer), k=5)
     assert lists["user_id"].n_unique() == len(newcomer)
-    for by in run.rows():
-        assert len(Recommender(run).recommend([int(FIRST["user_id"][0])], k=5, by=by)) == 5
 
 
 def test_voters_are_the_solution_of_one_sweep_from_where_they_were() -> None:
@@ -121,45 +110,13 @@ def test_without_neighbours_a_new_item_begins_at_random() -> None:
     assert torch.allclose(user[2], found[3])
 
 
-def test_alignment_undoes_a_rotation() -> None:
-    random = torch.Generator().manual_seed(0)
-    before = tuple(torch.randn(20, 4, generator=random) for _ in range(2))
-    turn = torch.linalg.qr(torch.randn(4, 4, generator=random)).Q
-    found = aligned((before[0] @ turn, before[1] @ turn), before, torch.ones(20, dtype=torch.bool))
-    assert torch.allclose(found[0], before[0], atol=1e-5)
-    assert torch.allclose(found[1], before[1], atol=1e-5)
-
-
-@pytest.mark.parametrize("hold", [0.5, 1.0])
-def test_the_basis_that_a_refit_comes_to_changes_nothing_that_is_held(hold: float) -> None:
-    """The vectors are held part of the way, all known ones with hold = 1, however they were turned before."""
-    random = torch.Generator().manual_seed(1)
-    before, now = ([torch.randn(n, 4, generator=random, dtype=torch.float64) for n in (9, 12)] for _ in range(2))
-    turn = torch.linalg.qr(torch.randn(4, 4, generator=random, dtype=torch.float64)).Q
-    known = torch.arange(9) < 7, torch.arange(12) < 10
-    held = []
-    for vectors in ((now[0], now[1]), (now[0] @ turn, now[1] @ turn)):
-        recipe: Any = SimpleNamespace(vectors={"als-a": vectors}, known=known, softmaxes=[])
-        recipe.update = UpdateSettings(hold=hold)
-        Update._hold(recipe, "als-a", (before[0], before[1]))
-        held.append(recipe.vectors["als-a"])
-    for one, other, was, old in zip(*held, before, known, strict=True):
-        assert torch.allclose(one, other)
-        assert torch.equal(one[old], was[old]) == (hold == 1)
-    assert torch.allclose(held[0][0][7:] @ held[0][1][10:].T, now[0][7:] @ now[1][10:].T)  # new ones move freely
-
-
-def test_known_vectors_move_as_far_as_they_are_let() -> None:
-    old = base()
+def test_known_vectors_are_held() -> None:
+    old, moved = base(), []
     rows = np.searchsorted(updated().data.interactions.item_ids.values, old.data.interactions.item_ids.values)
-    moved = []
-    for hold in (0.0, 0.5, 1.0):
-        run = update(old, FIRST, hold=hold)
-        place = run.model.names.index(STUDENT)
-        now, was = run.model.item[place].detach()[rows], old.model.item[place].detach()
-        moved.append(float((now @ now.T - was @ was.T).norm()))
-    assert moved[0] > moved[1] > moved[2]
-    assert moved[2] < 1e-3
+    for run in (updated(), update(old, FIRST, hold=1.0)):
+        now, was = (each.model.item[each.model.names.index("student")].detach() for each in (run, old))
+        moved.append(float((now[rows] @ now[rows].T - was @ was.T).norm()))
+    assert moved[1] < 1e-3 < moved[0]
 
 
 def test_the_reranker_is_fitted_to_new_pairs_or_carried_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +163,7 @@ def test_an_updated_run_is_updated_again_from_its_folder(tmp_path: Path) -> None
     ]
     description = RunFolder(tmp_path / "second").description()
     assert description["data"]["recipe"]["source"]["updates"] == second.updates
-    card = (tmp_path / "second" / CARD).read_text(encoding="utf-8")
-    assert all(each["sha256"]["pairs"] in card for each in second.updates)
-    assert "It was updated 2 times" in card
+    assert "It was updated 2 times" in (tmp_path / "second" / CARD).read_text(encoding="utf-8")
 
 
 def test_test_pairs_stay_unlearned_and_can_be_evaluated() -> None:
@@ -242,7 +197,7 @@ def test_what_is_dropped_is_forgotten() -> None:
     assert set(run.data.interactions.item_ids.values.tolist()) == set(left["item_id"].to_list())
 
 
-@pytest.mark.parametrize("last", [0, 1, 2])
+@pytest.mark.parametrize("last", [0, 1])
 def test_an_update_that_is_killed_goes_on_to_the_same_end(
     tmp_path: Path, last: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,122 +210,52 @@ def test_an_update_that_is_killed_goes_on_to_the_same_end(
     assert_same(run, update(base(), FIRST, hold=0.2))
 
 
-WORKER = """
-import os, signal, sys
-import polars as pl
-from concf.training.checkpoint import RunFolder, load_run
-from concf.training.update import update
-stage = int(sys.argv[4])
-save = RunFolder.save
-def dying(self, run, *rest):
-    save(self, run, *rest)
-    if run.epoch == stage:
-        os.kill(os.getpid(), signal.SIGKILL)
-RunFolder.save = dying
-update(load_run(sys.argv[1]), pl.read_parquet(sys.argv[2]), out=sys.argv[3], device="cpu")
-"""
-
-
-@pytest.mark.parametrize("stage", [0, 2])
-@posix
-def test_sigkill_leaves_the_old_run_as_it_was(tmp_path: Path, concf: CLI, stage: int) -> None:
-    """Killed while its folder is made it leaves none; killed later one that goes on to the same end."""
-    old = saved(base(), tmp_path / "old")
-    before = checksums(old)
-    FIRST.write_parquet(tmp_path / "new.parquet")
-    words = [str(old), str(tmp_path / "new.parquet"), str(tmp_path / "new"), str(stage)]
-    code = subprocess.run([sys.executable, "-W", "ignore", "-c", WORKER, *words], env=QUIET, check=False).returncode
-    assert code == -signal.SIGKILL
-    assert checksums(old) == before
-    assert (tmp_path / "new").exists() == bool(stage)
-    if stage:
-        assert concf("train", "--resume", "--out", tmp_path / "new")[0] == 0
-    else:
-        update(load_run(old), FIRST, out=tmp_path / "new", device="cpu")
-    assert_same(load_run(tmp_path / "new"), update(load_run(old), FIRST, device="cpu"))
-    assert not list(tmp_path.glob(".*partial*"))
-    assert checksums(old) == before
-
-
 def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, concf: CLI) -> None:
     old = saved(base("validation"), tmp_path / "old")
     FIRST.rename({"user_id": "member"}).write_csv(tmp_path / "tuesday.csv")
     before = checksums(old)
     code, out, err = concf("update", old, tmp_path / "tuesday.csv", "--out", tmp_path / "new", "--user", "member")
-    assert (code, "3 stages" in out) == (0, True), err
-    assert "DataFrame and 1 update, protocol random" in out
-    run = load_run(tmp_path / "new")
-    assert run.carried_validation == ("those of the run before the update" in out) == ("carried over" in err) is True
-    assert "of the run before the update" in (tmp_path / "new" / CARD).read_text(encoding="utf-8")
+    assert code == 0, err
+    assert load_run(tmp_path / "new").carried_validation
+    assert "those of the run before the update" in out
     assert checksums(old) == before
-    for command in (
-        ["evaluate"],
-        ["report"],
-        ["recommend", "--users", "all", "-k", "5"],
-        ["export", "--to", "parquet", "--out", tmp_path / "vectors"],
-    ):
-        code, _, err = concf(command[0], tmp_path / "new", *command[1:])
-        assert code == 0, err
+    for command in ("evaluate", "report", "recommend"):
+        assert concf(command, tmp_path / "new")[0] == 0
 
 
-def test_every_option_to_read_a_log_is_one_of_join(concf: CLI) -> None:
-    shown = concf("update", "--help")[1]
-    flags = {
-        name: f"--{FLAGS.get(name, name.replace('_', '-'))}" for name, each in OPTIONS.items() if each.panel == READING
-    }
-    assert "older than the newest that the run knows" in " ".join(shown.replace("\u2502", " ").split())
-    listed = {name for name, flag in flags.items() if re.search(rf"{flag}\b(?!-)", shown)}
-    assert listed == set(Reading.model_fields)
-
-
-def bad(name: str) -> Any:
-    return {
-        "columns": (FIRST.rename({"item_id": "thing"}), "no column for the item"),
-        "ids": (FIRST.with_columns(pl.lit("u7").alias("user_id")), "the user ids are text (for example 'u7')"),
-        "older": (BASE[:40].with_columns(pl.col("timestamp") - 10**8), "all 40 pairs are older"),
-        "nothing": (BASE[-3:], "nothing new"),
-    }[name]
-
-
-@pytest.mark.parametrize("name", ["columns", "ids", "older", "nothing"])
-def test_a_log_that_does_not_fit_ends_with_code_2_and_leaves_no_folder(tmp_path: Path, concf: CLI, name: str) -> None:
-    old, (log, words) = saved(base(), tmp_path / "old"), bad(name)
+def test_a_log_that_does_not_fit_ends_with_code_2_and_leaves_no_folder(tmp_path: Path, concf: CLI) -> None:
+    old = saved(base(), tmp_path / "old")
     before = checksums(old)
-    log.unique(["user_id", log.columns[1]], maintain_order=True).write_csv(tmp_path / "new.csv")
-    code, _, err = concf("update", old, tmp_path / "new.csv", "--out", tmp_path / "new")
-    assert (code, words.replace("40", str(len(log.unique(["user_id", log.columns[1]])))) in err) == (2, True), err
+    for log, word in (
+        (FIRST.rename({"item_id": "thing"}), "no column for the item"),
+        (FIRST.with_columns(pl.lit("u7").alias("user_id")), "the user ids are text"),
+        (BASE[:40].with_columns(pl.col("timestamp") - 10**8), "older"),
+        (BASE[-3:], "nothing new"),
+    ):
+        log.write_csv(tmp_path / "new.csv")
+        code, _, err = concf("update", old, tmp_path / "new.csv", "--out", tmp_path / "new")
+        assert (code, word in err, (tmp_path / "new").exists()) == (2, True, False), err
     assert checksums(old) == before
-    assert not (tmp_path / "new").exists()
 
 
 def test_only_finished_runs_of_the_recipe_are_updated(tmp_path: Path) -> None:
     data = split_of(BASE, 3, min_item=1)
-    reference = train(data, {"training": {"epochs": 1}}, preset="reference")
-    with pytest.raises(ConfigError, match="trained by Algorithm 1, and only runs of the preset strong can be updated"):
-        update(reference, FIRST)
+    with pytest.raises(ConfigError, match="trained by Algorithm 1"):
+        update(train(data, {"training": {"epochs": 1}}, preset="reference"), FIRST)
     with pytest.raises(Killed):
         train(data, small(), seed=3, out=tmp_path / "cut", watch=die_after(1))
     with pytest.raises(DataError, match="not finished"):
         update(load_run(tmp_path / "cut", data), FIRST)
     saved(base(), tmp_path / "old")
-    with pytest.raises(ConfigError, match=r"holds a run already.* concf train --resume --out .*in Python: concf"):
+    with pytest.raises(ConfigError, match="holds a run already"):
         update(base(), FIRST, out=tmp_path / "old")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"hold": 2}, "hold=2: Input should be less than or equal to 1"),
-        ({"hold": "x"}, "hold='x': Input should be a valid number"),
-        ({"rerank": "no"}, "rerank='no': Input should be 'refit' or 'carry'"),
-        ({"min_item": "3"}, "min_item = '3': expected an integer, found str"),
-        ({"min_item": -5}, "min_item = -5: expected an integer of 1 or more"),
-        ({"run": "runs/old"}, r"expected a run to update, such as concf.load_run\(folder\), found str"),
-    ],
-)
-def test_wrong_arguments_are_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        update(**{"run": base(), "log": FIRST} | options)
+def test_wrong_arguments_are_refused() -> None:
+    wrong: list[dict[str, Any]] = [{"hold": 2}, {"rerank": "no"}, {"min_item": "3"}, {"min_item": -5}, {"run": "old"}]
+    for options in wrong:
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            update(**{"run": base(), "log": FIRST} | options)
 
 
 def test_the_estimator_is_updated_in_place(tmp_path: Path) -> None:
@@ -381,5 +266,3 @@ def test_the_estimator_is_updated_in_place(tmp_path: Path) -> None:
     assert model.update(FIRST, out=tmp_path / "new") is model
     assert_same(model.run, load_run(tmp_path / "new"))
     assert len(model.recommend([int(FIRST["user_id"][-1])], k=3)) == 3
-    model.save(tmp_path / "copy")
-    assert_same(ConCF.load(tmp_path / "copy").update(SECOND).run, update(load_run(tmp_path / "new"), SECOND))
