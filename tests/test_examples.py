@@ -49,7 +49,8 @@ def test_an_example_runs_and_its_page_is_that_of_the_script(
     assert gallery.without_outputs(text) == gallery.page(script), f"run: python tools/gallery.py docs {name}"
     assert not re.search(r"Traceback|Warning", text)
     assert all((FOLDER / link).exists() for link in re.findall(r"\]\(([^)#]+)[^)]*\)", text))
-    outputs = gallery.execute(smaller(script, tmp_path), tmp_path)
+    as_it_is = name == "daily_update"  # with half of them some days would be empty
+    outputs = gallery.execute(script if as_it_is else smaller(script, tmp_path), tmp_path)
     assert [picture.file for output in outputs for picture in output.pictures] == pictures(name)
     printed = "".join(output.printed for output in outputs)
     assert re.search(SAYS[name], printed, re.MULTILINE), printed
