@@ -80,7 +80,7 @@ def _fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def main(program: typer.Typer = app, name: str = "concf") -> None:
+def main(program: typer.Typer | None = None, name: str = "concf") -> None:
     """Run a program; a user's mistake ends with a message and exit code 2, never with a traceback."""
     # PyTorch's threads spin while they wait for each other, on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -90,7 +90,7 @@ def main(program: typer.Typer = app, name: str = "concf") -> None:
         sys.path.append("")
     try:
         with command_line():
-            program(prog_name=name)
+            (program or app)(prog_name=name)
     except ConcfError as error:
         _fail(str(error))
     except OSError as error:

@@ -53,7 +53,7 @@ def compare(
     check_workers(engine, workers)
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
-        names(models or (DEFAULT_MODELS if grid is None else "")),
+        names(models if models is not None else DEFAULT_MODELS if grid is None else ""),
         grid=grid,
         most_points=most_points,
         seeds=seeds,

@@ -27,7 +27,6 @@ def examine() -> dict[str, Any]:
     import psutil
     import torch
 
-    import concf
     from concf.data.catalogue import data_home
     from concf.runtime.provenance import provenance
 
@@ -42,7 +41,7 @@ def examine() -> dict[str, Any]:
     machine = origin["machine"]
     return {
         "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
-        "installed in": str(Path(concf.__file__).parent), "python": origin["python"], "system": machine["system"],
+        "installed in": str(Path(__file__).parents[2]), "python": origin["python"], "system": machine["system"],
         "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
         "data home": str(data_home()), "libraries": _libraries(),
     }  # fmt: skip
