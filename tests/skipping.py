@@ -15,7 +15,6 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, limit
 POSIX_FILES = {  # what they need is needed by most of their tests, or to import them
     "test_documents.py": "servers that are forked",
     "test_benchmarks.py": "test_documents.py",
-    "test_layout.py": "terminals",
     "test_platforms.py": "make",
     "test_processes.py": "several processes",
     "test_service_load.py": "several workers, and /proc",

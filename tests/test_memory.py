@@ -6,10 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from small_recipe import LOG, SMALL, data, small, trained
@@ -24,7 +21,6 @@ from concf.training.config.presets import choose_settings
 from concf.training.memory import (
     KEPT,
     MMAP_THRESHOLD,
-    SMALLER,
     TRIM_THRESHOLD,
     USUAL,
     available_memory,
@@ -37,21 +33,10 @@ from concf.training.trainer import Trainer
 from concf.training.update import update
 
 CPU = torch.device("cpu")
-LOWER = {
-    "model.dimensions": 16, "recipe.budget": "fast", "recipe.asked_users": 100, "consensus.top_k": 20,
-    "consensus.shown": 20, "consensus.window": 2, "consensus.kept": 100, "training.batch": 100,
-    "training.validated_users": 100,
-}  # fmt: skip
 
 
 def set_free(patch: pytest.MonkeyPatch, size: int) -> None:
     patch.setattr(memory, "available_memory", lambda device: size)
-
-
-def log(users: int, items: int, pairs: int, longest: int = 20) -> Any:
-    """As much of a split as the estimate looks at."""
-    valid = SimpleNamespace(indptr=np.array([0, longest]), nnz=pairs // 8)
-    return SimpleNamespace(train=SimpleNamespace(shape=(users, items), nnz=pairs), valid=valid, validated=range(users))
 
 
 def write(level: Path, **files: object) -> None:
@@ -155,17 +140,6 @@ def test_the_estimate_of_the_heads_is_what_a_trainer_holds(changes: dict[str, st
     assert tables["moments of Adam"] == moments - 2 * (others - tables_of_heads)
     queue = sum(each.nbytes for each in trainer.consensus.queue)
     assert tables["rankings of the window"] == queue + queue // 2  # two rankings, and the lists of a new one
-
-
-@pytest.mark.parametrize("shape", [(900, 500, 9_000), (2_000_000, 500_000, 60_000_000)])
-def test_the_settings_that_are_named_make_a_table_smaller(shape: tuple[int, int, int]) -> None:
-    for preset, word in (("strong", "recipe.budget=default"), ("strong", "recipe.budget=thorough"),
-                         ("reference", "training.batch=500000")):  # fmt: skip
-        settings = choose_settings(preset, words=[word])
-        for name, size in large_tables(log(*shape), settings).items():
-            for path in SMALLER[name]:
-                fewer = choose_settings(settings, words=[f"{path}={LOWER[path]}"])
-                assert large_tables(log(*shape), fewer).get(name, 0) < size, (name, path)
 
 
 class Library:
