@@ -35,7 +35,9 @@ from concf.report.gather import _notes, gather
 from concf.report.page import page
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.combining.combine import combine
+from concf.training.recipe.combine import FIRST_SWEEPS, Combine
 from concf.training.recipe.recipe import STUDENT
+from concf.training.recipe.students import SOLVED_BY
 from concf.training.run import Run
 from concf.training.train import train
 
@@ -191,6 +193,14 @@ def test_a_refit_that_the_voters_do_not_allow_is_noted() -> None:
         run = combine(data(), voters(), settings=settings, seed=3)
     assert run.settings.recipe is not None
     assert run.settings.recipe.refit == "none"
+
+
+def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
+    stages = Combine(combined(), torch.device("cpu"))
+    als = stages._solver(data().train)
+    start = als.start(stages._seed(1))
+    _, item = als.fit(start, **SOLVED_BY, sweeps=FIRST_SWEEPS)
+    assert stages._start().equal(item)
 
 
 def test_the_student_ranks_as_the_consensus_rather_than_as_the_log() -> None:

@@ -13,22 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from concf.consensus import complementarity as module
-from concf.consensus.complementarity import (
-    chr_of_each,
-    complementary_hit_ratio,
-    consistency_by_rank,
-    hit_pairs,
-    hits_of,
-    per_map,
-    quantiles,
-    union,
-    user_level,
-)
+from concf.consensus import consistency as module
+from concf.consensus.consistency import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
+from concf.evaluation.complementarity import (
+    chr_of_each,
+    complementary_hit_ratio,
+    hit_pairs,
+    hits_of,
+    per_map,
+    union,
+)
 from concf.evaluation.evaluate import evaluate
+from reproduction.user_level import quantiles, user_level
 
 USERS, ITEMS = 6, 11
 

@@ -19,11 +19,10 @@ from small_service import Client, loaded
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
-from concf.inference.new_items import FEW, SHRINKAGE, WIDTH, features_of
+from concf.inference.new_items import FEW, PENALTIES, SHRINKAGE, WIDTH, FeatureMap, features_of
 from concf.inference.ranker import Ranker, evaluate_new
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
-from concf.model.feature_map import PENALTIES, FeatureMap
 from concf.service.loading import Loader
 from concf.training.checkpoint import load_run
 

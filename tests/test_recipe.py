@@ -23,7 +23,6 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.validation import shared_items
 from concf.experiments.compare import compare
-from concf.experiments.tune import tune
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
 from concf.model.als import Pairs
@@ -372,13 +371,5 @@ def test_head_and_consensus_take_part_in_a_comparison(monkeypatch: pytest.Monkey
     for each in tested.as_dict()["models"]:
         assert (each["fitted_on"], each["validation"]) == ("train", None)  # the run was validated by recall@5
     assert next(each for each in tested.entrants if "head" in each.name).tests[0]["recall@10"] == pytest.approx(figure)
-    with pytest.raises(ConfigError, match="unknown preset 'weak'"):
+    with pytest.raises(ConfigError, match="unknown model 'weak'"):
         compare(data(), ["concf:weak"], seeds=1)
-
-
-def test_trials_of_a_search_count_the_stage_that_has_their_target(tmp_path: Path) -> None:
-    space = {"model.dimensions": {"choices": [4, 8]}}
-    for target, shipped in ((None, CONSENSUS), ("als-a", "als-a")):
-        found = tune(data(), tmp_path / shipped, preset="strong", changes=SMALL, space=space, trials=1, target=target)
-        run = train(data(), small(), seed=0)
-        assert [each.validation for each in found.trials] == [run.best[shipped].validation]
