@@ -14,7 +14,7 @@ from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
 from concf.model.baselines import neighbours as neighbours_module
 from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, BPR, IALS, PureSVD
+from concf.model.baselines.factorisation import BPR, IALS, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta, UserKNN
 from concf.model.baselines.table import BASELINES, candidate
 from concf.model.scorers import as_scorer
@@ -27,7 +27,6 @@ SMALL = {
     "bpr": {"factors": 8, "learning_rate": 0.05},
     "als": {"factors": 8, "unobserved": 0.1},
 }
-DRAWN_BY_USER = ("ials", "bpr")  # their start and their samples are drawn in the order of the users
 
 
 def make(name):
@@ -75,21 +74,6 @@ def test_the_same_data_and_seed_give_the_same_lists_and_the_data_stays_as_it_was
     first, second = (rank(make(name).fit(train, seed=5), np.arange(30), 8, seen=train) for _ in range(2))
     assert first.tolist() == second.tolist()
     assert np.array_equal(train.toarray(), before)
-
-
-@pytest.mark.parametrize("name", [name for name in BASELINES if name not in DRAWN_BY_USER])
-def test_lists_do_not_depend_on_the_order_of_the_users(name):
-    shape = (20, 40)
-    train = some_matrix(*shape, seed=2)
-    users = np.arange(shape[0] - 1)  # the last one has no items: all its scores are tied
-    order = np.random.default_rng(0).permutation(shape[0])
-    settings = candidate(name).make(**({"factors": 6} if name == "puresvd" else {}))
-    plain = settings.fit(train)
-    moved = settings.fit(train[order].tocsr())
-    np.testing.assert_allclose(all_scores(moved, shape[0]), all_scores(plain, shape[0])[order], atol=1e-5)
-    back = np.argsort(order)
-    lists = rank(plain, users, 8, seen=train)
-    assert rank(moved, back[users], 8, seen=train[order].tocsr()).tolist() == lists.tolist()
 
 
 def keep_nearest(similarity, k):
@@ -212,18 +196,6 @@ def test_ials_gives_each_item_the_exact_least_squares_answer_to_the_users():
         gram = (user * weight[:, None]).T @ user + 2.0 * np.eye(3)
         expected = np.linalg.solve(gram, (user * weight[:, None]).T @ observed)
         np.testing.assert_allclose(fitted.item[item].numpy(), expected, atol=1e-3)
-
-
-DRAWN = [IALS(**SMALL["ials"]), BPR(**SMALL["bpr"]), ALS(**SMALL["als"])]
-
-
-@pytest.mark.parametrize("settings", DRAWN)
-def test_a_drawn_factor_model_is_a_function_of_the_seed(settings):
-    train = some_matrix(30, 20)
-    first, again, other = (settings.fit(train, seed=seed) for seed in (1, 1, 2))
-    assert torch.equal(first.user, again.user)
-    assert torch.equal(first.item, again.item)
-    assert not torch.equal(first.user, other.user)
 
 
 def test_an_unknown_baseline_is_refused_and_the_known_ones_are_named():

@@ -157,8 +157,10 @@ def test_what_the_log_holds_is_not_run_again(data: Split, tmp_path: Path) -> Non
     again = compare(data, models, seeds=3, log=log).as_dict()
     assert len(FITS) == 5 + 2
     assert without_seconds(whole) == without_seconds(again)
-    cells = [json.loads(line) for line in log.read_text().splitlines() if line.endswith("}")]
-    assert all({"key", "mean", "provenance"} <= set(cell) for cell in cells)
+    log.write_bytes(b"user_id,item_id\n1,2\n")
+    with pytest.raises(DataError, match="--log"):
+        compare(data, models, seeds=1, log=log)
+    assert log.read_bytes() == b"user_id,item_id\n1,2\n"
 
 
 def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
@@ -205,24 +207,6 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
     jobs_done.clear()
     compare(data, ["popularity"], seeds=2, engine="ray", refit=False)
     assert sorted(jobs_done) == [(0, [("popularity", "test"), ("popularity", "valid")]), (1, [("popularity", "test")])]
-
-
-def test_a_log_serves_other_figures_too_and_refuses_what_is_not_its_own(data: Split, tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    compare(data, MODELS, seeds=1, log=log)
-    again = compare(data, MODELS, seeds=1, log=log, tune_on="ndcg@20", metrics=("recall", "ndcg", "coverage"))
-    assert again.tuned_on == "ndcg@20"
-    assert again.p_values("coverage@20") == [None, None]
-    FITS.clear()
-    counted = {"counted": Candidate(Counted)}
-    for figure in ("recall@50", "ndcg@20", "recall@50"):
-        compare(data, counted, seeds=1, log=log, tune_on=figure)
-    assert len(FITS) == 3  # for validation, for the test, and for the other figure; then the log has everything
-    for foreign in (b"user_id,item_id\n1,2\n", b"\xff\xfe"):
-        log.write_bytes(foreign)
-        with pytest.raises(DataError, match="--log"):
-            compare(data, MODELS, seeds=1, log=log)
-        assert log.read_bytes() == foreign
 
 
 def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,21 +87,6 @@ def test_consensus_is_the_paper_s(drawn, consistency: float | None, temperature:
         assert alone == padded(literal(user, places, kept, temperature, None), length)
 
 
-def test_with_all_places_it_is_equation_12_to_the_letter() -> None:
-    """A dense table of importances, without a word of K and M."""
-    torch.manual_seed(0)
-    heads, users, items, times = 5, 7, 11, 4
-    ranks = torch.rand(times, heads, users, items).argsort(3)  # [.., item] the rank of an item
-    lists = ranks.argsort(3).to(torch.int32)
-    both, by_rank = consensus(
-        lists[-1], list(lists), items, items, top_k=items, temperature=10.0, consistency_temperature=10.0
-    )
-    r = torch.exp(-ranks[-1].double() / 10)
-    c = torch.exp(-ranks.double().var(0, correction=0).sqrt() / 10)
-    for found, importance in ((both, (r + c).mean(0)), (by_rank, r.mean(0))):
-        assert found.tolist() == importance.argsort(dim=1, descending=True).tolist()
-
-
 def test_a_consistent_item_overtakes_a_higher_one_that_jumps() -> None:
     consistent_second = [[[3, 7, 1, 9, 4], [9, 7, 3, 4, 1], [4, 7, 9, 1, 3]]]
     assert fast([consistent_second], 1, 5, 5, 10.0, 1.0) == ([[7]], [[4]])

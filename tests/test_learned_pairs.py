@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from small_recipe import CLI, assert_same, small
+from small_recipe import assert_same, small
 
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST, UNEVALUATED, origin
@@ -129,13 +128,3 @@ def test_the_student_is_shipped_if_it_is_within_two_percent_of_the_best_head(stu
     finally:
         for name, figure in before.items():
             run.best[name].validation = figure
-
-
-def test_training_a_log_says_what_was_not_learned(tmp_path: Path, concf: CLI) -> None:
-    stream().write_csv(tmp_path / "log.csv")
-    words = ["train", tmp_path / "log.csv", "--protocol", "time", "--min-item", "1", "--budget", "fast"]
-    words += ["--set", "model.dimensions=8", "--set", "consensus.top_k=12", "--set", "consensus.shown=12"]
-    code, out, err = concf(*words, "--out", tmp_path / "run")
-    assert code == 0
-    assert "8 users have no learned pair (for example 2000)" in err
-    assert "Best head: " in out

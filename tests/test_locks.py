@@ -21,7 +21,7 @@ from skipping import posix
 from small_run import LONG, QUIET, assert_same_end, contents, small_data, stopped_run, trained_run
 
 from concf.data.split import Split
-from concf.errors import ConcfWarning, ConfigError
+from concf.errors import ConcfWarning
 from concf.inference.recommender import Recommender
 from concf.service.loading import Loader
 from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
@@ -84,24 +84,6 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     assert concf("train", "--resume", "--out", stopped)[0] == 0
     assert_same_end(stopped, trained_run(data, tmp_path / "whole"))
     assert sorted(contents(stopped)) == [CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS]
-
-
-def test_two_that_go_on_at_once_do_not_interleave(stopped: Path) -> None:
-    """The second one comes while the first one trains, in the same process as in any."""
-    refused = []
-
-    def again(record: dict[str, Any]) -> None:
-        if not refused:
-            with pytest.raises(ConfigError, match=rf"process {os.getpid()} on .* trains here") as error:
-                train(data, out=stopped, resume=True)
-            refused.append(error)
-
-    data = load_run(stopped).data
-    train(data, out=stopped, resume=True, watch=again)
-    assert refused
-    epochs = [json.loads(line)["epoch"] for line in (stopped / HISTORY).read_text().splitlines()]
-    assert epochs == list(range(10))
-    assert not (stopped / LOCK).exists()
 
 
 WAYS: dict[str, Callable[[Path], Any]] = {

@@ -54,15 +54,6 @@ def logits_by_hand(selector: Selector, user: Tensor, item: Tensor) -> Tensor:
     return torch.stack(columns, 1)
 
 
-def test_heads_are_drawn_as_often_as_the_softmax_says(in_double: None) -> None:
-    times, selector, rows = 40_000, a_selector(3, 4), torch.randn(2, 5, 3, generator=generator(1))
-    repeated = rows.repeat(1, times, 1)
-    share = selector(*repeated, generator(11)).detach().view(times, 5, 4).mean(0)
-    expected = logits_by_hand(selector, *rows).softmax(1)
-    assert ((share - expected).abs() < 5 * (expected * (1 - expected) / times).sqrt()).all()
-    assert expected.max() > 0.6  # it is no even draw
-
-
 def test_the_choice_is_hard_and_its_gradient_that_of_the_soft_choice(in_double: None) -> None:
     selector, (user, item) = a_selector(3, 4), torch.randn(2, 6, 3, generator=generator(2)).unbind()
     cost, uniform = (torch.rand(6, 4, generator=generator(seed)) for seed in (4, 9))
@@ -73,15 +64,6 @@ def test_the_choice_is_hard_and_its_gradient_that_of_the_soft_choice(in_double: 
         gradient, expected = (torch.autograd.grad((each * cost).sum(), parameter)[0] for each in (drawn, soft))
         assert torch.allclose(gradient, expected, rtol=0, atol=1e-12)
         assert gradient.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("pairs", [torch.ones(2, 1, 4), 1e20 * torch.ones(2, 6, 4)])
-def test_pairs_that_are_all_alike_are_drawn_for_evenly(pairs: Tensor) -> None:
-    selector = a_selector(4, 3)
-    drawn = selector(*pairs, generator(0))
-    assert (drawn.sum(1) == 1).all()
-    (gradient,) = torch.autograd.grad((drawn * torch.arange(3.0)).sum(), selector.map.weight)
-    assert gradient.isfinite().all()
 
 
 def cost_of_pair(branch: literal_branch.Branch, u: int, i: int, j: int) -> Tensor:
