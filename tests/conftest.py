@@ -3,13 +3,11 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -45,32 +43,6 @@ def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
     if not all(is_here(name) for name in CATALOGUE):
         absent("the public data sets", f"concf data fetch NAME for {', '.join(CATALOGUE)}, or set {HOME_VARIABLE}")
     return data_home()
-
-
-def until_closed(terminal: int) -> bytes:
-    """All that is written to a terminal until its other side is closed."""
-    shown = b""
-    while True:
-        try:
-            shown += os.read(terminal, 4096)
-        except OSError:  # the other side has closed
-            break
-    os.close(terminal)
-    return shown
-
-
-def on_a_terminal(words: list[object], **settings: Any) -> tuple[bytes, str, int]:
-    """Run a program whose standard error is a terminal: what it showed there, its standard output, its exit code."""
-    import pty  # not on Windows
-
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [str(word) for word in words], stderr=theirs, stdout=subprocess.PIPE, text=True, **settings
-    )
-    os.close(theirs)
-    shown = until_closed(ours)
-    out, _ = process.communicate()
-    return shown, out, process.returncode
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from concf.model.als import ALS, Pairs
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
 BOUNDS = {torch.float64: 1e-9, torch.float32: 1e-3}  # of the greatest score, after three sweeps
-SHAPES = [(300, 200, 16), (300, 200, 64), (50, 30, 1), (40, 12, 20)]  # users, items, factors
+SHAPES = [(300, 200, 16), (40, 12, 20)]  # users, items, factors
 
 
 def scores(device, dtype, shape):

@@ -36,7 +36,7 @@ from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
-REPLAYS = 200
+REPLAYS = 100
 HELD_UP = 400_000  # cycles, about 0.2 ms: longer than the whole step
 POISON = 0xFF  # in every byte: NaN in all kinds of floats, -1 in integers
 
@@ -255,7 +255,7 @@ def equal(one: list[Tensor], other: list[Tensor]) -> bool:
 
 CASES = pytest.mark.parametrize(
     ("preset", "dropout", "samples"),
-    [("reference", 0.0, None), ("reference", 0.0, 20), ("reference", 0.3, None), ("student", 0.0, None)],
+    [("reference", 0.3, None), ("reference", 0.0, 20), ("student", 0.0, None)],
 )
 
 

@@ -6,7 +6,6 @@ It needs no reader of logs, so that it runs where little is installed (with --no
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ def placed(lists: Tensor) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize(
     ("rows", "n", "size"),
-    [(1, 1, 1), (1, 65, 18), (7, 63, 16), (64, 64, 64), (130, 1000, 12), (65, 4097, 33), (1024, 25181, 16)],
+    [(1, 1, 1), (7, 63, 16), (64, 64, 64), (65, 4097, 33), (1024, 25181, 16)],
 )
 def test_log_partition(rows: int, n: int, size: int) -> None:
     same(log_partition, TF32, torch.randn(rows, size), torch.randn(n, size), torch.randn(n))
@@ -96,10 +95,9 @@ def test_a_log_partition_does_not_overflow() -> None:
     assert rows.grad.tolist() == [[8192], [-8192]]
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
-    ("groups", "rows", "n", "size", "length"),
-    [(1, 1, 1, 1, 1), (3, 1, 200, 18, 100), (5, 37, 301, 16, 100), (2, 64, 50, 33, 7), (6, 129, 1000, 64, 101)],
+    ("groups", "rows", "n", "size", "length", "kind"),
+    [(1, 1, 1, 1, 1, torch.int32), (3, 1, 200, 18, 100, torch.int64), (6, 129, 1000, 64, 101, torch.int32)],
 )
 def test_listed_scores(groups: int, rows: int, n: int, size: int, length: int, kind: torch.dtype) -> None:
     lists = placed(torch.randint(n, (rows, length), dtype=kind))
@@ -122,7 +120,7 @@ def test_rows_and_whole_tables_have_one_gradient() -> None:
     same(both, EXACT, torch.randn(4, 50, 18))
 
 
-@pytest.mark.parametrize("columns", [1, 17, 64, 65, 384])
+@pytest.mark.parametrize("columns", [1, 65])
 def test_sparse_products(columns: int) -> None:
     dense = torch.randn(70, 90) * (torch.rand(70, 90) < 0.1)
     matrix = {kind: Sparse(csr_array(dense.numpy()), kind) for kind in (torch.float32, torch.float64)}
@@ -130,8 +128,8 @@ def test_sparse_products(columns: int) -> None:
         same(lambda right, b=both: b(matrix[right.dtype].to(right.device)) @ right, EXACT, torch.randn(rows, columns))
 
 
-@pytest.mark.parametrize("groups", [(1, 1, 1), (1, 6, 6), (6, 6, 6), (6, 1, 6), (6, 1, 1)])
-@pytest.mark.parametrize(("n", "d", "k", "m"), [(1, 8, 4, 2), (70, 24, 12, 6), (301, 64, 32, 16), (65, 128, 64, 32)])
+@pytest.mark.parametrize("groups", [(1, 1, 1), (1, 6, 6), (6, 6, 6), (6, 1, 6)])
+@pytest.mark.parametrize(("n", "d", "k", "m"), [(1, 8, 4, 2), (301, 64, 32, 16)])
 def test_two_layers(n: int, d: int, k: int, m: int, groups: tuple[int, int, int]) -> None:
     g, one, two = groups
     parts = torch.randn(g, n, d), torch.randn(one, d, k) / d**0.5, torch.randn(one, 1, k)
@@ -174,8 +172,8 @@ def test_sums_of_groups(taught: bool) -> None:
         near(value, expected, EXACT)
 
 
-@pytest.mark.parametrize("size", [1.0, 30.0, 1e4])
-@pytest.mark.parametrize(("rows", "places", "length"), [(1, 1, 1), (50, 100, 50), (7, 33, 40), (3, 5, 2)])
+@pytest.mark.parametrize("size", [1.0, 1e4])
+@pytest.mark.parametrize(("rows", "places", "length"), [(1, 1, 1), (50, 100, 50), (7, 33, 40)])
 def test_listwise(rows: int, places: int, length: int, size: float) -> None:
     scores = torch.empty(3, rows, places).uniform_(-size, size)
     scores[0, :, places - places // 4 :] = scores[1, rows // 2 :, places // 2 :] = scores[2, 0] = -torch.inf
@@ -268,7 +266,7 @@ def moving(trainer: Trainer) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     ("preset", "encoder"),
-    [*product(["paper", "released", "reference"], ["mlp", "mf", "lightgcn"]), ("student", "mf"), ("student", "mlp")],
+    [("paper", "mlp"), ("released", "lightgcn"), ("reference", "mlp"), ("reference", "mf"), ("student", "mf")],
 )
 def test_epochs_equal_those_on_the_cpu(preset: str, encoder: str) -> None:
     """Each epoch from the CPU's state, so that two items that all but tie, or a gradient of 0, do not decide."""

@@ -265,7 +265,7 @@ def assert_alike(there: Run, here: Run) -> None:
     assert shared(*first) > 0.9
 
 
-@pytest.mark.parametrize(("budget", "refit"), [("fast", "none"), ("default", "validation"), ("thorough", "validation")])
+@pytest.mark.parametrize(("budget", "refit"), [("fast", "none"), ("thorough", "validation")])
 def test_a_whole_run_comes_close_to_the_cpu_s(budget: str, refit: str) -> None:
     data, settings = split(), chosen(budget, refit)
     there, here = (train(data, settings, seed=3, device=device) for device in (GPU, CPU))
@@ -277,10 +277,9 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize("last", [1, 3])
-def test_a_killed_run_goes_on_on_the_gpu(tmp_path: Path, last: int) -> None:
+def test_a_killed_run_goes_on_on_the_gpu(tmp_path: Path) -> None:
     def die(record: dict[str, Any]) -> None:
-        if record["epoch"] == last:
+        if record["epoch"] == 3:
             raise Killed
 
     data = split()

@@ -1,18 +1,18 @@
-"""Small jobs for workers of Ray, which import this by name: without torch, so that they start fast."""
+"""Jobs for workers of Ray, which import this module by name: one that fails, and one that is killed in its middle."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from concf.errors import DataError
+from concf.inference.bulk import Job, Lists
 
 BAD, DEADLY = -1, -2
+FATAL = 14  # the first user of the part in whose middle a worker is killed
 
 
 @dataclass
@@ -33,25 +33,17 @@ class Counting:
         return self.done
 
 
-@dataclass
-class Doomed:
-    """A function. A worker of the machine of that name says that it is at a job, and ends with it; others wait."""
+class Interrupted(Lists):
+    """In the middle of one part the first worker leaves half a file, says who it is, and waits to be killed."""
 
-    victim: Path
-    machine: str
-    function: Callable[[Any], Any]
-
-    def __call__(self, job: Any) -> Any:
-        if os.environ.get("MACHINE") == self.machine:
-            sleep(self.victim)
-        limit = time.monotonic() + 50
-        while not self.victim.exists() and time.monotonic() < limit:
-            time.sleep(0.01)
-        return self.function(job)
-
-
-def sleep(started: Path) -> None:
-    """Write a file, then take up a worker until it is killed."""
-    started.touch()
-    time.sleep(60)
-    raise AssertionError("nobody ended it")
+    def __call__(self, job: Job) -> int:
+        part, _ = job
+        victim = self.out.parent / "victim"
+        if part.begin == FATAL and not victim.exists():
+            (self.out / f".{part.name}.partial-{os.getpid()}").write_bytes(b"PAR1 half a fi")
+            (self.out / f".{part.name}.partial-1").write_bytes(b"of a process on another machine")
+            (self.out.parent / "victim.new").write_text(str(os.getpid()))
+            (self.out.parent / "victim.new").rename(victim)
+            time.sleep(60)
+            raise AssertionError("nobody killed it")
+        return super().__call__(job)

@@ -15,7 +15,6 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, limit
 POSIX_FILES = {  # what they need is needed by most of their tests, or to import them
     "test_documents.py": "pages for POSIX shells",
     "test_benchmarks.py": "test_documents.py",
-    "test_layout.py": "terminals",
     "test_processes.py": "several processes",
     "test_service_process.py": "signals",
 }

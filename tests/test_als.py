@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -84,31 +82,13 @@ def literal_loss(pairs, shape, user, item):
 
 
 @every_shape
-def test_a_side_is_the_solution_of_every_row_s_normal_equations(shape):
-    users, items, factors = shape
-    pairs, item = some_pairs(users, items), some_items(items, factors)
-    user, turned = ALS(pairs, (users, items), factors).fit_users(item, UNOBSERVED, PENALTY)
-    expected = literal_rows(users, pairs.user, pairs.item, pairs, item.numpy(), PENALTY)
-    np.testing.assert_allclose((user @ turned.T).numpy(), expected @ item.numpy().T, rtol=1e-9, atol=1e-11)
-    assert not user[-1].any()  # without pairs the best vector is 0
-
-
-def test_both_systems_are_solved_those_of_the_pairs_and_those_of_the_factors():
-    pairs = some_pairs(23, 17)
-    lengths = torch.bincount(pairs.user)
-    assert lengths.min() < 5 < lengths.max()
-    longest = [block.columns.shape[1] for block in ALS(pairs, (23, 17), 5).users.blocks]
-    assert min(longest) <= 5 < max(longest)
-
-
-@every_shape
-@pytest.mark.parametrize("sweeps", [1, 4])
-def test_a_fit_alternates_between_the_sides(shape, sweeps):
-    users, items, factors = shape
+def test_a_fit_alternates_between_the_sides_and_solves_every_row_s_normal_equations(shape):
+    (users, items, factors), sweeps = shape, 2
     pairs, item = some_pairs(users, items), some_items(items, factors)
     user, fitted = ALS(pairs, (users, items), factors).fit(item, UNOBSERVED, PENALTY, sweeps)
     expected = literal_fit(pairs, (users, items), item.numpy(), sweeps)
     np.testing.assert_allclose((user @ fitted.T).numpy(), expected[0] @ expected[1].T, rtol=1e-7, atol=1e-9)
+    assert not user[-1].any()  # without pairs the best vector is 0
 
 
 @every_shape
@@ -120,24 +100,8 @@ def test_the_loss_is_the_sum_over_all_pairs(shape):
     assert loss == pytest.approx(literal_loss(pairs, (users, items), user, item), rel=1e-12)
 
 
-@every_shape
-def test_the_loss_never_rises_from_one_half_sweep_to_the_next(shape):
-    users, items, factors = shape
-    model, item = ALS(some_pairs(users, items), (users, items), factors), some_items(items, factors)
-    of_users, of_items = model.penalties(UNOBSERVED, PENALTY)
-    losses = []
-    for _ in range(6):
-        user, item = model.users.solve(item, UNOBSERVED, of_users)
-        losses.append(model.loss(user, item, UNOBSERVED, PENALTY))
-        item, user = model.items.solve(user, UNOBSERVED, of_items)
-        losses.append(model.loss(user, item, UNOBSERVED, PENALTY))
-    assert all(after <= before * (1 + 1e-12) for before, after in pairwise(losses))
-    assert losses[-1] < losses[0]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_order_of_the_pairs_changes_no_bit(dtype):
-    pairs = some_pairs(23, 17, dtype=dtype)
+def test_the_order_of_the_pairs_changes_no_bit():
+    pairs = some_pairs(23, 17, dtype=torch.float32)
     ones = pairs._replace(weight=torch.ones_like(pairs.weight))  # sums of weights are exact in any order
     order = torch.from_numpy(np.random.default_rng(3).permutation(len(pairs.user)))
     both = [ALS(each, (23, 17), 5) for each in (ones, Pairs(*(part[order] for part in ones)))]
@@ -146,34 +110,11 @@ def test_the_order_of_the_pairs_changes_no_bit(dtype):
         assert torch.equal(one, other)
 
 
-def test_the_order_of_weighted_pairs_changes_rounding_alone():
-    pairs = some_pairs(23, 17)
-    order = torch.from_numpy(np.random.default_rng(3).permutation(len(pairs.user)))
-    both = [ALS(each, (23, 17), 5) for each in (pairs, Pairs(*(part[order] for part in pairs)))]
-    one, other = (user @ item.T for user, item in (m.fit(m.start(4), UNOBSERVED, PENALTY, 3) for m in both))
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
-
-
-@every_shape
-def test_single_precision_is_close_to_double(shape):
-    users, items, factors = shape
-    item = some_items(items, factors)
-    scores = []
-    for dtype in (torch.float32, torch.float64):
-        model = ALS(some_pairs(users, items, dtype=dtype), (users, items), factors)
-        user, fitted = model.fit(item.to(dtype), UNOBSERVED, PENALTY, 3)
-        assert user.dtype == fitted.dtype == dtype
-        scores.append((user @ fitted.T).double())
-    torch.testing.assert_close(*scores, rtol=1e-3, atol=1e-4)
-
-
-@every_shape
-@pytest.mark.parametrize("cells", [1, 20])
-def test_small_blocks_give_the_same(shape, cells, monkeypatch):
-    users, items, factors = shape
+def test_small_blocks_give_the_same(monkeypatch):
+    users, items, factors = 23, 17, 5
     pairs, item = some_pairs(users, items), some_items(items, factors)
     whole = ALS(pairs, (users, items), factors)
-    monkeypatch.setattr(als, "CPU_CELLS", cells)
+    monkeypatch.setattr(als, "CPU_CELLS", 20)
     cut = ALS(pairs, (users, items), factors)
     assert len(cut.users.blocks) > len(whole.users.blocks)
     one, other = (user @ fitted.T for user, fitted in (m.fit(item, UNOBSERVED, PENALTY, 3) for m in (whole, cut)))
@@ -187,13 +128,6 @@ def test_a_log_s_pairs_have_weight_and_target_one_and_more_can_be_added():
     half = torch.tensor([0.5], dtype=torch.float64)
     more = observed.and_more(Pairs(torch.tensor([1]), torch.tensor([2]), half, -half))
     assert [part.tolist() for part in more] == [[0, 0, 2, 1], [1, 2, 0, 2], [1, 1, 1, 0.5], [1, 1, 1, -0.5]]
-
-
-def test_the_start_is_a_function_of_the_seed():
-    model = ALS(some_pairs(9, 7), (9, 7), 3)
-    assert torch.equal(model.start(1), model.start(1))
-    assert not torch.equal(model.start(1), model.start(2))
-    assert model.start(1).shape == (7, 3)
 
 
 def test_nobody_on_the_other_side_leaves_nothing_to_turn():

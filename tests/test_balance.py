@@ -25,9 +25,7 @@ def literal_scale(found: list[list[torch.Tensor]], norm: str, share: float) -> t
     return torch.stack([user.norm() + share * item.norm() for user, item in found])
 
 
-@pytest.mark.parametrize("exponent", [1.0, 0.15])
-@pytest.mark.parametrize("carried", [True, False])
-@pytest.mark.parametrize("norm", ["joint", "sides"])
+@pytest.mark.parametrize(("norm", "carried", "exponent"), [("joint", True, 1.0), ("sides", False, 0.15)])
 def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool, exponent: float) -> None:
     """carried: whether the consensus target is weighed with lambda, too, or with a number of its own."""
     torch.manual_seed(0)
@@ -84,8 +82,8 @@ def test_descending_the_gradient_brings_equal_losses_to_equal_scales() -> None:
     assert scales.max() / scales.min() < 1.1
 
 
-@pytest.mark.parametrize("total", [1.0, 6.0])
-def test_weights_stay_positive_and_sum_to_the_total(total: float) -> None:
+def test_weights_stay_positive_and_sum_to_the_total() -> None:
+    total = 6.0
     found = normalise(torch.tensor([-3.0, 0.5, 2.0]), total, 0.01)
     assert found.sum().item() == pytest.approx(total)
     assert (found > 0).all()

@@ -23,7 +23,6 @@ from concf.evaluation.complementarity import (
     complementary_hit_ratio,
     hit_pairs,
     hits_of,
-    per,
     per_map,
     union,
 )
@@ -31,7 +30,6 @@ from concf.evaluation.evaluate import evaluate
 from reproduction.user_level import quantiles, user_level
 
 USERS, ITEMS = 6, 11
-NONE = np.empty(0, np.int64)
 
 known_pairs = st.sets(st.tuples(st.integers(0, USERS - 1), st.integers(0, ITEMS - 1)))
 models_of_pairs = st.lists(known_pairs, min_size=1, max_size=5)
@@ -87,19 +85,6 @@ def test_hit_pairs_are_the_held_out_items_in_the_first_places(drawn, held_out, n
     assert pairs.tolist() == packed(expected).tolist()
 
 
-def test_pairs_do_not_overflow() -> None:
-    """70,000 users of 50,000 items are more pairs than 32 bits can number."""
-    held_out = csr_array((np.ones(1), ([69_999], [49_999])), shape=(70_000, 50_000))
-    pairs = hit_pairs(np.array([[49_999]], np.int32), np.array([69_999], np.int32), held_out)
-    assert pairs.tolist() == [70_000 * 50_000 - 1]
-
-
-def test_an_empty_place_is_no_hit() -> None:
-    """-1 would be the last item of the user before."""
-    lists, users = np.array([[-1, -1], [0, -1]], np.int32), np.array([1, 2])
-    assert hit_pairs(lists, users, matrix({(0, ITEMS - 1), (1, ITEMS - 1)})).tolist() == []
-
-
 def test_hits_of_an_evaluation_are_what_its_recall_counts() -> None:
     split = prepare(Simulation(users=60, items=40, events=1500).draw(1), protocol="random")
     scores = np.random.default_rng(0).random(split.train.shape).astype(np.float32)
@@ -135,68 +120,6 @@ def test_user_level_is_the_ratio_of_each_user_by_itself(models, y) -> None:
     assert complementary_hit_ratio(packed(y), arrays) == literal_chr(y, models)
 
 
-@given(models_of_pairs)
-def test_the_ratio_is_the_mean_over_users_by_their_hits(models) -> None:
-    arrays = [packed(model) for model in models]
-    everything = union(arrays)
-    values = user_level(arrays[0], arrays, ITEMS)
-    weights = np.unique(everything // ITEMS, return_counts=True)[1]
-    assert values @ weights / max(len(everything), 1) == pytest.approx(complementary_hit_ratio(arrays[0], arrays))
-
-
-@given(models_of_pairs)
-def test_a_model_misses_nothing_of_itself_nor_of_what_it_holds(models) -> None:
-    arrays = [packed(model) for model in models]
-    everything = union(arrays)
-    assert per(arrays[0], arrays[0]) == 0
-    assert per(arrays[0], everything) == 0
-    assert complementary_hit_ratio(everything, arrays) == 0
-    assert not user_level(everything, arrays, ITEMS).any()
-
-
-@given(models_of_pairs)
-def test_what_all_models_know_bounds_what_one_misses(models) -> None:
-    """|U| CHR(y; M) = |U| - |H_y| is between the largest |H_x| PER(x; y) and their sum; for a pair it is x's."""
-    arrays = [packed(model) for model in models]
-    size, y = len(union(arrays)), arrays[0]
-    missed = size * complementary_hit_ratio(y, arrays)
-    exclusive = [len(x) * per(x, y) for x in arrays]
-    assert max(exclusive) - 1e-9 <= missed <= sum(exclusive) + 1e-9
-    assert missed == pytest.approx(size - len(y))
-    for x, alone in zip(arrays, exclusive, strict=True):
-        assert len(union([x, y])) * complementary_hit_ratio(y, [x, y]) == pytest.approx(alone)
-
-
-@given(models_of_pairs, known_pairs)
-def test_another_model_never_lowers_the_ratio_of_one_among_them(models, another) -> None:
-    arrays = [packed(model) for model in models]
-    more = [*arrays, packed(another)]
-    for y in arrays:
-        assert complementary_hit_ratio(y, more) >= complementary_hit_ratio(y, arrays)
-
-
-@given(models_of_pairs, st.permutations(range(ITEMS)), st.permutations(range(USERS)))
-def test_relabelling_items_and_users_changes_no_ratio(models, item_of, user_of) -> None:
-    arrays = named([packed(model) for model in models])
-    moved = named([packed((user_of[user], item_of[item]) for user, item in model) for model in models])
-    assert per_map(moved) == per_map(arrays)
-    assert chr_of_each(moved) == chr_of_each(arrays)
-    for y in arrays:
-        before, after = (user_level(each[y], each.values(), ITEMS) for each in (arrays, moved))
-        assert sorted(after) == sorted(before)
-
-
-def test_without_any_hit_every_figure_is_a_number_of_json() -> None:
-    models = {"A": NONE, "B": packed({(1, 2)})}
-    assert per_map(models) == {"A": {"A": 0.0, "B": 0.0}, "B": {"A": 1.0, "B": 0.0}}
-    assert chr_of_each(models) == {"A": 1.0, "B": 0.0}
-    assert chr_of_each({"A": NONE}) == {"A": 0.0}
-    assert complementary_hit_ratio(packed({(1, 2)}), []) == 0.0
-    assert user_level(NONE, [NONE], ITEMS).tolist() == []
-    assert quantiles(NONE.astype(float)) == [0.0] * 101
-    json.dumps([per_map(models), chr_of_each(models), quantiles(np.array([0.5]))], allow_nan=False)
-
-
 @given(st.lists(st.integers(0, 8), max_size=230))
 def test_quantiles_are_the_inverse_of_the_cdf(drawn) -> None:
     values = [value / 8 for value in drawn]
@@ -206,10 +129,6 @@ def test_quantiles_are_the_inverse_of_the_cdf(drawn) -> None:
     for k, quantile in enumerate(values_at if values else []):
         reached = [value for value in values if 100 * sum(other <= value for other in values) >= k * len(values)]
         assert quantile == min(reached)
-
-
-def test_quantiles_of_the_whole_percentages_are_these() -> None:
-    assert quantiles(np.arange(1.0, 101.0)[::-1]) == [1.0, *np.arange(1.0, 101.0)]
 
 
 def literal_consistency(newest, window, test, valid, users, depth, bins, temperature):
@@ -248,7 +167,7 @@ def assert_alike(actual, expected) -> None:
         assert actual[kind] == pytest.approx(expected[kind])
 
 
-@pytest.mark.parametrize("cells", [1, 40, module.CELLS], ids=["one user a block", "a few", "all at once"])
+@pytest.mark.parametrize("cells", [1, module.CELLS], ids=["one user a block", "all at once"])
 @given(
     drawn=rankings(),
     shape=st.sampled_from([(1, 1), (4, 2), (6, 3), (10, 10), (12, 4)]),
@@ -268,44 +187,10 @@ def test_consistency_is_the_mean_over_cells(cells: int, drawn, shape, temperatur
     json.dumps(by_rank, allow_nan=False)
 
 
-@given(rankings(), st.permutations(range(ITEMS)))
-def test_relabelling_items_changes_no_consistency(drawn, label) -> None:
-    times, test, valid, users = drawn
-    everyone = np.array(users, np.int64)
-    by_rank = []
-    for renamed in (list(range(ITEMS)), list(label)):
-        tensors = [torch.tensor([[*renamed, -1][i] for row in time for i in row]).view(USERS, -1) for time in times]
-        parts = [matrix({(user, renamed[item]) for user, item in pairs}) for pairs in (test, valid)]
-        by_rank.append(consistency_by_rank(tensors[-1], tensors, *parts, everyone, depth=10, bins=5))
-    assert_alike(*by_rank)
-
-
-def test_a_ranking_that_never_changes_is_wholly_consistent() -> None:
-    """And the bins are of equal size: of 100 depth, items 0..9 stand in the first, 10..19 in the second."""
-    ranking = torch.arange(100, dtype=torch.int32).expand(3, -1)
-    test, valid = matrix({(1, 12)}, 3, 100), matrix({(user, item) for user in range(3) for item in range(10)}, 3, 100)
-    by_rank = consistency_by_rank(ranking, [ranking] * 20, test, valid, np.array([0, 1]))
-    assert by_rank == {"correct": [None, 1.0, *[None] * 8], "incorrect": [None, *[1.0] * 9]}
-
-
-def test_one_user_and_a_bin_of_unequal_ranks() -> None:
-    """Two depth swap: standard deviation 1/2 each; the third is steady. A rank counts by its cells."""
-    before, now = torch.tensor([[1, 0, 2]]), torch.tensor([[0, 1, 2]])
-    test, valid = matrix({(0, 0), (0, 2)}, 1, 3), matrix(set(), 1, 3)
-    by_rank = consistency_by_rank(now, [before, now], test, valid, np.array([0]), depth=3, bins=1, temperature=2.0)
-    assert by_rank == {"correct": [pytest.approx((exp(-0.25) + 1) / 2)], "incorrect": [pytest.approx(exp(-0.25))]}
-    nobody = consistency_by_rank(now, [before, now], test, valid, np.empty(0, np.int64), depth=3, bins=3)
-    assert nobody == {"correct": [None] * 3, "incorrect": [None] * 3}
-
-
-@pytest.mark.parametrize(("depth", "bins"), [(100, 7), (5, 10), (10, 0), (0, 1)])
-def test_unequal_bins_are_refused(depth: int, bins: int) -> None:
-    ranking, empty = torch.tensor([[0]]), matrix(set(), 1, 1)
-    with pytest.raises(ConfigError, match=f"{depth} ranks cannot be cut into {bins} equal bins"):
-        consistency_by_rank(ranking, [ranking], empty, empty, np.array([0]), depth=depth, bins=bins)
-
-
-def test_consistency_over_no_time_is_refused() -> None:
+def test_consistency_over_no_time_or_in_unequal_bins_is_refused() -> None:
     empty = matrix(set(), 1, 1)
+    ranking = torch.tensor([[0]])
     with pytest.raises(ConfigError, match="the window has none"):
-        consistency_by_rank(torch.tensor([[0]]), [], empty, empty, np.array([0]))
+        consistency_by_rank(ranking, [], empty, empty, np.array([0]))
+    with pytest.raises(ConfigError, match="100 ranks cannot be cut into 7 equal bins"):
+        consistency_by_rank(ranking, [ranking], empty, empty, np.array([0]), depth=100, bins=7)

@@ -6,16 +6,24 @@ from math import exp
 from statistics import pstdev
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.consensus import consensus as module
-from concf.consensus.consensus import NOTHING, consensus, consistency, rank_importance, ranks_over_time
-from concf.evaluation.ranking import rank
+from concf.consensus.consensus import NOTHING, consensus
+from concf.consensus.settings import CONSENSUS
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.evaluation import validation
+from concf.evaluation.validation import shared_items
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+from concf.training.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 STEPS = 2**40
 Votes = list[list[list[int]]]  # [heads][times] one user's list of items
@@ -49,14 +57,9 @@ def fast(
     n_items = 1 + max(item for user in votes for head in user for listed in head for item in listed)
     lists = torch.tensor(votes, dtype=torch.int32)[..., :kept].permute(2, 1, 0, 3)  # [times, heads, users, M]
     found = consensus(
-        lists[-1],
-        list(lists),
-        n_items,
-        length,
-        top_k=places,
-        temperature=temperature,
+        lists[-1], list(lists), n_items, length, top_k=places, temperature=temperature,
         consistency_temperature=consistency,
-    )
+    )  # fmt: skip
     return found[0].tolist(), found[1].tolist()
 
 
@@ -84,81 +87,6 @@ def test_consensus_is_the_paper_s(drawn, consistency: float | None, temperature:
         assert alone == padded(literal(user, places, kept, temperature, None), length)
 
 
-def test_with_all_places_it_is_equation_12_to_the_letter() -> None:
-    """A dense table of importances, without a word of K and M."""
-    torch.manual_seed(0)
-    heads, users, items, times = 5, 7, 11, 4
-    ranks = torch.rand(times, heads, users, items).argsort(3)  # [.., item] the rank of an item
-    lists = ranks.argsort(3).to(torch.int32)
-    both, by_rank = consensus(
-        lists[-1], list(lists), items, items, top_k=items, temperature=10.0, consistency_temperature=10.0
-    )
-    r = torch.exp(-ranks[-1].double() / 10)
-    c = torch.exp(-ranks.double().var(0, correction=0).sqrt() / 10)
-    for found, importance in ((both, (r + c).mean(0)), (by_rank, r.mean(0))):
-        assert found.tolist() == importance.argsort(dim=1, descending=True).tolist()
-
-
-@settings(max_examples=40)
-@given(rankings(), st.randoms())
-def test_relabelling_users_and_items_relabels_the_consensus(drawn, random) -> None:
-    """Only items that no rule but the last tells apart may change places."""
-    votes, places, kept = drawn
-    n_items = len(votes[0][0][0])
-    labels = random.sample(range(n_items), n_items)
-    renamed = [[[[labels[i] for i in listed] for listed in head] for head in user] for user in votes]
-    order = random.sample(range(len(votes)), len(votes))
-    found, _ = fast(votes, n_items, places, kept, 10.0, 10.0)
-    again, _ = fast([renamed[user] for user in order], n_items, places, kept, 10.0, 10.0)
-    for user, row in zip(order, again, strict=True):
-        back = [labels.index(item) if item != NOTHING else NOTHING for item in row]
-        known = keys(votes[user], places, kept, 10.0, 10.0)
-        groups = [[known.get(item) for item in items] for items in (found[user], back)]
-        assert groups[0] == groups[1]
-        assert sorted(found[user]) == sorted(back)
-
-
-@settings(max_examples=40)
-@given(rankings(), st.randoms())
-def test_relabelling_items_in_their_order_keeps_ties_too(drawn, random) -> None:
-    votes, places, kept = drawn
-    labels = sorted(random.sample(range(100), len(votes[0][0][0])))
-    renamed = [[[[labels[i] for i in listed] for listed in head] for head in user] for user in votes]
-    found, _ = fast(votes, places, places, kept, 10.0, 10.0)
-    again, _ = fast(renamed, places, places, kept, 10.0, 10.0)
-    assert again == [[labels[i] if i != NOTHING else NOTHING for i in row] for row in found]
-
-
-@settings(max_examples=40)
-@given(rankings(), st.randoms())
-def test_the_order_of_heads_does_not_matter(drawn, random) -> None:
-    votes, places, kept = drawn
-    order = random.sample(range(len(votes[0])), len(votes[0]))
-    again = [[user[head] for head in order] for user in votes]
-    assert fast(again, 9, places, kept, 10.0, 100.0) == fast(votes, 9, places, kept, 10.0, 100.0)
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
-def test_monotone_scores_give_the_same_consensus(scale: float) -> None:
-    torch.manual_seed(2)
-    scores = torch.randn(3, 2, 6, 15, dtype=torch.float64)  # times, heads, users, items
-    both = []
-    for transform in (lambda s: s, lambda s: torch.tanh(s / 4) * scale + 7):
-        tables = transform(scores)
-        lists = [
-            torch.stack([torch.from_numpy(rank(lambda users, t=t: t[users], np.arange(6), 15)) for t in time])
-            for time in tables
-        ]
-        both.append(consensus(lists[-1], lists, 15, 10, top_k=12)[0].tolist())
-    assert both[0] == both[1]
-
-
-def test_one_head_that_never_changes_is_its_own_consensus() -> None:
-    listed = [5, 2, 8, 0, 1]
-    assert fast([[[listed, listed, listed]]], 5, 5, 5, 10.0, 10.0) == ([listed], [listed])
-    assert fast([[[listed]]], 5, 5, 5, 10.0, None) == ([listed], [listed])
-
-
 def test_a_consistent_item_overtakes_a_higher_one_that_jumps() -> None:
     consistent_second = [[[3, 7, 1, 9, 4], [9, 7, 3, 4, 1], [4, 7, 9, 1, 3]]]
     assert fast([consistent_second], 1, 5, 5, 10.0, 1.0) == ([[7]], [[4]])
@@ -171,33 +99,12 @@ def test_ties_go_to_the_better_best_rank_then_to_the_lower_item() -> None:
     assert fast([[[[2, 5, 8]], [[8, 5, 2]]]], 3, 3, 3, 10.0, None)[0] == [[2, 8, 5]]
 
 
-def test_without_a_window_consistency_says_nothing() -> None:
-    newest = torch.tensor([[[4, 2, 0]], [[2, 0, 4]]], dtype=torch.int32)
-    both, by_rank = consensus(newest, [], 5, 3, top_k=3, consistency_temperature=1.0)
-    assert both.tolist() == by_rank.tolist() == [[2, 4, 0]]
-
-
 def test_short_lists_and_empty_places_vote_for_nothing() -> None:
     newest = torch.tensor([[[4, NOTHING, NOTHING]], [[2, 4, NOTHING]]], dtype=torch.int32)
     before = torch.tensor([[[2, 4, NOTHING]], [[2, NOTHING, NOTHING]]], dtype=torch.int32)
     for window in ([], [newest], [before, newest]):
         both, by_rank = consensus(newest, window, 6, 4, top_k=3, consistency_temperature=10.0)
         assert both.tolist() == by_rank.tolist() == [[4, 2, NOTHING, NOTHING]]
-
-
-def test_a_user_without_anything_to_rank_has_an_empty_consensus() -> None:
-    newest = torch.full((2, 1, 3), NOTHING, dtype=torch.int32)
-    assert consensus(newest, [newest, newest], 6, 2, top_k=3)[0].tolist() == [[NOTHING, NOTHING]]
-
-
-@given(st.lists(st.permutations(range(12)), min_size=1, max_size=4), st.integers(1, 12))
-def test_a_rank_is_found_where_it_stands(lists: list[list[int]], kept: int) -> None:
-    asked = torch.arange(12).expand(len(lists), -1)
-    reverse = torch.tensor(lists).flip(1)[:, :kept]
-    found = ranks_over_time(asked, [torch.tensor(lists)[:, :kept], reverse], 12)
-    for ranks, rows in zip(found.tolist(), (lists, [row[::-1] for row in lists]), strict=True):
-        expected = [[row[:kept].index(item) if item in row[:kept] else kept for item in range(12)] for row in rows]
-        assert ranks == expected
 
 
 class LargestTensor(TorchDispatchMode):
@@ -220,18 +127,54 @@ def test_a_long_window_is_not_copied() -> None:
     assert largest.elements <= 50 * 4 * 10  # the ranks over time of a head's items; the window has 50 x 3 x 4 x 200
 
 
-def test_importance_and_consistency_are_exponentials() -> None:
-    assert rank_importance(torch.tensor([0.0, 5.0]), 10.0).tolist() == pytest.approx([1.0, exp(-0.5)])
-    ranks = torch.tensor([[3, 0], [3, 4], [3, 2]])
-    assert consistency(ranks, 2.0).tolist() == pytest.approx([1.0, exp(-pstdev([0, 4, 2]) / 2)])
-
-
 def test_users_are_independent_and_may_go_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     votes = [[[torch.randperm(40).tolist() for _ in range(3)] for _ in range(4)] for _ in range(9)]
     together, _ = fast(votes, 15, 10, 20, 10.0, 10.0)
     assert together == [fast([user], 15, 10, 20, 10.0, 10.0)[0][0] for user in votes]
-    monkeypatch.setattr(module, "CPU_CELLS", 41 * 4)
-    assert together == fast(votes, 15, 10, 20, 10.0, 10.0)[0]
     monkeypatch.setattr(module, "CPU_CELLS", 1)
     assert together == fast(votes, 15, 10, 20, 10.0, 10.0)[0]
+
+
+# How much of the consensus a head names too
+
+
+FEW = (
+    "training.epochs=3", "training.batch=64", "training.metric=recall@5", "model.dimensions=8", "model.initial_std=0.3",
+    "consensus.every=2", "consensus.window=2", "consensus.top_k=8", "consensus.kept=12", "consensus.shown=12",
+)  # fmt: skip
+one_list = st.lists(st.integers(0, 9), unique=True, max_size=7).map(lambda items: items + [-1] * (7 - len(items)))
+tables = st.integers(1, 5).flatmap(lambda users: st.lists(one_list, min_size=users, max_size=users))
+
+
+def shared_by_sets(lists: list[list[int]], agreed: list[list[int]], n: int) -> float:
+    pairs = [(set(mine[:n]) - {-1}, set(theirs[:n]) - {-1}) for mine, theirs in zip(lists, agreed, strict=True)]
+    return sum(len(mine & theirs) for mine, theirs in pairs) / max(sum(len(theirs) for _, theirs in pairs), 1)
+
+
+@pytest.mark.parametrize("cells", [validation.CELLS, 22])  # all users at once, or two
+@given(draw=st.data(), n=st.integers(1, 7))
+def test_shared_items_against_sets(draw: Any, n: int, cells: int) -> None:
+    agreed = draw.draw(tables)
+    lists = {name: draw.draw(st.lists(one_list, min_size=len(agreed), max_size=len(agreed))) for name in ("a", "b")}
+    given_lists = {name: torch.tensor(each, dtype=torch.int32) for name, each in lists.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation, "CELLS", cells)
+        found = shared_items(given_lists, torch.tensor(agreed, dtype=torch.int32), n, 10)
+    assert found == {name: pytest.approx(shared_by_sets(each, agreed, n)) for name, each in lists.items()}
+
+
+def test_the_history_says_how_much_heads_agree_whenever_they_rank() -> None:
+    data = prepare(Simulation(users=25, items=30, events=400, tastes=3).draw(2), protocol="random")
+    seen: dict[int, dict[str, float]] = {}
+
+    def look(epoch: int, trainer: Trainer, lists: dict[str, torch.Tensor]) -> None:
+        agreed = lists[CONSENSUS].tolist()
+        seen[epoch] = {name: shared_by_sets(lists[name].tolist(), agreed, 5) for name in trainer.names}
+
+    run = train(data, choose_settings("reference", words=FEW), watch_rankings=look)
+    assert {each["epoch"]: each["agreement"] for each in run.history if "agreement" in each} == {
+        epoch: pytest.approx(each) for epoch, each in seen.items()
+    }
+    assert list(seen) == [0, 2]
+    assert all(0 < value <= 1 for each in seen.values() for value in each.values())

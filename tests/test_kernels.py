@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -37,35 +36,19 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-def test_rows_are_taken_also_twice(groups: int) -> None:
+def test_rows_are_taken_also_twice() -> None:
     places = torch.tensor([4, 0, 4, 4, 2])
-    same(lambda table: take_rows(table, places), lambda table: table[:, places], drawn(groups, 6, 3))
+    same(lambda table: take_rows(table, places), lambda table: table[:, places], drawn(3, 6, 3))
 
 
-def test_no_rows_are_taken() -> None:
-    places = torch.zeros(0, dtype=torch.int64)
-    same(lambda table: take_rows(table, places), lambda table: table[:, places], drawn(2, 6, 3))
-
-
-def test_rows_of_a_table_that_all_groups_share_are_taken() -> None:
-    places = torch.tensor([1, 1, 3])
-    same(lambda t: take_rows(t.expand(4, -1, -1), places), lambda t: t.expand(4, -1, -1)[:, places], drawn(1, 5, 2))
-
-
-@pytest.mark.parametrize("kept", [0, kernels.KEPT])
-@pytest.mark.parametrize(("block", "least"), [(1, 1), (50, 1), (1, 3), (1 << 18, 16)])
-@pytest.mark.parametrize(("rows", "n", "size"), [(1, 1, 1), (5, 13, 3), (17, 9, 7), (8, 31, 64)])
+@pytest.mark.parametrize(("block", "least", "kept"), [(1, 1, 0), (50, 3, 0), (1 << 18, 16, kernels.KEPT)])
+@pytest.mark.parametrize(("rows", "n", "size"), [(1, 1, 1), (17, 9, 7)])
 def test_a_log_partition_is_a_logsumexp(monkeypatch, rows: int, n: int, size: int, block: int, least: int, kept: int):
     """Kept, and computed again in blocks, also of one row."""
     for name, value in (("BLOCK", block), ("LEAST", least), ("KEPT", kept)):
         monkeypatch.setattr(kernels, name, value)
     plain = lambda h, table, bias: (h @ table.T + bias).logsumexp(1)  # noqa: E731
     same(log_partition, plain, drawn(rows, size), drawn(n, size), drawn(n))
-
-
-def test_a_log_partition_s_gradient_equals_finite_differences() -> None:
-    assert gradcheck(log_partition, (drawn(3, 2), drawn(5, 2), drawn(5)))
 
 
 def test_a_log_partition_does_not_overflow() -> None:
@@ -80,10 +63,9 @@ def plain_scores(user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists
     return (user[:, :, None] * item[:, lists]).sum(3) + offset[:, :, None] + bias[:, lists]
 
 
-@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
 @pytest.mark.parametrize(
-    ("groups", "rows", "n", "size", "length"),
-    [(1, 1, 1, 1, 1), (3, 5, 7, 3, 4), (2, 1, 9, 5, 9), (6, 11, 4, 18, 3), (3, 7, 120, 5, 100)],
+    ("groups", "rows", "n", "size", "length", "kind"),
+    [(1, 1, 1, 1, 1, torch.int32), (6, 11, 4, 18, 3, torch.int64), (3, 7, 120, 5, 100, torch.int32)],
 )
 def test_listed_scores_are_inner_products_with_offset_and_bias(groups, rows, n, size, length, kind) -> None:
     """Items may stand in a list twice, as the first one does in place of nothing."""
@@ -92,16 +74,7 @@ def test_listed_scores_are_inner_products_with_offset_and_bias(groups, rows, n, 
     same(lambda *parts: listed_scores(*parts, lists), lambda *parts: plain_scores(*parts, lists.long()), *leaves)
 
 
-def test_listed_scores_of_one_user_table_for_all_groups() -> None:
-    lists = torch.tensor([[0, 0, 3], [2, 3, 3]])
-    same(
-        lambda user, *parts: listed_scores(user.expand(3, -1, -1), *parts, lists),
-        lambda user, *parts: plain_scores(user.expand(3, -1, -1), *parts, lists),
-        *(drawn(1, 2, 4), drawn(3, 2), drawn(3, 5, 4), drawn(3, 5)),
-    )
-
-
-@pytest.mark.parametrize(("rows", "columns", "share"), [(1, 1, 1.0), (5, 8, 0.4), (9, 3, 0.1), (4, 6, 0.0)])
+@pytest.mark.parametrize(("rows", "columns", "share"), [(5, 8, 0.4), (4, 6, 0.0)])
 def test_a_sparse_product_equals_the_dense_one_both_ways(rows: int, columns: int, share: float) -> None:
     rng = np.random.default_rng(0)
     dense = rng.normal(size=(rows, columns)) * (rng.random((rows, columns)) < share)
@@ -112,19 +85,11 @@ def test_a_sparse_product_equals_the_dense_one_both_ways(rows: int, columns: int
     same(lambda right: sparse @ right.T, lambda right: table @ right.T, drawn(2, columns))
 
 
-def test_a_sparse_matrix_is_copied_whole_and_is_no_state() -> None:
-    sparse = Sparse(csr_array(np.eye(3)), double)
-    again = deepcopy(sparse)
-    assert torch.equal(again @ torch.eye(3, dtype=double), torch.eye(3, dtype=double))
-    assert again.matrix.values().data_ptr() != sparse.matrix.values().data_ptr()
-    assert not sparse.state_dict()
-
-
 def plain_layers(rows: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
     return torch.relu(rows @ w + b) @ v + c
 
 
-@pytest.mark.parametrize("groups", [(1, 1, 1), (1, 4, 4), (4, 4, 4), (4, 1, 1), (1, 1, 4), (4, 1, 4)])
+@pytest.mark.parametrize("groups", [(1, 1, 1), (1, 4, 4), (4, 4, 4), (4, 1, 4)])
 def test_two_layers_are_two_linear_maps_with_a_relu_between(groups: tuple[int, int, int]) -> None:
     g, one, two = groups
     parts = drawn(g, 5, 6), drawn(one, 6, 3), drawn(one, 1, 3), drawn(two, 3, 2), drawn(two, 1, 2)
@@ -174,9 +139,9 @@ def test_groups_of_their_own_are_added_one_by_one(taught: bool) -> None:
     assert all(torch.allclose(*pair) for pair in zip(found, expected, strict=True))
 
 
-@pytest.mark.parametrize("looks", [(), (1,), (0, 2), (0, 1, 2)])
-@pytest.mark.parametrize("takes", [True, False])
-@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize(
+    ("looks", "takes", "copies"), [((), True, True), ((1,), False, False), ((0, 2), True, False), ((0, 2), True, True)]
+)
 def test_rows_and_whole_tables_have_one_gradient(looks: tuple[int, ...], takes: bool, copies: bool) -> None:
     """A row taken twice, tables that nothing looks at, copies of one table: the gradient is that of plain indexing."""
     leaf, places, weight = (
@@ -184,8 +149,6 @@ def test_rows_and_whole_tables_have_one_gradient(looks: tuple[int, ...], takes: 
         torch.tensor([5, 0, 5, 2]),
         torch.randn(3, 4, 4, dtype=double),
     )
-    if not looks and not takes:
-        return
 
     def cost(rows: Tensor, tables: Sequence[Tensor]) -> Tensor:
         parts = [(rows * weight).sum()] if takes else []

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
 
-import pytest
-from conftest import on_a_terminal, until_closed
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from concf.runtime.progress import BAR, shortened_line
+from concf.runtime.progress import shortened_line
 from concf.runtime.text_tables import MIN_TEXT, text_table
-from concf.training.config.presets import STRONG
-
-HEADER = ["", "R@20", "N@20", "R@50", "N@50", "validation R@50", "epoch", ""]
-HEADS = [*STRONG.objectives, "R-consensus", "consensus"]
-ROWS = [
-    [name, *(f"0.{k}23{figure}" for figure in range(4)), f"0.54{k}2", str(3 * k), "best head" if k == 5 else ""]
-    for k, name in enumerate(HEADS)
-]
 
 
 def shown(header: list[str], rows: list[list[str]], width: int, title: str | None = None) -> str:
@@ -54,10 +37,6 @@ def test_every_figure_is_in_one_piece_and_no_text_is_lost(rows: list[tuple[str, 
     assert max(map(len, lines)) <= max(width, sum(figures) + 2 * MIN_TEXT + 6)
 
 
-def test_evaluate_fits_into_80_columns() -> None:
-    assert max(map(len, shown(HEADER, ROWS, 80).splitlines())) <= 80
-
-
 def test_square_brackets_are_no_markup() -> None:
     text = shown(["item", "what"], [["[red]", "[bold]x"]], 80, "[blue]")
     assert all(word in text for word in ("[red]", "[bold]x", "[blue]"))
@@ -69,49 +48,3 @@ def test_of_a_note_the_last_part_gives_way_first_and_no_digit_is_cut() -> None:
     assert shortened_line("training", note, 40) == "training  R@50 consensus .4321"
     assert shortened_line("training", note, 20) == "training"
     assert shortened_line("reading a-very-long-name-of-a-log.parquet", "", 20) == "reading a…og.parquet"
-
-
-EVALUATED = f"""
-from concf.cli.output import print_table
-print_table({HEADER!r}, {ROWS!r}, title="test figures")
-"""
-WORKED = """
-import time
-import concf.runtime.progress
-concf.runtime.progress.PATIENCE = 0.0
-with concf.runtime.progress.working("training", 70) as advance:
-    for step in range(5):
-        time.sleep(0.3)
-        advance(1, "R@50 consensus .4321, weighted-squares@0.03#student .4300")
-    time.sleep(0.5)  # until it is drawn
-"""
-
-
-def in_a_window(script: str, columns: int) -> list[str]:
-    """The lines that a program writes to a terminal of so many columns, without colours."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 25, columns, 0, 0))
-    quiet = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=theirs, stderr=theirs, env=quiet | {"TERM": "xterm"}
-    )
-    os.close(theirs)
-    text = until_closed(ours)
-    assert process.wait() == 0
-    return re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode()))
-
-
-@pytest.mark.parametrize("columns", [80, 60])
-def test_a_bar_keeps_its_width_and_tells_the_time_that_is_left(columns: int) -> None:
-    bars = [line for line in in_a_window(WORKED, columns) if line.startswith("training")]
-    assert bars
-    assert all(len(line) <= columns for line in bars)
-    assert all(sum(mark in "━╸╺" for mark in line) >= BAR for line in bars)
-    assert re.search(r"5/70 0:00:0\d left 0:0\d:\d\d", bars[-1])
-    assert (" R@50 consensus .4321 " in bars[-1]) == (columns == 80)
-
-
-def test_without_a_terminal_a_table_has_all_columns() -> None:
-    plain = subprocess.run([sys.executable, "-c", EVALUATED], capture_output=True, text=True, check=True).stdout
-    assert all(name in plain for name in (*HEADS, "validation R@50", "epoch", "best head"))
-    assert on_a_terminal([sys.executable, "-c", EVALUATED])[1] == plain

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from concf.model import losses
 from concf.model.objectives import LossSettings, choose
-from concf.training.batches import distinct, most_users
+from concf.training.batches import most_users
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
 double = torch.float64
@@ -44,8 +44,7 @@ def test_pairwise_and_pointwise_losses_equal_their_formulas(ours: list[float], t
     )
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.3])
-@pytest.mark.parametrize("weight", [1.0, 0.05, 0.0])
+@pytest.mark.parametrize(("weight", "penalty"), [(0.05, 0.3), (0.0, 0.0)])
 def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float, penalty: float) -> None:
     torch.manual_seed(0)
     user, item = (torch.randn(n, 3, dtype=double, requires_grad=True) for n in (7, 11))
@@ -69,20 +68,6 @@ def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: f
     for leaf in (user, item):
         gradients = [torch.autograd.grad(value, leaf, retain_graph=True)[0] for value in (found, literal / 2)]
         assert torch.allclose(*gradients, atol=1e-9)
-
-
-def test_multinomial_is_the_negative_log_likelihood_of_the_distinct_users() -> None:
-    torch.manual_seed(1)
-    users, table = torch.tensor([2, 0, 2, 2, 1]), torch.randn(3, 6, dtype=double)
-    items = [[0, 4], [1], [2, 3, 5]]
-    literal = -sum(table[u].log_softmax(0)[i].item() for u in range(3) for i in items[u])
-    found = losses.multinomial(
-        table[users].logsumexp(1),
-        observed=torch.stack([table[u, items[u]].sum() for u in users.tolist()]),
-        degree=torch.tensor([len(items[u]) for u in users.tolist()], dtype=double),
-        weight=torch.tensor([1 / 3, 1, 1 / 3, 1 / 3, 1], dtype=double),
-    )
-    assert found.item() == pytest.approx(literal, rel=1e-12)
 
 
 @pytest.mark.parametrize("likelihood", ["rows", "users", "mean"])
@@ -122,30 +107,8 @@ def test_no_batch_by_user_has_more_users_than_it_says(degrees: list[int], pairs:
     assert most <= most_users(np.array(degrees), pairs) <= len(order)
 
 
-def test_each_distinct_place_counts_once() -> None:
-    places = torch.tensor([4, 1, 4, 4, 0, 1])
-    rows, weights = distinct(places, 6, double)
-    counted = torch.zeros(6, dtype=double).index_add_(0, places[rows], weights)
-    assert counted.tolist() == pytest.approx([1, 1, 0, 0, 1, 0])
-
-
-def literal_list_probability(row: list[float], length: int) -> float:
-    probability = 1.0
-    for k in range(length):
-        probability *= exp(row[k]) / sum(exp(s) for s in row[k:])
-    return probability
-
-
-@given(st.lists(st.lists(st.floats(-5, 5), min_size=6, max_size=6), min_size=1, max_size=4), st.integers(1, 6))
-def test_listwise_is_the_product_of_the_paper(rows: list[list[float]], length: int) -> None:
-    weight = torch.linspace(0.5, 2, len(rows), dtype=double)
-    literal = -sum(w * log(literal_list_probability(row, length)) for w, row in zip(weight.tolist(), rows, strict=True))
-    found = losses.listwise(torch.tensor(rows, dtype=double), length, weight)
-    assert found.item() == pytest.approx(literal, rel=1e-9, abs=1e-9)
-
-
-@pytest.mark.parametrize("length", [1, 2, 4])
-def test_listwise_probabilities_of_all_lists_sum_to_one(length: int) -> None:
+def test_listwise_probabilities_of_all_lists_sum_to_one() -> None:
+    length = 2
     torch.manual_seed(2)
     row = torch.randn(4, dtype=double)
     beginnings = {tuple(order[:length]): order for order in permutations(range(4))}
@@ -182,7 +145,7 @@ def looped_listwise(rows: torch.Tensor, length: int, weight: torch.Tensor) -> to
     return total
 
 
-@pytest.mark.parametrize("size", [1.0, 30.0, 1e4])
+@pytest.mark.parametrize("size", [1.0, 1e4])
 def test_listwise_in_float32_equals_float64(size: float) -> None:
     """Scores of 1e4 have steps of 1e-3 in float32, so exp(s - D) is right to about 1e-3 at best."""
     torch.manual_seed(4)
@@ -195,7 +158,7 @@ def test_listwise_in_float32_equals_float64(size: float) -> None:
     assert torch.allclose(gradients[0].double(), gradients[1], rtol=2 * step, atol=2 * step)
 
 
-@pytest.mark.parametrize("length", [1, 4, 7, 30])
+@pytest.mark.parametrize("length", [1, 4, 30])
 def test_listwise_leaves_empty_places_out_and_its_gradient_is_autograd_s(length: int) -> None:
     torch.manual_seed(3)
     rows = torch.randn(3, 5, 7, dtype=double)  # heads, users, places
@@ -209,9 +172,3 @@ def test_listwise_leaves_empty_places_out_and_its_gradient_is_autograd_s(length:
     gradients = [torch.autograd.grad(value @ upstream, rows)[0] for value in (found, expected)]
     assert torch.allclose(*gradients, rtol=0, atol=1e-12)
     assert not gradients[0][rows == -torch.inf].any()
-
-
-def test_listwise_gradient_equals_finite_differences() -> None:
-    torch.manual_seed(3)
-    rows, weight = torch.randn(2, 7, dtype=double, requires_grad=True), torch.tensor([1.0, 0.3], dtype=double)
-    assert torch.autograd.gradcheck(lambda scores: losses.listwise(scores, 4, weight), rows)

@@ -1,14 +1,12 @@
-"""Several processes, really started, train as one does; a killed or a hung one loses nothing but time."""
+"""Two processes, really started, train as one does; a killed or a hung one loses nothing but time."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,13 @@ import numpy as np
 import process_group
 import process_worker
 import pytest
+import recipe_worker
 import torch
 from gpu_processes import assert_close
 from once import once_for_all
 from process_job import TORCHRUN, WAIT, Job, double_precision, linux, until
-from process_worker import RESUMED, cases, settings, stopped, tensors, trained
+from process_worker import CASES, RESUMED, settings, stopped, tensors, trained
+from recipe_worker import DEFAULT
 from safetensors.torch import load_file
 from small_run import LONG, QUIET, checkpoint, history, small_data
 
@@ -30,10 +30,8 @@ from concf.data.simulate import Simulation
 from concf.errors import ConfigError
 from concf.runtime.process_group import ProcessGroup, fingerprint
 from concf.training.batches import Sampler, distinct
-from concf.training.checkpoint import load_run
 from concf.training.run import Run
 from concf.training.train import train
-from reproduction.ablations import ABLATIONS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -48,86 +46,42 @@ def test_a_fingerprint_knows_the_order_of_rows_and_tables() -> None:
     assert fingerprint([table.T.contiguous().T]) == fingerprint([table])
 
 
-@pytest.fixture
-def in_double() -> Iterator[None]:
-    with double_precision():
-        yield
-
-
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """What three processes have left behind, and then two of them, in one job; and what they said."""
+def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two processes have left behind; `said` is what they wrote."""
 
     def make(folder: Path) -> None:
         with double_precision():
-            leave_unfinished(folder, 3, 2)
-        words = [*TORCHRUN, process_group.__file__, folder, "3", "process_worker"]
+            stopped(RESUMED, 2, folder / "stopped by one")
+            recipe_worker.trained(DEFAULT, stop_after=1, out=folder / "left by one")
+        words = [*TORCHRUN, process_group.__file__, folder, "2", "recipe_worker", "process_worker"]
         done = subprocess.run(words, env=QUIET, timeout=WAIT, stdout=subprocess.PIPE, text=True, check=True)
         (folder / "said").write_text(done.stdout)
 
-    folder = once_for_all(tmp_path_factory, "processes", make)
-    return folder, (folder / "said").read_text()
+    return once_for_all(tmp_path_factory, "processes", make)
 
 
-def assert_trained_alike(folder: Path, name: str, processes: int, case: str) -> None:
-    assert_alike(folder, name, processes, once(case, out=folder.parent / "alone" / case))
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs of one process are."""
+    return tmp_path_factory.getbasetemp() / "alone"
 
 
-def assert_alike(folder: Path, name: str, processes: int, expected: Run) -> None:
-    records = json.loads((folder / f"{name}.json").read_text())
-    assert len(records) == len(expected.history)
-    for mine, theirs in zip(records, expected.history, strict=True):
+def assert_alike(folder: Path, name: str, expected: Run) -> None:
+    """History and tensors of both processes."""
+    for mine, theirs in zip(json.loads((folder / f"{name}.json").read_text()), expected.history, strict=True):
         assert_close(mine, theirs, (name,))
     wanted = tensors(expected)
-    for rank in range(processes):
+    for rank in range(2):
         parts = load_file(folder / f"{name}.{rank}.safetensors")
         assert parts.keys() == wanted.keys()
         for part, tensor in parts.items():
             assert torch.allclose(tensor, wanted[part], rtol=0, atol=1e-9), (name, rank, part)
 
 
-def test_processes_train_as_one(in_double, group: tuple[Path, str]) -> None:
-    folder, spoken = group
-    for processes in (3, 2):
-        here = folder / str(processes)
-        for case in cases(processes):
-            assert_trained_alike(here, case, processes, case)
-            last = json.loads((here / f"{case}.json").read_text())[-1]
-            assert any(last["consensus_loss"].values()) == settings(case).teaches, case
-            assert_same_checkpoint(here / f"run of {case}", folder / "alone" / case, case)
-        assert_trained_alike(here, "resumed", processes, RESUMED)  # from a checkpoint of one process
-        assert_same_checkpoint(here / "stopped alone", folder / "alone" / RESUMED, RESUMED)
-        for rank in range(processes):
-            message = (here / f"refused.{rank}").read_text()
-            assert f"process 1 of {processes} has another seed than process 0" in message
-    assert_same_checkpoint(folder / "3" / "stopped here", folder / "alone" / RESUMED, RESUMED)  # two have gone on
-    assert_goes_on_alone(folder / "2" / "stopped here", folder)
-    assert spoken.count("best head") == 1  # one process speaks
-    by_command = load_run(folder / "2" / "undisturbed")
-    assert by_command.finished
-    assert len(by_command.evaluate(at=[3])[by_command.best_head()].lists) == len(by_command.data.evaluated)
-    message, other = ((folder / "2" / f"full.{rank}").read_text() for rank in (0, 1))
-    assert "checkpoint.safetensors: could not be written" in message
-    assert "process 1 of 2: another process has ended, or has not answered for 60 s" in other
-    assert [path.name for path in (folder / "2" / "full disk").iterdir() if "checkpoint" in path.name] == []
-
-
-def leave_unfinished(folder: Path, *processes: int) -> None:
-    """Runs of one process for so many to go on with."""
-    stopped(RESUMED, 2, folder / "stopped")
-    for number in processes:
-        shutil.copytree(folder / "stopped", folder / str(number) / "stopped alone")
-
-
 def validations(state: dict[str, Any]) -> dict[tuple[str, str], float]:
     parts = ("validation", "epoch", "rose")
     return {(name, part): each[part] for name, each in state["state"]["best"].items() for part in parts}
-
-
-def assert_same_checkpoint(folder: Path, expected: Path, name: str) -> None:
-    """As one process writes it."""
-    once(name, out=expected)
-    assert_same_files(folder, expected)
 
 
 def assert_same_files(folder: Path, expected: Path) -> None:
@@ -142,31 +96,61 @@ def assert_same_files(folder: Path, expected: Path) -> None:
         assert_close(mine, theirs)
 
 
-def assert_goes_on_alone(left: Path, folder: Path) -> None:
-    """One process, from a checkpoint of several."""
+def test_two_processes_train_as_one(group: Path, alone: Path) -> None:
+    with double_precision():
+        runs = {case: once(case, out=alone / case) for case in CASES}
+    for case, run in runs.items():
+        assert_alike(group, case, run)
+        assert any(run.history[-1]["consensus_loss"].values()), case
+        assert_same_files(group / f"run of {case}", alone / case)
+    for rank in range(2):
+        message = (group / f"refused.{rank}").read_text()
+        assert "process 1 of 2 has another seed than process 0" in message
+    assert (group / "said").read_text().count("best head") == 1  # one process speaks
+
+
+def test_another_number_of_processes_goes_on(group: Path, alone: Path) -> None:
+    left = group / "stopped by two"
     assert len(history(left)) == checkpoint(left)[0]["state"]["epoch"] == 2
-    trained(RESUMED, out=left, resume=True)
-    assert_same_checkpoint(left, folder / "alone" / RESUMED, RESUMED)
+    with double_precision():
+        run = once(RESUMED, out=alone / RESUMED)
+        trained(RESUMED, out=left, resume=True)
+    assert_alike(group, "resumed", run)  # two, from a checkpoint of one
+    for folder in (left, group / "stopped by one"):
+        assert_same_files(folder, alone / RESUMED)
 
 
-def test_one_process_of_torchrun_trains_as_without_it(in_double, monkeypatch, tmp_path: Path) -> None:
-    leave_unfinished(tmp_path, 1)
-    alone = {"TORCHELASTIC_RUN_ID": "alone", "WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"}
-    for name, value in alone.items():
-        monkeypatch.setenv(name, value)
-    process_worker.work(tmp_path)
-    assert_trained_alike(tmp_path / "1", "mlp", 1, "mlp")
+@cache
+def recipe_alone(name: str, out: Path) -> Run:
+    with double_precision():
+        run = recipe_worker.trained(name, out=out)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("name", recipe_worker.CASES)
+@pytest.mark.filterwarnings("ignore:only .* of .* users are")
+def test_two_processes_train_the_default_as_one(group: Path, alone: Path, name: str) -> None:
+    """Each with its own users; in memory, and in a folder that any number of processes reads."""
+    assert_alike(group, name, recipe_alone(name, alone / name))
+    assert_same_files(group / f"run of {name}", alone / name)
+
+
+@pytest.mark.filterwarnings("ignore:only .* of .* users are")
+def test_another_number_of_processes_goes_on_with_the_default(group: Path, alone: Path) -> None:
+    recipe_alone(DEFAULT, alone / DEFAULT)
+    assert_same_files(group / "left by one", alone / DEFAULT)  # two have gone on with it
+    with double_precision():
+        recipe_worker.trained(DEFAULT, out=group / "left by two", resume=True)
+    assert_same_files(group / "left by two", alone / DEFAULT)
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
-    data, chosen = process_worker.data(), settings("mlp")
     with pytest.raises(ConfigError, match="12 processes for 11 users"):
-        train(data, chosen, group=ProcessGroup(0, 12), device="cpu")
-    with pytest.raises(ConfigError, match="in one process and in memory"):
-        train(data, chosen, parts=ABLATIONS["PCL"], group=ProcessGroup(0, 2))
+        train(process_worker.data(), settings(RESUMED), group=ProcessGroup(0, 12), device="cpu")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("size", [2, 7, 40])
 def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -> None:
     data = prepare(Simulation(users=20, items=15, events=200).draw(0), protocol="random")
     whole = next(Sampler(data.train).epoch(0, 0).split(32))
@@ -183,7 +167,7 @@ def test_each_distinct_user_and_item_is_counted_once_by_one_process(size: int) -
 
 
 @linux
-def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: Path, tmp_path: Path) -> None:
     """With dropout, bit for bit: as many processes add up in the same order."""
     job = Job(tmp_path / "run", small_data(tmp_path / "small"), *LONG, "--restarts", "1", "--timeout", "10")
     job.until_epoch(3)
@@ -203,7 +187,7 @@ def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: tuple[Pa
     assert state["state"]["epoch"] >= 5  # of the last epoch there may be no checkpoint yet
     assert not state["state"]["finished"]
     done = history(job.out)
-    assert done == history(group[0] / "2" / "undisturbed")[: len(done)]
+    assert done == history(group / "undisturbed")[: len(done)]
 
 
 def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path) -> None:

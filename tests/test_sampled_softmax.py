@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.errors import ConfigError
 from concf.model.heads import Columns, ItemTableHead
 from concf.training.batches import distinct
 from concf.training.config.presets import choose_settings
@@ -48,9 +46,7 @@ def softmax() -> tuple[ItemTableHead, Tensor]:
     return ItemTableHead(4, 5).to(double), 2 * torch.randn(3, 4, dtype=double)
 
 
-@pytest.mark.parametrize("side", [ITEMS, USERS])
-@pytest.mark.parametrize("held", [[1], [3, 1, 3], [2, 4], EVERYTHING])
-@pytest.mark.parametrize("power", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(("power", "held", "side"), [(0.0, [1], ITEMS), (0.5, [3, 1, 3], ITEMS), (1.0, [2, 4], USERS)])
 def test_the_mean_over_all_draws_is_the_sum_over_everything(power: float, held: list[int], side: int) -> None:
     sample = sampled(3, power, USED if side == ITEMS else csr_array(USED.T))
     chance, (head, rows) = proposal(USED.toarray().sum(0), power), softmax()
@@ -73,17 +69,16 @@ def test_gradients_go_to_the_full_ones_as_one_over_the_root_of_the_draws() -> No
     head, rows = softmax()
     exact = gradients(head, rows, None)
     errors = []
-    for n in (100, 10_000, 1_000_000):
+    for n in (100, 10_000):
         sample = sampled(n, 0.5)
         found = [gradients(head, rows, columns(sample, [1], sample.draw(seed, 0, 0)[ITEMS])) for seed in range(5)]
         errors.append(torch.stack([(each - exact).norm() for each in found]).mean().item())
     assert errors[0] / errors[1] == pytest.approx(10, rel=0.6)
-    assert errors[1] / errors[2] == pytest.approx(10, rel=0.6)
-    assert errors[2] < 2e-3 * exact.norm()
+    assert errors[1] < 2e-2 * exact.norm()
 
 
-@pytest.mark.parametrize("drawn", [[0], [4, 4, 0, 2]])
-def test_a_batch_that_holds_everything_has_the_full_softmax_whatever_is_drawn(drawn: list[int]) -> None:
+def test_a_batch_that_holds_everything_has_the_full_softmax_whatever_is_drawn() -> None:
+    drawn = [4, 4, 0, 2]
     head, rows = softmax()
     at = columns(sampled(len(drawn), 0.5), [*EVERYTHING, 3, 3], drawn)
     assert head.partition(rows, at).tolist() == pytest.approx(head.partition(rows).tolist(), rel=1e-12)
@@ -125,13 +120,6 @@ def test_draws_follow_the_proposal_and_depend_on_seed_epoch_and_batch_alone() ->
     assert not any(torch.equal(drawn, sample.draw(*key)) for key in ((0, 2, 3), (1, 0, 3), (1, 2, 0)))
 
 
-def test_of_one_item_there_is_one_draw() -> None:
-    sample = sampled(1, 0.5, csr_array(USED[:, [1]]))
-    assert sample.in_full(ITEMS)
-    assert not sample.in_full(USERS)
-    assert sample.draw(0, 0, 0)[ITEMS].tolist() == [0]
-
-
 # Whole runs
 
 
@@ -165,48 +153,8 @@ def test_the_order_of_the_log_and_the_number_of_threads_play_no_role() -> None:
     assert told(first) != told(train(prepare(log(), protocol="random"), small(softmax_samples=4), seed=3))
 
 
-def test_a_run_that_is_resumed_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
-        if record["epoch"] == 1:
-            raise KeyboardInterrupt
-
-    data, chosen = prepare(log(), protocol="random"), small(softmax_samples=3)
-    with pytest.raises(KeyboardInterrupt):
-        train(data, chosen, out=tmp_path / "run", checkpoint_seconds=0, watch=stop)
-    resumed, whole = train(data, out=tmp_path / "run", resume=True), train(data, chosen)
-    assert told(resumed) == told(whole)
-    for name, tensor in whole.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name]), name
-
-
 def test_as_many_draws_as_there_are_items_and_users_is_the_full_softmax() -> None:
     data = prepare(log(), protocol="random")
     full = told(train(data, small()))
     assert told(train(data, small(softmax_samples=12))) == full
-    assert told(train(data, small(softmax_samples=10**9))) == full
     assert told(train(data, small(softmax_samples=11))) != full
-
-
-def test_heads_without_a_softmax_do_not_notice() -> None:
-    data = prepare(log(), protocol="random")
-    runs = [
-        told(train(data, small("bpr,squared-error-everywhere", **losses))) for losses in ({}, {"softmax_samples": 3})
-    ]
-    assert runs[0] == runs[1]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["losses.softmax_samples=0"], "losses.softmax_samples = 0: .*greater than or equal to 1"),
-        (["losses.softmax_samples=-5"], "losses.softmax_samples = -5"),
-        (["losses.softmax_samples=1.5"], "losses.softmax_samples = 1.5: .*integer"),
-        (["losses.softmax_samples=many"], "losses.softmax_samples = 'many'"),
-        (["losses.softmax_power=-0.1"], "losses.softmax_power = -0.1: .*greater than or equal to 0"),
-        (["losses.softmax_power=1.5"], "losses.softmax_power = 1.5: .*less than or equal to 1"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(words: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        choose_settings("reference", words=words)
-    assert choose_settings("reference", words=["losses.softmax_samples=none"]).losses.softmax_samples is None

@@ -1,4 +1,4 @@
-"""A teacher in place of the consensus, whom a run watches, what it shows of its rankings, and how it goes on."""
+"""A teacher in place of the consensus, whom a run watches and how it goes on, and one objective several times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from small_ablations import PEERS, SEED, generator, small, tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from small_ablations import SEED, generator, small, tiny
 from small_run import SMALL, assert_same_end, small_data
 from torch import Tensor
 
@@ -22,7 +24,6 @@ from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.train import train as train_anywhere
 from concf.training.trainer import Trainer
-from reproduction.ablations import ABLATIONS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -52,28 +53,8 @@ def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None
     assert run.rows() == [*FIVE, "R-consensus", "consensus"]  # they agree all the same
 
 
-@pytest.mark.parametrize("sharing", ["full", "embedding", "none"])
-def test_an_epoch_with_a_teacher_is_one_with_that_consensus_loss(in_double: None, sharing: str) -> None:
-    data, lists = tiny(), any_lists(tiny(), 9)
-    chosen = small(model={"sharing": sharing}, balance={"on": sharing != "none"}, training={"batch": 16})
-    taught, by_hand = Trainer(data, chosen, SEED, teacher=lists), Trainer(data, chosen, SEED)
-    by_hand.consensus.target.copy_(lists)
-    by_hand.consensus.n_rankings = 1
-    records = [each.epoch(chosen.consensus.first_consensus_epoch) for each in (taught, by_hand)]
-    for name in ("loss", "consensus_loss", "gradient", "weight"):
-        assert records[0][name] == pytest.approx(records[1][name], rel=1e-12)
-    for name, parameter in taught.model.named_parameters():
-        assert torch.allclose(parameter, by_hand.model.get_parameter(name), rtol=0, atol=1e-12), name
-
-
-def test_a_teacher_is_not_heard_where_the_consensus_loss_has_no_weight() -> None:
-    chosen = small(consensus={"weight": 0.0})
-    assert not Trainer(tiny(), chosen, teacher=any_lists(tiny(), 9)).consensus.is_taught(5)
-
-
-@pytest.mark.parametrize("head", STUDENTS)
-def test_one_head_alone_learns_its_teachers_lists(head: str) -> None:
-    data, lists = tiny(), any_lists(tiny(), 12, seed=4)
+def test_one_head_alone_learns_its_teachers_lists() -> None:
+    head, data, lists = "multinomial", tiny(), any_lists(tiny(), 12, seed=4)
     common = {}
     for weight in (0.0, 20.0):
         chosen = small(consensus={"weight": weight, "tail": 9}, training={"epochs": 40, "patience": None})
@@ -100,27 +81,14 @@ def test_lists_shorter_than_the_consensus_loss_leave_empty_places_and_longer_one
     assert set(empty.epoch(0)["consensus_loss"].values()) == {0.0}
 
 
-@pytest.mark.parametrize(
-    ("teacher", "message"),
-    [
-        (torch.zeros(7, 3, dtype=torch.int32), r"expected ranked lists \[8 users, L\].*found \[7, 3\]"),
-        (torch.zeros(24, dtype=torch.int32), r"found \[24\]"),
-        (torch.zeros(8, 3, 1, dtype=torch.int32), r"found \[8, 3, 1\]"),
-        (torch.zeros(8, 0, dtype=torch.int32), r"found \[8, 0\]"),
-        (torch.full((8, 3), -2), r"found item -2"),
-        (torch.full((8, 3), 12), r"items below 12.*item 12"),
-        (torch.full((8, 3), 2**40), r"items below 12.*item 1099511627776"),
-    ],
-)
-def test_lists_that_are_not_everyones_are_refused(tmp_path: Path, teacher: Tensor, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"teacher: .*{message}"):
+@pytest.mark.parametrize("teacher", [
+    torch.zeros(7, 3, dtype=torch.int32), torch.zeros(8, 0, dtype=torch.int32), torch.full((8, 3), -2),
+    torch.full((8, 3), 12),
+])  # fmt: skip
+def test_lists_that_are_not_everyones_are_refused(tmp_path: Path, teacher: Tensor) -> None:
+    with pytest.raises(ConfigError, match="teacher: "):
         train(tiny(), small(), teacher=teacher, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_peers_do_not_learn_from_a_teacher() -> None:
-    with pytest.raises(ConfigError, match="teacher: in PCL heads learn from each other alone"):
-        train(tiny(), small(objectives=PEERS), teacher=any_lists(tiny(), 9), parts=ABLATIONS["PCL"])
 
 
 # Whom a run watches
@@ -138,7 +106,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, last_rise: dict[str, int]) -> None
     monkeypatch.setattr(RankingConsensus, "validate", validate)
 
 
-@pytest.mark.parametrize(("watch", "end"), [("all", 9), ("cml", 9), ("bpr", 7), ("consensus", 5), ("R-consensus", 4)])
+@pytest.mark.parametrize(("watch", "end"), [("all", 9), ("bpr", 7), ("consensus", 5)])
 def test_a_run_ends_when_nothing_that_it_watches_has_risen_for_so_long(
     monkeypatch: pytest.MonkeyPatch, watch: str, end: int
 ) -> None:
@@ -149,14 +117,10 @@ def test_a_run_ends_when_nothing_that_it_watches_has_risen_for_so_long(
     assert {name: best.epoch for name, best in run.best.items()} == {name: min(rises[name], end) for name in rises}
 
 
-@pytest.mark.parametrize(
-    ("rises", "end"),
-    [
-        ({"bpr": 2, "cml": 2}, 8),  # heads rest from epoch 5 on, the consensus after two rankings without a rise
-        ({"bpr": 2, "cml": 9}, 12),  # one head still rose
-        ({"bpr": 2, "cml": 2, "consensus": 8}, 16),
-    ],
-)
+@pytest.mark.parametrize(("rises", "end"), [
+    ({"bpr": 2, "cml": 9}, 12),  # one head still rose
+    ({"bpr": 2, "cml": 2, "consensus": 8}, 16),
+])  # fmt: skip
 def test_heads_rest_by_the_epoch_and_a_consensus_by_two_rankings(
     monkeypatch: pytest.MonkeyPatch, rises: dict[str, int], end: int
 ) -> None:
@@ -179,55 +143,24 @@ def test_heads_rest_by_the_epoch_and_a_consensus_by_two_rankings(
     assert run.best["cml"].rose == rises["cml"]
 
 
-def test_all_of_one_head_is_that_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    scripted(monkeypatch, {"bpr": 4})
-    chosen = choose_settings(
-        small(), {"objectives": ("bpr",), "training": {"watch": "all", "epochs": 30, "patience": 3}}
-    )
-    assert train(tiny(), chosen).epoch - 1 == 7
-
-
-@pytest.mark.parametrize("kind", ["ranks", "softmax", "single"])
-def test_every_ranking_is_shown_with_the_lists_it_was_validated_by(kind: str) -> None:
+def test_every_ranking_is_shown_with_the_lists_it_was_validated_by() -> None:
     chosen = small(consensus={"every": 2}, training={"epochs": 6}, objectives=("multinomial#1", "multinomial#2"))
-    chosen = {
-        "ranks": chosen,
-        "softmax": chosen,
-        "single": chosen.single("multinomial"),
-    }[kind]
-    shown: dict[int, dict[str, Any]] = {}
+    shown: dict[int, tuple[dict[str, Tensor], dict[str, float]]] = {}
 
     def look(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
-        shown[epoch] = {
-            "lists": {name: each.clone() for name, each in lists.items()},
-            "by": trainer.consensus.validate(lists),
-        }
-        if kind == "ranks":
-            newest = torch.stack([lists[name][:, : trainer.consensus.queue[-1].shape[2]] for name in trainer.names])
-            assert torch.equal(trainer.consensus.queue[-1], newest)
+        shown[epoch] = {name: each.clone() for name, each in lists.items()}, trainer.consensus.validate(lists)
+        newest = torch.stack([lists[name][:, : trainer.consensus.queue[-1].shape[2]] for name in trainer.names])
+        assert torch.equal(trainer.consensus.queue[-1], newest)
 
-    parts = ABLATIONS["PCL"] if kind == "softmax" else None
-    run = train(tiny(), chosen, watch_rankings=look, parts=parts)
+    run = train(tiny(), chosen, watch_rankings=look)
     assert list(shown) == [0, 2, 4, 5]
     for record in run.history:
         assert ("agreement" in record) == (record["epoch"] in shown)
         if "agreement" in record:
-            assert record["validation"] == shown[record["epoch"]]["by"]
+            assert record["validation"] == shown[record["epoch"]][1]
     for name in run.rows():
         best = run.best[name]
-        assert best.lists is None or torch.equal(best.lists, shown[best.epoch]["lists"][name])
-
-
-@pytest.mark.parametrize(("warm_up", "first"), [(None, 3), (1, 1), (5, 5)])
-def test_consensus_losses_begin_after_the_warm_up_and_rankings_are_kept_as_before(
-    warm_up: int | None, first: int
-) -> None:
-    sizes: list[int] = []
-    chosen = small(consensus={"window": 3, "warm_up": warm_up}, training={"epochs": 7})
-    run = train(tiny(), chosen, watch_rankings=lambda epoch, trainer, lists: sizes.append(len(trainer.consensus.queue)))
-    begun = [record["epoch"] for record in run.history if any(record["consensus_loss"].values())]
-    assert begun == list(range(first, 7))
-    assert sizes == [1, 2, 3, 3, 3, 3, 3]
+        assert best.lists is None or torch.equal(best.lists, shown[best.epoch][0][name])
 
 
 # How a run goes on
@@ -241,7 +174,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Split:
 VARIANTS: dict[str, tuple[str, ...]] = {
     "several times": ("objectives=bpr#1,bpr#2,cml", "consensus.warm_up=1", "training.watch=all"),
     "a teacher": (),
-    "a teacher of one": ("objectives=multinomial",),
 }
 
 
@@ -256,8 +188,7 @@ def stopped(data: Split, chosen: ConCFSettings, folder: Path, after: int, **opti
         train(data, chosen, out=folder, checkpoint_seconds=0 if after else 1e9, watch=stop, **options)
 
 
-@pytest.mark.parametrize("after", [0, 5])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "after"), [("several times", 5), ("a teacher", 0)])
 def test_a_variant_goes_on_bit_for_bit(data: Split, tmp_path: Path, variant: str, after: int) -> None:
     chosen = choose_settings("reference", words=[*SMALL, *VARIANTS[variant]])
     options = {"teacher": any_lists(data, 8)} if variant.startswith("a teacher") else {}
@@ -267,14 +198,42 @@ def test_a_variant_goes_on_bit_for_bit(data: Split, tmp_path: Path, variant: str
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
 
 
-@pytest.mark.parametrize("after", [0, 5])
-def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: Path, after: int) -> None:
+def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: Path) -> None:
     """It would unlearn silently: the lists are no setting that the folder could bring back."""
     chosen, lists = choose_settings("reference", words=SMALL), any_lists(data, 8)
-    stopped(data, chosen, tmp_path / "run", after, teacher=lists)
+    stopped(data, chosen, tmp_path / "run", 5, teacher=lists)
     for other in (None, any_lists(data, 8, seed=1)):
         with pytest.raises(ConfigError, match="teacher"):
             train(data, out=tmp_path / "run", resume=True, teacher=other)
-    stopped(data, chosen, tmp_path / "without", after)
+    stopped(data, chosen, tmp_path / "without", 5)
     with pytest.raises(ConfigError, match="teacher"):
         train(data, out=tmp_path / "without", resume=True, teacher=lists)
+
+
+# One objective several times
+
+
+@pytest.mark.parametrize(("kind", "sharing"), [("bpr", "full"), ("multinomial-users", "none")])
+def test_an_objective_several_times_starts_differently_each_time(kind: str, sharing: str) -> None:
+    names = [f"{kind}#{start}" for start in range(1, 6)]
+    chosen = choose_settings(
+        small(), words=[f"objectives={','.join(names)}", f"model.sharing={sharing}", "balance.on=false"]
+    )
+    trainer = Trainer(tiny(), chosen, SEED)
+    assert trainer.names == names
+    scores = [factors.scores(torch.arange(8)) for factors in trainer.model.factors().values()]
+    assert all(not torch.allclose(scores[x], scores[y]) for x in range(5) for y in range(x))
+    assert len({*trainer.epoch(0)["loss"].values()}) == 5
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9))
+def test_the_warm_up_stands_in_for_the_window_in_the_first_consensus_loss_alone(
+    warm_up: int, window: int, every: int
+) -> None:
+    for begins in ("full-window", "warm-up", "after-warm-up"):
+        base = choose_settings("reference", {"consensus": {"every": every, "begins": begins}})
+        given_both = choose_settings(base, {"consensus": {"window": window, "warm_up": warm_up}})
+        as_window = choose_settings(base, {"consensus": {"window": warm_up}})
+        assert given_both.consensus.first_consensus_epoch == as_window.consensus.first_consensus_epoch
+        back = given_both.consensus.model_copy(update={"window": warm_up, "warm_up": None})
+        assert back == as_window.consensus

@@ -38,19 +38,9 @@ def test_an_error_leaves_everything_as_it_was():
     assert (torch.get_num_threads(), n_threads()) == (3, 3)
 
 
-def test_a_gpu_has_one_block_after_the_other():
-    mine = threading.get_ident()
-    assert list(in_blocks(lambda _: threading.get_ident(), range(4), torch.device("cuda"))) == [mine] * 4
-
-
 @pytest.mark.parametrize("jobs", [[], [7], list(range(20))])
 def test_results_come_in_the_order_of_the_jobs(jobs):
     assert list(in_threads(lambda job: job * job, jobs, 3)) == [job * job for job in jobs]
-
-
-def test_workers_stay_for_the_next_call():
-    names = [set(in_threads(lambda _: threading.current_thread().name, range(50), 3)) for _ in range(20)]
-    assert len(set.union(*names)) == 3
 
 
 def test_a_worker_that_divides_its_own_work_does_it_alone():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from scipy.sparse import csr_array
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.model.baselines.factorisation import Popularity
 from concf.model.objectives import FIVE
@@ -54,13 +53,6 @@ def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embed
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
     return choose_settings(preset, chosen)
-
-
-@pytest.fixture
-def in_double():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def listed(lists: torch.Tensor) -> list[list[int]]:
@@ -104,11 +96,10 @@ def follow(chosen: ConCFSettings) -> list[int]:
     return consensus_targets
 
 
-PAIRS = [  # any two of preset, encoder and sharing meet
-    (list(TAUGHT_EPOCHS)[(row + column) % len(TAUGHT_EPOCHS)], encoder, sharing)
-    for row, encoder in enumerate(["mlp", "mf", "lightgcn"])
-    for column, sharing in enumerate(["full", "layer", "embedding", "none"])
-]
+PAIRS = [  # every preset, encoder and sharing
+    ("paper", "mf", "embedding"), ("released", "lightgcn", "layer"), ("reference", "mlp", "full"),
+    ("released", "mf", "none"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("preset", "encoder", "sharing"), PAIRS)
@@ -117,79 +108,68 @@ def test_a_preset_trains_as_the_literal_algorithm(in_double, preset: str, encode
     assert follow(small(preset, encoder, sharing, training={"epochs": epochs})) == TAUGHT_EPOCHS[preset]
 
 
-BALANCES: dict[str, dict[str, Any]] = {
-    "the weights move once an epoch": {"balance": {"update": "epoch"}},
-    "the weights move once an epoch, by descent": {"balance": {"update": "epoch", "optimiser": "descent"}},
-    "plain descent": {"balance": {"optimiser": "descent", "learning_rate": 1e-4}},
-    "the floor holds": {"balance": {"floor": 0.9, "learning_rate": 0.3}},
-    "another sum of weights": {"balance": {"total": 2.5}},
-    "ratios of the whole loss": {"balance": {"ratio_of": "whole", "exponent": 1.0}},
-    "steep ratios of the weighted loss": {"balance": {"exponent": 8.0, "learning_rate": 0.1, "settle": 0}},
-    "the first batch is the measure": {"balance": {"settle": 0}},
-    "items count for less": {"balance": {"item_share": 0.1}},
-    "one norm": {"balance": {"norm": "joint"}},
-    "no balance": {"balance": {"on": False}},
-}
-CONSENSUSES: dict[str, dict[str, Any]] = {
-    "the consensus target carries the weight": {"consensus": {"weight_range": None, "weight": 0.3}},
-    "a narrow range of weights": {"consensus": {"weight_range": (0.99, 1.002), "weight": 0.3}},
-    "low clips": {"consensus": {"clip": 0.2, "clipped": ("bpr", "cml", "multinomial")}},
-    "everyone is taught": {"consensus": {"undistilled": ()}},
-    "two are taught": {"consensus": {"undistilled": ("bpr", "cml", "multinomial", "multinomial-users")}},
-    "three are non-voting": {"consensus": {"non_voting": ("bpr", "multinomial", "multinomial-users")}},
-    "sharp temperatures": {"consensus": {"temperature": 1.0, "consistency_temperature": 0.3}},
-    "no consistency": {"consensus": {"consistency_temperature": None}},
-    "everything is ranked and taught": {"consensus": {"top_k": None, "kept": None, "tail": None}},
-    "all of the list is taught": {"consensus": {"length": 20, "tail": 0}},
-    "a longer window": {"consensus": {"window": 3}, "training": {"epochs": 4}},
-    "a frozen window": {
+CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the algorithm, several at a time
+    "weights move once an epoch, by descent, and the consensus target carries them": {
+        "balance": {"update": "epoch", "optimiser": "descent", "total": 2.5},
+        "consensus": {"weight_range": None, "weight": 0.3},
+    },
+    "weights move once an epoch, the floor holds, everyone is taught": {
+        "balance": {"update": "epoch", "floor": 0.9, "learning_rate": 0.3},
+        "consensus": {"undistilled": ()},
+    },
+    "descent by ratios of the whole loss, low clips, sharp temperatures": {
+        "balance": {"optimiser": "descent", "learning_rate": 1e-4, "ratio_of": "whole", "exponent": 1.0},
+        "consensus": {"clip": 0.2, "clipped": ("bpr", "cml", "multinomial"), "temperature": 1.0,
+                      "consistency_temperature": 0.3},
+    },
+    "steep ratios from the first batch on, items count for less, few vote, a narrow range of weights": {
+        "balance": {"exponent": 8.0, "learning_rate": 0.1, "settle": 0, "item_share": 0.1},
+        "consensus": {"weight_range": (0.99, 1.002), "weight": 0.3,
+                      "non_voting": ("bpr", "multinomial", "multinomial-users")},
+    },
+    "one norm, everything is ranked and taught": {
+        "balance": {"norm": "joint"},
+        "consensus": {"top_k": None, "kept": None, "tail": None},
+    },
+    "no balance, a frozen window": {
+        "balance": {"on": False},
         "consensus": {"window_moves": False, "consistency_temperature": 1.0},
         "training": {"epochs": 5},
     },
-    "a late vote": {"consensus": {"newest_votes": False, "consistency_temperature": 1.0}},
-    "every other epoch": {"consensus": {"every": 2}, "training": {"epochs": 4}},
-}
-OTHERS: dict[str, dict[str, Any]] = {
-    "no consensus loss, batches of five": {"consensus": {"weight": 0.0}, "training": {"batch": 5}},
-    "plain distances": {"losses": {"distance": "plain", "distance_scale": 3.0, "margin": 0.5}},
-    "other scales": {"losses": {"distance_scale": 2.0, "error_scale": 3.0, "margin": 0.2}},
-    "all unobserved pairs": {
-        "objectives": ("bpr", "squared-error-everywhere", "multinomial"),
-        "losses": {"unobserved": 0.3, "error_scale": 0.5},
+    "a late vote every other epoch, all of the list is taught": {
+        "consensus": {"newest_votes": False, "consistency_temperature": 1.0, "every": 2, "length": 20, "tail": 0},
+        "training": {"epochs": 4},
     },
-    "two heads": {"objectives": ("multinomial-users", "cml")},
-    "weighted squares": {
-        "objectives": ("weighted-squares@0.3", "bpr", "weighted-squares@0.05#2"),
-        "losses": {"unobserved": 0.2, "squares_scale": 3.0},
+    "a longer window, no consistency": {
+        "consensus": {"window": 3, "consistency_temperature": None},
+        "training": {"epochs": 4},
     },
-    "cosines": {"objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "squared-error")},
-    "batches by user": {"objectives": ("cosine-softmax@0.4", "multinomial", "cml"), "training": {"order": "users"}},
+    "no consensus loss": {"consensus": {"weight": 0.0}, "training": {"batch": 5}},
+    "plain distances and other scales": {
+        "losses": {"distance": "plain", "distance_scale": 3.0, "margin": 0.5, "error_scale": 3.0},
+    },
+    "all unobserved pairs, weighted squares": {
+        "objectives": ("bpr", "squared-error-everywhere", "weighted-squares@0.3", "weighted-squares@0.05#2"),
+        "losses": {"unobserved": 0.3, "error_scale": 0.5, "squares_scale": 3.0},
+    },
+    "cosines, by user": {
+        "objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "multinomial", "cml", "squared-error"),
+        "training": {"order": "users"},
+    },
     "a sampled softmax": {"losses": {"softmax_samples": 4, "softmax_power": 0.7}},
-    "a softmax of one draw": {"losses": {"softmax_samples": 1, "softmax_power": 0.0}, "training": {"batch": 3}},
     "sampled items, all users": {"losses": {"softmax_samples": 9}, "training": {"batch": 5}},
     "sampled cosines, by user": {
         "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users"),
         "losses": {"softmax_samples": 5, "softmax_power": 1.0},
         "training": {"order": "users", "batch": 6},
     },
-}
+}  # fmt: skip
 
 
-# A setting of the balance and one of the consensus at a time, which meet in no part of the settings; then the others.
-TOGETHER = {
-    " and ".join(names): BALANCES.get(names[0], {}) | CONSENSUSES.get(names[-1], {})
-    for names in zip_longest(BALANCES, CONSENSUSES, fillvalue="nothing")
-} | OTHERS
-
-
-@pytest.mark.parametrize("case", TOGETHER)
+@pytest.mark.parametrize("case", CASES)
 def test_settings_train_as_the_literal_algorithm(in_double, case: str) -> None:
-    chosen = small(**TOGETHER[case])
+    chosen = small(**CASES[case])
     assert bool(follow(chosen)) == (chosen.consensus.weight > 0)
-
-
-def test_without_decay_factors_train_as_the_literal_algorithm(in_double) -> None:
-    assert follow(small("paper", "mf", training={"weight_decay": 0.0})) == [2]
 
 
 def test_without_consensus_loss_and_balance_a_head_that_shares_nothing_trains_as_its_single_model(in_double) -> None:
@@ -198,7 +178,7 @@ def test_without_consensus_loss_and_balance_a_head_that_shares_nothing_trains_as
     begins = {name: together.model.keep(name).state_dict() for name in FIVE}
     for epoch in range(2):
         together.epoch(epoch)
-    for name in FIVE:
+    for name in ("bpr", "multinomial-users"):
         alone = Trainer(data, apart.single(name), seed=1)
         alone.model.load_state_dict(begins[name])
         for epoch in range(2):
@@ -224,14 +204,9 @@ def test_the_same_seed_gives_the_same_run_bit_for_bit() -> None:
     assert told(train(tiny(), chosen, seed=4)) != told(runs[0])
 
 
-def test_heads_agree_every_p_epochs_and_at_the_end() -> None:
-    run = train(tiny(), small(consensus={"every": 3}, training={"epochs": 9, "patience": None}))
-    assert [record["epoch"] for record in run.history if "consensus" in record.get("validation", {})] == [0, 3, 6, 8]
-
-
-@pytest.mark.parametrize("validate_every", [1, 2, 5])
-def test_heads_are_validated_between_rankings_as_at_them(validate_every: int) -> None:
+def test_heads_are_validated_between_rankings_as_at_them() -> None:
     """The figures are those of a run that ranks every epoch; only what is made of rankings is missing."""
+    validate_every = 2
     often = {"epochs": 9, "patience": None, "validate_every": validate_every}
     whole = train(tiny(), small(consensus={"every": 1, "weight": 0}, training=often))
     run = train(tiny(), small(consensus={"every": 4, "weight": 0}, training=often))
@@ -249,24 +224,9 @@ def test_heads_are_validated_between_rankings_as_at_them(validate_every: int) ->
         assert found == pytest.approx(best)
 
 
-@pytest.mark.parametrize("watch", ["consensus", "R-consensus", "squared-error"])
-def test_patience_ends_the_run_by_whom_it_watches(watch: str) -> None:
-    run = train(tiny(), small("paper", training={"epochs": 60, "patience": 4, "watch": watch}), seed=2)
-    figures = {record["epoch"]: record["validation"][watch] for record in run.history}
-    warm_up, rose, ends = 2 * 1 - 1, 0, []
-    for epoch, figure in figures.items():
-        rose = epoch if figure > figures[rose] else rose
-        ends += [epoch] if epoch - max(rose, warm_up) >= 4 else []
-    assert ends == [run.history[-1]["epoch"]]
-    assert run.best[watch].rose == rose
-    assert run.best[watch].epoch == max(epoch for epoch, figure in figures.items() if figure == figures[rose])
-    assert run.best[watch].validation == figures[rose] == max(figures.values())
-
-
-@pytest.mark.parametrize("encoder", ["mlp", "mf", "lightgcn"])
-def test_a_run_keeps_every_head_and_consensus_at_its_best(encoder: str) -> None:
+def test_a_run_keeps_every_head_and_consensus_at_its_best() -> None:
     data = tiny()
-    run = train(data, small(encoder=encoder))
+    run = train(data, small())
     assert run.rows() == [*FIVE, "R-consensus", "consensus"]
     for name in run.rows():
         figures = [record["validation"][name] for record in run.history]
@@ -291,14 +251,6 @@ def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:
         assert counts.min() > 0.6 * counts.mean()
 
 
-def test_an_epoch_is_drawn_from_seed_and_epoch_alone() -> None:
-    sampler = Sampler(tiny().train)
-    again = Sampler(tiny().train).epoch(1, 7)
-    for other, same in (((1, 7), True), ((1, 8), False), ((2, 7), False)):
-        drawn = sampler.epoch(*other)
-        assert torch.equal(torch.stack([drawn.user, drawn.positive]), torch.stack([again.user, again.positive])) == same
-
-
 def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list[list[int]]:
     """Users, items and negatives in one go of 64 bits each: the draws that results were published with."""
     random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 0)))
@@ -316,8 +268,7 @@ def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list
     return [column[order].tolist() for column in (user, item, negative)]
 
 
-@pytest.mark.parametrize("piece", [1, 7, 1000])
-@pytest.mark.parametrize("by_user", [False, True])
+@pytest.mark.parametrize(("piece", "by_user"), [(1, False), (7, True), (1000, True)])
 def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concf.training.batches.PIECE", piece)
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
@@ -333,16 +284,6 @@ def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monk
             assert found == literal_epoch(part, SEED, 3, by_user)
             assert drawn.user.dtype == torch.int32
             assert {batch.negative.dtype for batch in drawn.split(10)} == {torch.int64}
-
-
-def test_a_loss_that_is_not_finite_ends_the_run_by_name() -> None:
-    with pytest.raises(DataError, match=r"of head '.+' is (nan|inf) in epoch 0, batch 1.*training.learning_rate"):
-        train(tiny(), small(training={"learning_rate": 1e30}))
-
-
-def test_an_unknown_head_is_refused_before_anything_is_trained() -> None:
-    with pytest.raises(ConfigError, match=r"unknown objective 'hinge'.*bpr, cml"):
-        train(tiny(), small(objectives=("bpr", "hinge")))
 
 
 def test_the_consensus_learns_tastes_on_simulated_data() -> None:
@@ -370,9 +311,8 @@ def test_a_loss_of_nothing_is_no_measure_of_progress() -> None:
     assert trainer.weights.isfinite().all()
 
 
-@pytest.mark.parametrize("n_rows", [7, 100_000])  # PyTorch divides large operations among threads
-def test_of_equal_places_the_last_row_stands_for_all(n_rows: int) -> None:
-    places = torch.randint(50, (n_rows,), generator=torch.Generator().manual_seed(0))
+def test_of_equal_places_the_last_row_stands_for_all() -> None:
+    places = torch.randint(50, (100_000,), generator=torch.Generator().manual_seed(0))
     last = {place: row for row, place in enumerate(places.tolist())}
     for threads in (1, 2):
         torch.set_num_threads(threads)
