@@ -22,7 +22,7 @@ from concf.model.baselines.ease import EASE
 from concf.model.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.training.config.presets import choose_settings
-from concf.training.fold_in import LISTED, FoldedHead
+from concf.training.recipe.fold_in import LISTED, FoldedHead
 from concf.training.recipe.softmax import UserSoftmax
 from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 from concf.training.run import Run

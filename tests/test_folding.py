@@ -19,9 +19,9 @@ from concf.errors import ConfigError, DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
 from concf.model.scorers import Factors
-from concf.training import fold_in as folding
 from concf.training.config.presets import choose_settings
-from concf.training.fold_in import RIDGE, Folding
+from concf.training.recipe import fold_in as folding
+from concf.training.recipe.fold_in import RIDGE, Folding
 from concf.training.train import train
 from concf.training.trainer import Trainer
 

@@ -51,12 +51,11 @@ __all__ = [
 ]  # fmt: skip
 
 _MODULES = {
-    "data.drift": ("DriftingSimulation",),
     "data.interactions": ("Interactions",),
     "data.prepare": ("prepare",),
     "data.reading.read": ("read",),
     "data.reading.scan": ("Reading",),
-    "data.simulate": ("Simulation",),
+    "data.simulate": ("DriftingSimulation", "Simulation"),
     "data.split": ("Split",),
     "data.weights": ("Weighting",),
     "errors": ("ConcfError", "ConcfWarning", "ConfigError", "DataError"),

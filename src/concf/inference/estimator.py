@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack
 
@@ -263,7 +264,7 @@ class ConCF(Recommender):
     def __reduce__(self) -> Any:
         if self._fitted_to():
             raise ConfigError(NO_PICKLE)
-        return _made, (type(self), self._params)
+        return partial(type(self), **self._params), ()
 
     def __repr__(self) -> str:
         told = [f"{name}={value!r}" for name, value in self._params.items() if DEFAULTS.get(name, ...) != value]
@@ -274,10 +275,6 @@ class ConCF(Recommender):
             return ""
         log = self.run.data.interactions
         return f"fitted to {log.n_users:,} users, {log.n_items:,} items and {len(log):,} pairs"
-
-
-def _made(kind: type[Any], params: dict[str, Any]) -> Any:
-    return kind(**params)
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,9 @@ from typing_extensions import TypedDict  # which the service's documents need be
 from concf.consensus.consensus import NOTHING
 from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError, DataError
-from concf.inference.contributions import Kind, similarity_shares, speakers
 from concf.inference.lookup import Id
 from concf.inference.ranker import Ranker
-from concf.inference.votes import Vote
+from concf.inference.votes import Kind, Vote, similarity_shares, speakers
 from concf.runtime.text_tables import settings_line
 from concf.training.recipe.recipe import STUDENT
 from concf.training.run import Run
@@ -26,7 +25,7 @@ KINDS = {
 
 
 class Contribution(TypedDict):
-    """By how much something lifts an item above the mean of the user's candidates, see `concf.inference.contributions`.
+    """By how much something lifts an item above the mean of the user's candidates, see `concf.inference.votes`.
 
     voter: None for the item's popularity; kind: rank, score, similarity or popularity
     """

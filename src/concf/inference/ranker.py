@@ -19,10 +19,9 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
-from concf.inference.contributions import Contributions
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
-from concf.inference.votes import Votes, votes_of
+from concf.inference.votes import Contributions, Votes, votes_of
 from concf.model.scorers import Factors, ListFunction
 from concf.training.run import Run
 

@@ -209,7 +209,7 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
-                 they are added. The users are folded in (`concf.training.fold_in`); their consensus is
+                 they are added. The users are folded in (`concf.training.recipe.fold_in`); their consensus is
                  re-ranked as that of others, or by rank alone where there is no re-ranker. Without any known item the
                  list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log

@@ -29,7 +29,7 @@ from concf.runtime.arguments import check_cutoffs
 from concf.runtime.process_group import ProcessGroup
 from concf.runtime.settings import named
 from concf.training.config.settings import ConCFSettings
-from concf.training.fold_in import FoldIn
+from concf.training.recipe.fold_in import FoldIn
 
 RECIPE_USERS = 8192  # validated users whom a recipe fits its re-ranker and measures its figures on, at most
 OF_IT_ALONE = ("consistency", "reranked")  # votes of the consensus that the R-consensus does without
@@ -185,11 +185,7 @@ class Run:
         stored = lists.cpu().numpy()
         if self.unlearned.any():
             stored = np.where(self.unlearned[:, None], NOTHING, stored)
-        return _listed(stored, self._ranked_by_best_head)
-
-    def _ranked_by_best_head(self, users: NDArray[np.int64], length: int) -> NDArray[np.int32]:
-        """[b, length] for users for whom no consensus was formed."""
-        return rank(self._deployed, users, length, seen=self.unlisted)
+        return _listed(stored, lambda users, length: rank(self._deployed, users, length, seen=self.unlisted))
 
     @cached_property
     def _deployed(self) -> WithFallback:

@@ -79,7 +79,8 @@ def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: in
 
 
 def _read(source: Any, name: str, log: Interactions, seen: csr_array, k: int) -> Lists:
-    table = _scan(source)
+    is_file = isinstance(source, str | Path)
+    table = scan_file(Path(source), ListReading()) if is_file else scan_object(source, ListReading())
     where = f"voter {name!r}: {table.name}"
     kind = next((role for role in ("score", "rank") if role in table.columns), None)
     if kind is None:
@@ -95,12 +96,6 @@ def _read(source: Any, name: str, log: Interactions, seen: csr_array, k: int) ->
     lists = best.lists()
     _note(best, lists, where, log)
     return lists
-
-
-def _scan(source: Any) -> Table:
-    if isinstance(source, str | Path):
-        return scan_file(Path(source), ListReading())
-    return scan_object(source, ListReading())
 
 
 def _positions(ids: Ids, side: str) -> pl.LazyFrame:

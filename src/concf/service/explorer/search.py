@@ -20,7 +20,7 @@ from concf.service.problems import Problem
 
 WORD = r"[^\W_]+"
 LONGEST = 200  # characters of a search
-LONGEST = 300  # characters of an attribute that are shown
+LONGEST_CELL = 300  # characters of an attribute that are shown
 
 
 class Search:
@@ -85,7 +85,8 @@ class Attributes:
         row = {} if self.frame is None else self.frame.row(index, named=True)
         known = {name: row[name] for name in self.columns if row[name] is not None}
         return {
-            name: f"{value:.6g}" if isinstance(value, float) else str(value)[:LONGEST] for name, value in known.items()
+            name: f"{value:.6g}" if isinstance(value, float) else str(value)[:LONGEST_CELL]
+            for name, value in known.items()
         }
 
     def picture(self, index: int) -> str | None:

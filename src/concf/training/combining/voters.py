@@ -104,11 +104,8 @@ def _has_vectors(model: Any) -> bool:
 
 def vectors_of_implicit(model: Any) -> Factors:
     """Its user and item vectors, from a GPU too; biases are among them."""
-    return Factors.of(*(_array(getattr(model, f"{side}_factors")) for side in ("user", "item")))
-
-
-def _array(vectors: Any) -> Any:
-    return vectors.to_numpy() if hasattr(vectors, "to_numpy") else np.asarray(vectors)
+    both = model.user_factors, model.item_factors
+    return Factors.of(*(each.to_numpy() if hasattr(each, "to_numpy") else np.asarray(each) for each in both))
 
 
 def _lists_of_implicit(model: Any, seen: csr_array, k: int) -> Lists:
