@@ -73,11 +73,13 @@ def stopped(stopped_once: Path, tmp_path: Path) -> Path:
 # disturbed by the process that forked them.
 MOMENTS = """
 import json, os, signal, sys, time
+from functools import partial
 from pathlib import Path
 import torch._dynamo  # else every process would import it
 import concf.cli.app
 import concf.training.checkpoint as checkpoint
 import concf.training.train as training
+training.train = partial(training.train, checkpoint_seconds=0)
 
 def epoch_of(path):
     with checkpoint.safe_open(path, framework="pt") as file:
@@ -148,7 +150,7 @@ for name, child in children.items():
     print(name, end_of(child))
 
 history = Path(out, "disturbed", checkpoint.HISTORY)
-for end, said in ((signal.SIGINT, words), (signal.SIGKILL, ["train", "--resume", "--checkpoint-seconds", "0"])):
+for end, said in ((signal.SIGINT, words), (signal.SIGKILL, ["train", "--resume"])):
     before = history.read_text().count("\\n") if history.exists() else 0
     child = start("disturbed", *said)
     while not history.exists() or history.read_text().count("\\n") <= before:
@@ -164,7 +166,7 @@ def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs of every preset, killed at every moment, and one that was interrupted and killed from outside."""
 
     def make(folder: Path) -> None:
-        script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS, "--checkpoint-seconds", "0"]
+        script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS]
         answer = subprocess.run(script, stdout=subprocess.PIPE, text=True, env=QUIET, check=True, timeout=300)
         deaths = dict(line.split() for line in answer.stdout.splitlines())
         assert deaths.pop("SIGINT") == "130"

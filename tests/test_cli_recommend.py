@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from concf.errors import DataError
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
 from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS
+from concf.training.train import train
 from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -283,7 +285,8 @@ def test_a_run_on_a_log_goes_on_after_it_was_stopped(concf: CLI, run: Path, tmp_
     for again in ([], [log]):  # named again or not
         with monkeypatch.context() as patch:
             patch.setattr(Trainer, "epoch", until_the_second)
-            assert concf("train", log, "--out", out, *SETS, "--checkpoint-seconds", 0)[0] == 130
+            patch.setattr("concf.training.train.train", partial(train, checkpoint_seconds=0))
+            assert concf("train", log, "--out", out, *SETS)[0] == 130
         code, _, err = concf("train", log, "--out", out, *SETS)
         assert (code, "holds a run already. Go on with: concf train --resume --out" in err) == (2, True)
         moved = Path(shutil.move(out, tmp_path / "elsewhere"))

@@ -17,10 +17,11 @@ from small_run import QUIET, SETS, SMALL, contents, history, small_data
 
 import concf as library
 from concf.data.split import Split
-from concf.errors import ConfigError
+from concf.errors import ConfigError, MissingExtraError
 from concf.model.objectives import FIVE
 from concf.training.checkpoint import HISTORY, RUN
 from concf.training.config.presets import choose_settings
+from concf.training.tracking.watchers import TensorBoard
 from concf.training.train import train
 from concf.training.trainer import Trainer
 
@@ -206,9 +207,10 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return {name: {each.step: each.value for each in events.Scalars(name)} for name in events.Tags()["scalars"]}
 
 
-def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_path: Path) -> None:
+def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert concf("train", data, "--out", out, *SETS, "--tensorboard")[0] == 0
+    chosen = choose_settings("reference", words=SMALL)
+    train(Split.load(data), chosen, out=out, watch=TensorBoard(out / "tensorboard"))
     shown = scalars(out / "tensorboard")
     records = [json.loads(line) for line in (out / HISTORY).read_text().splitlines()]
     for kind in ("loss", "consensus_loss", "gradient", "weight", "validation"):
@@ -220,13 +222,10 @@ def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_pa
     assert list(shown["validation/consensus"]) == [0, 2, 4, 6, 8, 9]  # ... and the consensus when it is made
 
 
-def test_tensorboard_is_asked_for_before_anything_is_done(
-    concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_is_an_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concf.training.tracking.watchers.find_spec", lambda name: None)
-    code, _, err = concf("train", data, "--out", tmp_path / "run", "--tensorboard")
-    assert (code, "pip install 'concf[tensorboard]'" in err) == (2, True)
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(MissingExtraError, match="tensorboard"):
+        TensorBoard(tmp_path)
 
 
 WATCHED = """

@@ -193,13 +193,6 @@ def test_a_reproduction_of_nothing_has_nothing_to_show(tmp_path: Path, concf: CL
     assert "concf: 1 cell could not be measured; the others are kept. " in err
 
 
-def test_what_is_for_several_processes_is_not_ignored_by_one(data: Path, tmp_path: Path, concf: CLI) -> None:
-    code, _, err = concf("train", data, "--out", tmp_path / "run", "--restarts", 2)
-    assert code == 2
-    assert err == "concf: --restarts is for several processes, and there is one. Add --processes 2 or more\n"
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_list_longer_than_the_catalogue_gets_advice_that_can_be_followed(run: Path, concf: CLI) -> None:
     code, _, err = concf("recommend", run, "--users", 1, "-k", 99999999)
     n_items = len(pl.read_parquet(run / "items.parquet"))

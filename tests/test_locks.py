@@ -14,10 +14,12 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from process_job import until
 from skipping import posix
 from small_run import LONG, QUIET, SMALL, assert_same_end, contents, small_data, stopped_run
 
@@ -180,9 +182,12 @@ def assert_stopped_and_resumable(out: Path, err: str) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning")
 @posix
-def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_path: Path) -> None:
+def test_sigterm_says_how_to_resume_as_ctrl_c_does(
+    concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In this process, which saves the start of another one."""
     out, not_handled = tmp_path / "run", []
+    monkeypatch.setattr("concf.training.train.train", partial(train, checkpoint_seconds=0))
 
     def terminate() -> None:
         until_checkpoint(out, lambda: True)
@@ -200,11 +205,12 @@ def test_sigterm_says_how_to_resume_as_ctrl_c_does(concf: CLI, data: Path, tmp_p
 
 @posix
 def test_sigterm_to_several_processes_says_how_to_resume(data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    words = ["train", data, "--out", out, *LONG, "--set", "training.epochs=400", "--processes", 2]
+    out = stopped_run(data, tmp_path / "run", "training.epochs=400", "training.patience=none")
+    before = (out / HISTORY).stat().st_size
+    words = ["train", "--resume", "--out", out, "--processes", 2]
     command = [sys.executable, "-m", "concf", *map(str, words)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=QUIET)
-    until_checkpoint(out, lambda: process.poll() is None)
+    until(lambda: (out / HISTORY).stat().st_size > before)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=WAIT)
     assert process.returncode == 128 + signal.SIGTERM

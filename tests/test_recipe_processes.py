@@ -99,7 +99,7 @@ def test_processes_of_a_machine_hold_the_log_once(group: Path, processes: int) -
 @linux
 def test_killed_processes_lose_nothing(group: Path, tmp_path: Path) -> None:
     """The first one, which writes, and then the other, of those that were started in their place."""
-    job = Job(tmp_path / "run", group / "data", *COMMAND, "--restarts", "2", "--timeout", "30")
+    job = Job(tmp_path / "run", 2, group / "data", *COMMAND)
     for rank, stages in ((0, 2), (1, 4)):
         job.until_epoch(stages)
         os.kill(job.pid(rank), signal.SIGKILL)

@@ -21,7 +21,7 @@ from skipping import posix
 from small_recipe import CLI, assert_same, small
 from small_run import QUIET, Killed, assert_same_end, die_after
 
-from concf.cli.reading import OPTIONS, READING
+from concf.cli.reading import READING
 from concf.consensus.settings import CONSENSUS
 from concf.data.drift import DriftingSimulation
 from concf.data.prepare import split_of
@@ -315,9 +315,7 @@ def test_the_command_says_what_it_did_and_the_new_run_is_whole(tmp_path: Path, c
 
 def test_every_option_to_read_a_log_is_one_of_join(concf: CLI) -> None:
     shown = concf("update", "--help")[1]
-    flags = {
-        name: f"--{FLAGS.get(name, name.replace('_', '-'))}" for name, each in OPTIONS.items() if each.panel == READING
-    }
+    flags = {name: f"--{FLAGS.get(name, name.replace('_', '-'))}" for name in READING}
     assert "older than the newest that the run knows" in " ".join(shown.replace("\u2502", " ").split())
     listed = {name for name, flag in flags.items() if re.search(rf"{flag}\b(?!-)", shown)}
     assert listed == set(Reading.model_fields)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 MATRIX = "data", "indices", "indptr", "shape"  # a file each
-TIMEOUT = 600.0  # seconds that a process waits for the others
+TIMEOUT = 600.0  # seconds that a process waits for the others: longer than the first one reads a log or writes a file
 PIECE = 1 << 24  # bytes of each process that are put together at a time
 
 
