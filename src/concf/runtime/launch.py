@@ -55,10 +55,11 @@ def launch(words: Sequence[str], processes: int) -> None:
         run(parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-        first = {
-            rank: code for rank, code in codes.items() if code != -Signals.SIGTERM
-        } or codes  # the others were ended by torchrun
-        ends = ", ".join(f"process {rank} {_end(code)}" for rank, code in first.items())
+        first = {rank: code for rank, code in codes.items() if code != -Signals.SIGTERM} or codes  # not by torchrun
+        ends = ", ".join(
+            f"process {rank} " + (f"was killed ({Signals(-code).name})" if code < 0 else f"ended with exit code {code}")
+            for rank, code in first.items()
+        )
         raise PeerError(f"{ends}. If there is a checkpoint, continue from it with --resume") from None
     except SignalException as error:
         raise Stopped(error.sigval) from error
@@ -67,7 +68,3 @@ def launch(words: Sequence[str], processes: int) -> None:
 def follows() -> bool:
     """Whether torchrun started this process and another one (rank 0) writes the messages."""
     return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
-
-
-def _end(code: int) -> str:
-    return f"was killed ({Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
