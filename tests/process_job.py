@@ -16,6 +16,7 @@ from small_run import QUIET
 from concf.training.checkpoint import HISTORY
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+IMPATIENT = Path(__file__).with_name("impatient.py")
 WAIT = 300  # seconds after which a test gives up
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
@@ -29,11 +30,12 @@ def double_precision() -> Iterator[None]:
 
 
 class Job:
-    """`concf train` in two processes on the small data; what it says is in `said`."""
+    """`concf train` in two processes, restarted by torchrun; what it says is in `said`."""
 
-    def __init__(self, out: Path, *words: object) -> None:
+    def __init__(self, out: Path, restarts: int, *words: object) -> None:
         self.out, self.said = out, out.with_suffix(".said")
-        command = [sys.executable, "-m", "concf", "train", *words, "--out", out, "--device", "cpu", "--processes", "2"]
+        command = [*TORCHRUN[:-1], "--nproc-per-node=2", f"--max-restarts={restarts}", IMPATIENT, "train"]
+        command += [*words, "--out", out, "--device", "cpu"]
         with self.said.open("a") as log:
             self.process = subprocess.Popen(list(map(str, command)), env=QUIET, stdout=log, stderr=log)
 

@@ -28,7 +28,7 @@ SMALL = (
 )  # fmt: skip
 SETS = ["--preset", "reference", *(word for each in SMALL for word in ("--set", each))]
 # Long enough to be disturbed.
-LONG = [*SETS, "--set", "training.epochs=14", "--set", "training.patience=none", "--checkpoint-seconds", "0"]
+LONG = [*SETS, "--set", "training.epochs=14", "--set", "training.patience=none"]
 QUIET = os.environ | {"OMP_NUM_THREADS": "1"}  # as many threads as the runs in this process have
 
 

@@ -173,7 +173,7 @@ def _usage(command: Any, path: str) -> str:
 def _parameters(command: Any) -> Iterator[list[str]]:
     """A row each: arguments, then options in the order of `--help`."""
     hints = get_type_hints(command.callback)
-    for each in sorted(command.params, key=_is_option):
+    for each in sorted((each for each in command.params if not each.hidden), key=_is_option):
         words, _ = _in_words(hints[each.name])
         flag = getattr(each, "is_flag", False)
         names = " ".join(f"`{name}`" for name in (*each.opts, *each.secondary_opts)) if _is_option(each) else ""

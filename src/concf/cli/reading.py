@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from concf.errors import FLAGS, ConfigError, option
 
-READING = "How to read a log"
-FILTER = "What to leave out of it first"
-PROTOCOL = "How to split it"
+DATA, SPLIT = "Data", "Split"  # panels of the help page
 
 
 class Option(NamedTuple):
@@ -26,65 +24,70 @@ class Option(NamedTuple):
 
 
 OPTIONS = {
-    "user": Option(str, "Column of the user (its index from 0 if no header).", READING),
-    "item": Option(str, "Column of the item.", READING),
-    "rating": Option(str, "Column of an explicit rating (`none`: leave it out).", READING),
-    "min_rating": Option(float, "Rows rated lower are not interactions.", READING),
-    "dislike_below": Option(float, "Rows rated lower are dislikes, which are never recommended.", READING),
-    "dislikes": Option(str, "A file of dislikes, a user and an item each.", READING),
-    "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", READING),
-    "timestamp": Option(str, "Column of the time (`none`: leave it out).", READING),
-    "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", READING),
+    "user": Option(str, "Column of the user (its index from 0 if no header).", DATA),
+    "item": Option(str, "Column of the item.", DATA),
+    "rating": Option(str, "Column of an explicit rating (`none`: leave it out).", DATA),
+    "min_rating": Option(float, "Rows rated lower are not interactions.", DATA),
+    "dislike_below": Option(float, "Rows rated lower are dislikes, which are never recommended.", DATA),
+    "dislikes": Option(str, "A file of dislikes, a user and an item each.", DATA),
+    "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", DATA),
+    "timestamp": Option(str, "Column of the time (`none`: leave it out).", DATA),
+    "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", DATA),
     "bad_times": Option(
         bool,
         "Drop rows whose time is 0, negative, in the future or in another unit than most. Else they are refused.",
-        READING,
+        DATA,
         (f"--{FLAGS['bad_times']}",),
     ),
-    "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", READING),
-    "ordered": Option(bool, "With a line per user: its items are in order of time.", READING, ("--ordered",)),
-    "separator": Option(str, "Of a text table, such as ';' or '::'.", READING),
-    "header": Option(bool, "Whether line 1 names the columns.", READING, ("--header/--no-header",)),
-    "min_user": Option(int, "Interactions a user must have.", FILTER),
-    "min_item": Option(int, "Interactions an item must have.", FILTER),
-    "counts": Option(str, "Count `raw` events or `distinct` pairs.", FILTER),
-    "core": Option(bool, "Repeat until nothing changes (k-core).", FILTER, ("--core",)),
-    "protocol": Option(str, "paper, released, random, leave-last, time, new-users, new-items or given.", PROTOCOL),
+    "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", DATA),
+    "ordered": Option(bool, "With a line per user: its items are in order of time.", DATA, ("--ordered",)),
+    "separator": Option(str, "Of a text table, such as ';' or '::'.", DATA),
+    "header": Option(bool, "Whether line 1 names the columns.", DATA, ("--header/--no-header",)),
+    "min_user": Option(int, "Interactions a user must have.", DATA),
+    "min_item": Option(int, "Interactions an item must have.", DATA),
+    "counts": Option(str, "Count `raw` events or `distinct` pairs.", DATA),
+    "core": Option(bool, "Repeat until nothing changes (k-core).", DATA, ("--core",)),
+    "protocol": Option(str, "paper, released, random, leave-last, time, new-users, new-items or given.", SPLIT),
     "valid": Option(
         str,
         "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.",
-        PROTOCOL,
+        SPLIT,
     ),
     "test": Option(
         str,
         "Share held out for test (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.",
-        PROTOCOL,
+        SPLIT,
     ),
     "newest": Option(
-        bool, "With `given`: the share for validation is of each user's newest training items.", PROTOCOL, ("--newest",)
+        bool, "With `given`: the share for validation is of each user's newest training items.", SPLIT, ("--newest",)
     ),
-    "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", PROTOCOL),
-    "last": Option(int, "With `leave-last`: how many.", PROTOCOL),
-    "valid_from": Option(float, "With `time`: start of the validation part.", PROTOCOL),
-    "test_from": Option(float, "With `time`: start of the test part.", PROTOCOL),
-    "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", PROTOCOL),
+    "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", SPLIT),
+    "last": Option(int, "With `leave-last`: how many.", SPLIT),
+    "valid_from": Option(float, "With `time`: start of the validation part.", SPLIT),
+    "test_from": Option(float, "With `time`: start of the test part.", SPLIT),
+    "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", SPLIT),
 }
-SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == PROTOCOL)
+SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == SPLIT)
+READING = list(OPTIONS)[: list(OPTIONS).index("min_user")]
+MOVED = (
+    "see `concf prepare`, which reads and splits a log in other ways: concf prepare LOG --out DIR, then concf train DIR"
+)
 
 
 def reads_a_log(
-    panels: Sequence[str] = (READING, FILTER, PROTOCOL), without: str | None = None, **defaults: str
+    names: Collection[str] = OPTIONS, moved: bool = False, **defaults: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options to a command, which gets those that the user set as a dictionary, its argument `log`.
 
-    panels: which of them, without one of these; defaults: what the help page shows as the default of an option
+    names: which of them; moved: whether the others are refused with a hint at `concf prepare`, and not just unknown
+    defaults: what the help page shows as the default of an option
     """
     defaults = {"format": "auto", "counts": "distinct"} | defaults
-    options = {name: each for name, each in OPTIONS.items() if each.panel in panels and name != without}
+    options = OPTIONS if moved else {name: OPTIONS[name] for name in names}
 
     def parameter(name: str, each: Option) -> inspect.Parameter:
-        shown = defaults.get(name, False)
-        info = typer.Option(*each.flags, help=each.help, rich_help_panel=each.panel, show_default=shown)
+        shown, hidden = defaults.get(name, False), name not in names
+        info = typer.Option(*each.flags, help=each.help, rich_help_panel=each.panel, show_default=shown, hidden=hidden)
         kind = inspect.Parameter.KEYWORD_ONLY
         return inspect.Parameter(name, kind, default=None, annotation=Annotated[each.kind | None, info])
 
@@ -92,12 +95,15 @@ def reads_a_log(
         @functools.wraps(command)
         def run(**given: Any) -> None:
             log = {name: value for name in options if (value := given.pop(name)) is not None}
+            others = {name: value for name, value in log.items() if name not in names}
+            refuse_options(others, MOVED)
             command(**given, log=_converted(log))
 
         signature = inspect.signature(command, eval_str=True)
-        own = [each for name, each in signature.parameters.items() if name != "log"]
-        parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
-        parameters += [parameter(name, each) for name, each in options.items()]
+        parameters: list[inspect.Parameter] = []
+        for name, each in signature.parameters.items():  # the options take the place of `log`
+            own = [parameter(*item) for item in options.items()] if name == "log" else [each]
+            parameters += [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         return run

@@ -5,7 +5,6 @@ A worker receives the function once and keeps it from job to job, with whatever 
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import socket
@@ -18,12 +17,11 @@ from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from importlib import import_module
 from itertools import pairwise
-from multiprocessing.context import BaseContext
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import uuid4
 
-from concf.errors import ConcfError, ConfigError, MissingExtraError
+from concf.errors import ConfigError, MissingExtraError, PeerError
 from concf.runtime.provenance import VERSION
 from concf.runtime.system import own_process
 
@@ -39,7 +37,6 @@ ENGINES = ("processes", RAY)
 RUNS_PER_GPU = 6  # training runs that share a GPU well
 RETRIES = 3  # of a job whose worker died
 CONNECT_SECONDS = 10.0  # within which something must answer at RAY_ADDRESS
-WAIT_SECONDS = 10.0  # without any worker, after which a line says so
 CPU_BLOCKS = 8  # that an operation is divided into, for the threads
 OBJECT_STORE = 100 << 20  # bytes for functions and results, which are small
 # Read when Ray is imported. A Ray that is started here reports to nobody, listens on loopback (as it does by default on
@@ -49,13 +46,8 @@ STARTED = {
 }  # fmt: skip
 JOINED = {"RAY_NUM_REDIS_GET_RETRIES": "1"}  # else Ray tries 20 times, 40 seconds each, where another program listens
 WORKER = "concf-worker"  # begins the name of a thread
-_log = logging.getLogger(__name__)
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}  # by process and number of threads
 _outside: ContextVar[int | None] = ContextVar("threads of PyTorch outside one_thread_each", default=None)
-
-
-class DeadWorkersError(ConcfError):
-    """A job was tried several times, and its worker died each time."""
 
 
 def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: int) -> Iterator[Result]:
@@ -73,9 +65,10 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
         torch.set_num_threads(1)
         return function(job)
 
-    before = torch.get_num_threads()
-    pool = _workers(threads)
-    pending = deque(pool.submit(alone, job) for job in jobs)
+    before, key = torch.get_num_threads(), (os.getpid(), threads)  # a process that this one forks has no threads
+    if key not in _pools:
+        _pools.setdefault(key, ThreadPoolExecutor(threads, WORKER))
+    pending = deque(_pools[key].submit(alone, job) for job in jobs)
     try:
         while pending:
             yield pending.popleft().result()
@@ -84,14 +77,6 @@ def in_threads(function: Callable[[Job], Result], jobs: Sequence[Job], threads: 
             future.cancel()
         wait(pending)  # nobody works on after an error
         torch.set_num_threads(before)  # a worker's setting may reach other threads
-
-
-def _workers(threads: int) -> ThreadPoolExecutor:
-    """The threads of this process, which a process that it forks does not have."""
-    key = os.getpid(), threads
-    if key not in _pools:
-        _pools.setdefault(key, ThreadPoolExecutor(threads, WORKER))
-    return _pools[key]
 
 
 def in_blocks(function: Callable[[Job], Result], jobs: Sequence[Job], device: torch.device) -> Iterator[Result]:
@@ -172,9 +157,12 @@ def one_after_the_other(function: Callable[[Job], Result], jobs: Sequence[Job]) 
 
 
 def _in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers: int) -> Done[Job, Result]:
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    begin = (function, threads, dict(os.environ))
-    with ProcessPoolExecutor(workers, _context(), initializer=_start_process, initargs=begin) as pool:
+    begin = (function, max(1, (os.cpu_count() or 1) // workers), dict(os.environ))
+    start: Any = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+    context = multiprocessing.get_context(start)
+    if start == "forkserver":
+        context.set_forkserver_preload(["torch"])  # all workers of this process share its import, which takes seconds
+    with ProcessPoolExecutor(workers, context, initializer=_start_process, initargs=begin) as pool:
         futures = {pool.submit(_call, job): job for job in jobs}
         try:
             for done in as_completed(futures):
@@ -185,15 +173,6 @@ def _in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], worker
 
 
 _function: dict[str, Callable[[Any], Any]] = {}  # in a worker: the function, by the call of `execute` that sent it
-
-
-def _context() -> BaseContext:
-    """Where there is a fork server, all workers of this process share one import of PyTorch, which takes seconds."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    return context
 
 
 def _start_process(function: Callable[[Any], Any], threads: int, environment: dict[str, str]) -> None:
@@ -210,22 +189,17 @@ def _call(job: Any) -> Any:
     return _function[""](job)
 
 
-def _load_on_ray(version: str, call: str, function: list[Any]) -> Callable[[Any], Any]:
-    """The function of that call, from Ray's object store unless this worker has it. function: one reference."""
+def _call_on_ray(job: Any, version: str, call: str, function: list[Any]) -> Any:
+    """Do a job with the function of that call, from Ray's object store unless this worker has it.
+
+    function: one reference, in a list so that Ray does not resolve it for every job
+    """
     if version != VERSION:
         raise ConfigError(f"a worker of the Ray cluster has concf {VERSION}, and this is {version}: install the same")
     if call not in _function:
         _function.clear()
         _function[call] = import_module(RAY).get(function[0])
-    return _function[call]
-
-
-def _check_on_ray(*function: Any) -> None:
-    _load_on_ray(*function)
-
-
-def _call_on_ray(job: Any, *function: Any) -> Any:
-    return _load_on_ray(*function)(job)
+    return _function[call](job)
 
 
 def _on_ray(
@@ -235,41 +209,23 @@ def _on_ray(
     if not jobs:
         return
     with ray_cluster(workers) as ray:
-        if not ray.cluster_resources().get("GPU"):
-            gpus = 0.0
-        gpus = int(gpus * 1e4) / 1e4  # Ray would round a sixth up, and only five would fit
-        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)
+        share = int(gpus * 1e4) / 1e4 if ray.cluster_resources().get("GPU") else 0.0  # Ray would round a sixth up
+        task = ray.remote(num_cpus=1, num_gpus=share, max_retries=RETRIES)(_call_on_ray)
         sent = (VERSION, uuid4().hex, [ray.put(function)])
-        with redirect_stdout(sys.stderr):  # Ray prints news of lost machines, and standard output is for results
-            _wait_for_worker(ray, task(_check_on_ray).remote(*sent))
         waiting = list(reversed(jobs))
         running: dict[Any, Job] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < (workers or len(jobs)):
                     job = waiting.pop()
-                    running[task(_call_on_ray).remote(job, *sent)] = job
-                with redirect_stdout(sys.stderr):
+                    running[task.remote(job, *sent)] = job
+                with redirect_stdout(sys.stderr):  # Ray prints news of lost machines
                     (done, *_), _ = ray.wait(list(running))
                     result = _result(ray, done)
                 yield running.pop(done), result
         finally:
             for reference in running:
                 ray.cancel(reference, force=True)
-
-
-def _wait_for_worker(ray: Any, check: Any) -> None:
-    """Wait until a worker could load the function; after a while, say that the cluster has none."""
-    if not ray.wait([check], timeout=WAIT_SECONDS)[0]:
-        free, cores = (each.get("CPU", 0.0) for each in (ray.available_resources(), ray.cluster_resources()))
-        _log.warning("no worker of the Ray cluster is free yet (%g of its %g cores are): waiting", free, cores)
-    error = _result(ray, check).exception()
-    if isinstance(error, ConcfError):
-        raise error
-    if error is not None:
-        raise ConfigError(
-            f"a worker of the Ray cluster could not start. Has every machine of it this version of concf? ({error})"
-        ) from error
 
 
 def _result(ray: Any, reference: Any) -> Future[Any]:
@@ -280,7 +236,7 @@ def _result(ray: Any, reference: Any) -> Future[Any]:
         future.set_exception(error.cause if isinstance(error.cause, Exception) else error)
     except ray.exceptions.RayError as error:
         what = f"its worker died {RETRIES + 1} times, perhaps for want of memory ({type(error).__name__})"
-        future.set_exception(DeadWorkersError(what))
+        future.set_exception(PeerError(what))
     return future
 
 
@@ -298,14 +254,17 @@ def ray_cluster(workers: int | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    quiet = {"logging_level": "ERROR", "log_to_driver": False}
+    options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if started:
-            cores = workers or os.cpu_count()
-            ray.init("local", num_cpus=cores, include_dashboard=False, object_store_memory=OBJECT_STORE, **quiet)
-        else:
-            _check_address(address)
-            ray.init(address, **quiet)
+            options |= {"num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+            options["object_store_memory"] = OBJECT_STORE
+        elif address != "auto":  # raise at once where nothing listens: Ray itself would try for minutes
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            if not (host and port.isdigit()):
+                raise ValueError("expected HOST:PORT, or ray://HOST:PORT for Ray's client")
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        ray.init("local" if started else address, **options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = "Ray could not be started" if started else f"RAY_ADDRESS = {address}: there is no Ray cluster to join"
         raise ConfigError(f"{where} ({shorten(str(error) or type(error).__name__, 400)})") from error
@@ -313,13 +272,3 @@ def ray_cluster(workers: int | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _check_address(address: str) -> None:
-    """Raise at once where nothing listens: Ray itself would try for minutes."""
-    if address == "auto":
-        return
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not (host and port.isdigit()):
-        raise ValueError("expected HOST:PORT, or ray://HOST:PORT for Ray's client")
-    socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from concf.errors import DataError, option
-from concf.runtime.system import is_alive, sync
+from concf.runtime.system import sync
 
 FIELD = "sha256"
 BLANK = "0" * 64  # the value of the field until the file is sealed
@@ -34,12 +35,27 @@ def new_folder(target: Path, *, marker: str, overwrite: bool = False) -> Iterato
     """
     target = target.absolute()
     with _written(target, "; make room and try again") as fresh:
-        _refuse_occupied(target, marker, overwrite)
+        if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+            if not (target / marker).is_file():
+                fix = f"it is left alone. Choose another {option('out')}"
+                raise DataError(f"{target}: exists and is not a folder that concf made; {fix}")
+            if not overwrite:
+                fix = f"Choose another {option('out')}, or set {option('overwrite', True)}"
+                raise DataError(f"{target}: exists already. {fix}")
         fresh.mkdir()
         yield fresh
         for path in [*fresh.iterdir(), fresh]:
             sync(path)
-        _replace(target, fresh)
+        old = target.with_name(f".{target.name}.replaced-{os.getpid()}")
+        if target.exists():
+            target.rename(old)
+        try:
+            fresh.rename(target)
+        except OSError:
+            if old.exists():
+                old.rename(target)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -112,24 +128,13 @@ def mapped(path: Path) -> NDArray[Any]:
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
-def _refuse_occupied(target: Path, marker: str, overwrite: bool) -> None:
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if not (target / marker).is_file():
-        raise DataError(
-            f"{target}: exists and is not a folder that concf made; it is left alone. Choose another {option('out')}"
-        )
-    if not overwrite:
-        raise DataError(f"{target}: exists already. Choose another {option('out')}, or set {option('overwrite', True)}")
-
-
 def _clean_up(target: Path) -> None:
     """Repair what a killed process left beside the target: move a replaced folder back, remove the rest."""
     for stale in sorted(target.parent.glob(f".{target.name}.*-*"), reverse=True):  # `replaced` before `partial`
         state, _, pid = stale.name.removeprefix(f".{target.name}.").partition("-")
         if state not in ("partial", "replaced") or not pid.isdigit():
             continue
-        if int(pid) != os.getpid() and is_alive(int(pid)):
+        if int(pid) != os.getpid() and psutil.pid_exists(int(pid)):
             continue
         if state == "replaced" and not target.exists():
             stale.rename(target)
@@ -142,20 +147,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _replace(target: Path, fresh: Path) -> None:
-    if not target.exists():
-        fresh.rename(target)
-        return
-    old = target.with_name(f".{target.name}.replaced-{os.getpid()}")
-    target.rename(old)
-    try:
-        fresh.rename(target)
-    except OSError:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _field_and_digest(path: Path) -> tuple[re.Match[bytes] | None, str]:

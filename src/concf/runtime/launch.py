@@ -40,11 +40,8 @@ def stoppable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
-    """Run `concf words` in several processes and wait until all have ended; if one fails, all are ended.
-
-    restarts: how often all of them are started again after a failure
-    """
+def launch(words: Sequence[str], processes: int) -> None:
+    """Run `concf words` in several processes and wait until all have ended; if one fails, all are ended."""
     refuse_on_windows(f"--processes {processes}", "Train with one process")
     import torch
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -53,14 +50,12 @@ def launch(words: Sequence[str], processes: int, restarts: int = 0) -> None:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its failures are reported below
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, torch.get_num_threads() // processes)))
-    options = ["--standalone", f"--nproc-per-node={processes}", f"--max-restarts={restarts}", "-m", "concf"]
+    options = ["--standalone", f"--nproc-per-node={processes}", "-m", "concf"]
     try:
         run(parse_args([*options, *words]))  # type: ignore[no-untyped-call]
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in sorted(error.failures.items())}
-        first = {
-            rank: code for rank, code in codes.items() if code != -Signals.SIGTERM
-        } or codes  # the others were ended by torchrun
+        first = {rank: code for rank, code in codes.items() if code != -Signals.SIGTERM} or codes  # not by torchrun
         ends = ", ".join(
             f"process {rank} " + (f"was killed ({Signals(-code).name})" if code < 0 else f"ended with exit code {code}")
             for rank, code in first.items()

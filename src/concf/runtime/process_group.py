@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 MATRIX = "data", "indices", "indptr", "shape"  # a file each
-TIMEOUT = 600.0  # seconds that a process waits for the others
+TIMEOUT = 600.0  # seconds that a process waits for the others: longer than the first one reads a log or writes a file
 PIECE = 1 << 24  # bytes of each process that are put together at a time
 
 
@@ -127,15 +127,9 @@ class ProcessGroup:
             dist.all_to_all_single(parts, rows.contiguous(), received, sent)
         return parts
 
-    def broadcast(self, part: Tensor, rank: int) -> Tensor:
-        """The tensor of that process, in every process; the others', of the same shape, are overwritten."""
-        with self._talking():
-            dist.broadcast(part, rank)
-        return part
-
     def broadcast_flag(self, flag: bool) -> bool:
         """The flag of the main process, in every process."""
-        return bool(self.broadcast(torch.tensor(int(flag)), 0)) if self.several else flag
+        return self.any(flag and self.is_main)
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
@@ -144,7 +138,7 @@ class ProcessGroup:
         return bool(value)
 
     def barrier(self) -> None:
-        """Until all processes have come here: a sum waits for everyone, a broadcast not for those at its end."""
+        """Wait for all processes."""
         self.any(False)
 
     def shared(self, make: Callable[[], csr_array]) -> csr_array:
@@ -156,7 +150,14 @@ class ProcessGroup:
             return make()
         with TemporaryDirectory(prefix="concf-") as folder:
             if self.local_rank == 0:
-                _write_matrix(make(), Path(folder))
+                matrix = make()
+                try:
+                    for name in MATRIX:
+                        np.save(Path(folder, f"{name}.npy"), getattr(matrix, name), allow_pickle=False)
+                except OSError as error:
+                    what = f"{folder}: no room for the log of {self.size} processes ({error.strerror})"
+                    raise DataError(f"{what}. Set TMPDIR to a folder with more room") from error
+                del matrix
             first = Path(self._everyones(folder)[self.rank - self.local_rank])
             parts = [np.load(first / f"{name}.npy", mmap_mode="c") for name in MATRIX]
             self.barrier()  # all of them have mapped it
@@ -253,17 +254,6 @@ def _unused(store: Store, group: ProcessGroup) -> Store:
                 return PrefixStore(called, store)
         time.sleep(0.01)
     raise RuntimeError("not all processes have come")
-
-
-def _write_matrix(matrix: csr_array, folder: Path) -> None:
-    try:
-        for name in MATRIX:
-            np.save(folder / f"{name}.npy", getattr(matrix, name), allow_pickle=False)
-    except OSError as error:
-        raise DataError(
-            f"{folder}: the log could not be written there for the other processes ({error.strerror}). Set TMPDIR to a "
-            "folder with more room"
-        ) from error
 
 
 def _backend() -> str:

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from concf.runtime.launch import follows
 from concf.runtime.text_tables import shortened
@@ -76,10 +76,11 @@ def _new_display() -> Progress:
 class _Task:
     """One bar, shown once it has run for a while."""
 
+    id: Any = None
+    over = False
+
     def __init__(self, what: str, total: int | None) -> None:
         self.what, self.total, self.done, self.note = what, total, 0, ""
-        self.id: int | None = None
-        self.over = False
 
     def show(self) -> None:
         global _display
@@ -89,27 +90,24 @@ class _Task:
             if _display is None:
                 _display = _new_display()
                 _display.start()
-            self.id = int(_display.add_task(self.description(), total=self.total, completed=self.done))
+            self.id = _display.add_task("", total=self.total)
+            self.advance(0)
 
     def advance(self, steps: int, note: str = "") -> None:
         with _lock:
             self.done += steps
             self.note = note or self.note
             if self.id is not None and _display is not None:
-                _display.update(self.id, completed=self.done, description=self.description())  # type: ignore[arg-type]
-
-    def description(self) -> str:
-        """The text before the bar."""
-        width = _display.console.width if _display is not None else 80
-        return shortened_line(self.what, self.note, width - BAR - OTHERS - 2 * len(str(self.total or "")))
+                room = _display.console.width - BAR - OTHERS - 2 * len(str(self.total or ""))
+                text = shortened_line(self.what, self.note, room)
+                _display.update(self.id, completed=self.done, description=text)
 
     def hide(self) -> None:
         global _display
         with _lock:
             self.over = True
-            if self.id is None or _display is None:
-                return
-            _display.remove_task(self.id)  # type: ignore[arg-type]
-            if not _display.tasks:
-                _display.stop()
-                _display = None
+            if self.id is not None and _display is not None:
+                _display.remove_task(self.id)
+                if not _display.tasks:
+                    _display.stop()
+                    _display = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -57,8 +58,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        model = re.search(r"^model name\s*: *(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
         return platform.processor()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
+    return model[1].strip() if model else platform.machine()

@@ -6,7 +6,6 @@ says what a system lacks.
 
 from __future__ import annotations
 
-import ctypes
 import io
 import os
 import signal
@@ -20,38 +19,12 @@ IS_WINDOWS = sys.platform == "win32"
 LOCKS_MAPPED_FILES = IS_WINDOWS  # a file that is memory-mapped anywhere can be neither replaced nor removed
 RELOAD: signal.Signals | None = getattr(signal, "SIGHUP", None)  # what makes a service load its run again
 own_process = Event()  # set where concf is the program and not a guest: on the command line and in workers
-SYNCHRONIZE, STILL_RUNNING, ACCESS_DENIED = 0x00100000, 0x102, 5  # of the Windows API
 
 
 def refuse_on_windows(what: str, fix: str) -> None:
     """Refuse what needs a system that can fork and send signals."""
     if IS_WINDOWS:
         raise ConfigError(f"{what}: not available on Windows. {fix}")
-
-
-def is_alive(pid: int) -> bool:
-    """Whether there is such a process."""
-    if IS_WINDOWS:
-        return _is_alive_on_windows(pid)
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def _is_alive_on_windows(pid: int) -> bool:
-    """As `os.kill(pid, 0)` answers elsewhere; on Windows that would send Ctrl-C."""
-    kernel = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
-    handle = kernel.OpenProcess(SYNCHRONIZE, False, pid)
-    if not handle:
-        return bool(ctypes.get_last_error() == ACCESS_DENIED)  # type: ignore[attr-defined]
-    try:
-        return bool(kernel.WaitForSingleObject(handle, 0) == STILL_RUNNING)
-    finally:
-        kernel.CloseHandle(handle)
 
 
 def sync(path: Path) -> None:

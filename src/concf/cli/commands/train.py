@@ -25,50 +25,42 @@ if TYPE_CHECKING:
     from concf.training.run import Run
     from concf.training.tracking.watchers import Watch
 
-SETTINGS = "Settings"
-RUNNING = "How to run"
+MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
+SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
+UPDATE = [name for name in READING if name != "dislikes"]
 BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions beside the consensus, of some users"}
 
 
-@reads_a_log(protocol="random", valid="0.1", test="0.1", at_least="1", min_item="5")
+@reads_a_log(SHOWN, moved=True, protocol="random", valid="0.1", test="0.1", min_item="5")
 def train(
-    out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.")],
     log: dict[str, Any],
     folder: Annotated[Path | None, typer.Argument(metavar="DATA", help="A prepared data set (see `concf prepare`), or a log: a file, or a quoted glob. With --resume it may be left out.", show_default=False)] = None,
-    preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=SETTINGS)] = None,
-    budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Of the preset strong: how long it may search and learn.", show_default="default", rich_help_panel=SETTINGS)] = None,
-    final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=SETTINGS)] = False,
-    weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=SETTINGS)] = None,
-    half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=SETTINGS)] = None,
-    single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=SETTINGS)] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as consensus.weight=0; may be repeated.", rich_help_panel=SETTINGS)] = None,
-    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=SETTINGS)] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order of batches and the negatives; of a log also of its split.", show_default="0", rich_help_panel=SETTINGS)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUNNING)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUNNING)] = False,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Seconds between two checkpoints; 0: one every epoch.", rich_help_panel=RUNNING)] = 30.0,
-    processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUNNING)] = 1,
-    restarts: Annotated[int, typer.Option(min=0, help="With --processes: how often they are restarted after one has failed.", rich_help_panel=RUNNING)] = 0,
-    timeout: Annotated[float, typer.Option(min=1, help="Several processes: seconds that one waits for another before it gives up.", rich_help_panel=RUNNING)] = 600.0,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write losses, weights and validation for TensorBoard.", rich_help_panel=RUNNING)] = False,
-    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUNNING)] = None,
-    as_json: Json = False,
+    *,
+    preset: Annotated[str | None, typer.Option(help="strong, reference, paper or released.", show_default="strong; with --single, reference", rich_help_panel=MODEL)] = None,
+    budget: Annotated[Literal["fast", "default", "thorough"] | None, typer.Option(help="Compute budget of the preset strong.", show_default="default", rich_help_panel=MODEL)] = None,
+    final: Annotated[bool, typer.Option("--final", help="Refit on everything, the test part too: for production. The run then has no test figures.", rich_help_panel=MODEL)] = False,
+    weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
+    half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
+    single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=MODEL)] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/settings.md.", rich_help_panel=MODEL)] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order of batches and the negatives; of a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out from its last checkpoint.", rich_help_panel=RUN)] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda.", show_default="a GPU if there is one", rich_help_panel=RUN)] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that train together on this machine; on several machines use torchrun.", rich_help_panel=RUN)] = 1,
+    mlflow: Annotated[str | None, typer.Option(metavar="STORE", help="Log settings, figures, the report and the run to MLflow: a folder, or the address of a tracking server.", show_default=False, rich_help_panel=RUN)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.", rich_help_panel=RUN)] = False,
 ) -> None:  # fmt: skip
     """Train ConCF: several heads that learn from their consensus too. Each is kept at its best validation epoch.
 
-    `concf train data/citeulike --out runs/first`; the paper's own model: `--preset reference`
+    `concf train data/citeulike --out runs/first`, or `concf train ratings.csv --out runs/mine` from a log, of which a
+    tenth of each user's items is held out for validation and a tenth for testing, at least one item of everyone with
+    three. Other ways to read, filter and split a log: `concf prepare`.
 
-    `concf train --resume --out runs/first`
-
-    `concf train ratings.csv --out runs/mine` takes a log as it is, and so does `concf train 'logs/*.parquet' --out
-    runs/mine`: a tenth of each user's items is held out for validation and another tenth for testing, at least one item
-    of everyone with three. The options of `concf prepare` say how to read, filter and split it otherwise.
-
-    A killed run can be resumed, with exactly the same result. One objective alone: `--single bpr`; without the consensus
-    loss: `--set consensus.weight=0`.
-
-    `concf train data/citeulike --out runs/first --processes 2` divides the work among processes; on several machines
-    start the same command with torchrun: `torchrun --nproc-per-node 8 -m concf train ...`
+    The paper's own model: `--preset reference`; without the consensus loss: `--set consensus.weight=0`. A killed run
+    continues, with exactly the same result: `concf train --resume --out runs/first`. On several machines:
+    `torchrun --nproc-per-node 8 -m concf train ...`
     """
     from concf.runtime.process_group import joined, launched, restarted
     from concf.training.checkpoint import RunFolder
@@ -80,8 +72,6 @@ def train(
     if resume:
         refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
-    if restarts and not (starts or launched()):
-        raise ConfigError("--restarts is for several processes, and there is one. Add --processes 2 or more")
 
     def choose(resume: bool) -> ConCFSettings:
         own = home.settings() if resume and preset is None else preset
@@ -90,7 +80,11 @@ def train(
         words += weighting(weights, half_life)
         return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
-    watchers = [] if follows() else _watchers(out, tensorboard, mlflow)
+    watchers: list[Watch] = []
+    if mlflow is not None and not follows():
+        from concf.report.mlflow import MLflow
+
+        watchers.append(MLflow(mlflow))
     signals = ExitStack()
     if not launched():  # torchrun ends its processes by SIGTERM, and looks at what ended them
         signals.enter_context(stoppable())
@@ -99,9 +93,9 @@ def train(
             choose(resume)  # a mistake is reported before any process starts
             if not resume:
                 home.refuse_occupied()
-            launch(sys.argv[1:], processes, restarts)
+            launch(sys.argv[1:], processes)
             return
-        with joined(timeout) as group:
+        with joined() as group:
             again = group.any(restarted())
             resume = group.broadcast_flag(resume or (again and home.begun))  # the same command, after a failure
             if again and group.is_main:
@@ -109,8 +103,8 @@ def train(
             settings = choose(resume)
             data, folder = _data(folder, home, seed, log, resume, group)
             run = train_model(
-                data, settings, seed=seed, device=device, out=out, resume=resume, checkpoint_seconds=checkpoint_seconds,
-                verbose=True, watch=watchers, data_folder=folder, group=group,
+                data, settings, seed=seed, device=device, out=out, resume=resume, verbose=True, watch=watchers,
+                data_folder=folder, group=group,
             )  # fmt: skip
     except KeyboardInterrupt as stop:
         if launched():
@@ -124,7 +118,7 @@ def train(
         _report(run, out, as_json)
 
 
-@reads_a_log(panels=[READING], without="dislikes", format="as the first log")
+@reads_a_log(UPDATE, format="as the first log")
 def update(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a finished run; it stays as it is.")],
     new: Annotated[str, typer.Argument(metavar="NEW_LOG", help="What came since: a file, or a quoted glob.")],
@@ -223,19 +217,6 @@ def _resumable(out: Path) -> Iterator[None]:
         more = f"Go on with: concf train --resume --out {out}" if RunFolder(out).begun else "Nothing was written"
         typer.echo(f"concf: stopped. {more}", err=True)
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
-
-
-def _watchers(out: Path, tensorboard: bool, mlflow: str | None) -> list[Watch]:
-    watchers: list[Watch] = []
-    if tensorboard:
-        from concf.training.tracking.watchers import TensorBoard
-
-        watchers.append(TensorBoard(out / "tensorboard"))
-    if mlflow is not None:
-        from concf.report.mlflow import MLflow
-
-        watchers.append(MLflow(mlflow))
-    return watchers
 
 
 def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, float]] | None = None) -> None:

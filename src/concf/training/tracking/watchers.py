@@ -118,7 +118,7 @@ class TensorBoard:
 
     def __init__(self, folder: str | Path) -> None:
         if not find_spec("tensorboard"):
-            raise MissingExtraError("tensorboard", "tensorboard", "--tensorboard")
+            raise MissingExtraError("tensorboard", "tensorboard", "TensorBoard")
         self.folder = str(folder)
         self.writer: SummaryWriter | None = None
 
