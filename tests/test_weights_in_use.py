@@ -93,8 +93,8 @@ def test_a_compared_run_of_concf_has_the_weights_of_the_data(monkeypatch: pytest
     data = prepare(COUNTED, protocol="random").weighted(Weighting(function="log"))
     for preset in ("strong", "reference"):
         Trained(preset=preset, ship="head").train(data, refit=True)
-    assert [each["weights"]["function"] for each in asked] == ["log", "log"]
-    assert ["recipe" in each for each in asked] == [True, False]
+    assert [each.weights.function for each in asked] == ["log", "log"]
+    assert [each.recipe is not None for each in asked] == [True, False]
 
 
 @pytest.mark.parametrize("bad", ["-1", "nan", "inf", "-inf", "many", ""])
