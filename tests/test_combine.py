@@ -104,6 +104,15 @@ def test_a_bias_is_one_more_dimension_and_long_vectors_make_room() -> None:
     assert found.numpy() == pytest.approx((user[:4] @ item.T + bias).numpy(), abs=1e-5)
 
 
+def test_figures_are_those_of_the_voters_own_lists() -> None:
+    recorded = next(record for record in combined().history if record["stage"] == "rerank")["validation"]
+    for name, voter in voters().items():
+        lists = rank(RP3beta().fit(data().train) if name == "walks" else voter, data().validated, 5, seen=data().train)
+        wanted = [set(data().valid[[user]].indices.tolist()) for user in data().validated.tolist()]
+        shares = [len(mine & set(row)) / len(mine) for mine, row in zip(wanted, lists.tolist(), strict=True)]
+        assert recorded[name] == pytest.approx(np.mean(shares))
+
+
 # The run
 
 
