@@ -5,16 +5,13 @@ CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS)
 
-# Three sets of libraries, each with all of the one before; a set that is there stands for the smaller ones too.
-DEMO := $(VENV)/.ready-demo
+# Two sets of libraries, the second with all of the first, for which it stands too.
 READY := $(VENV)/.ready
 TEST := $(VENV)/.ready-test
-$(DEMO): EXTRAS := baselines,report,serve
-$(READY): EXTRAS := baselines,report,serve,tune
+$(READY): EXTRAS := baselines,report,serve
 $(TEST): EXTRAS := test
-$(DEMO): STANDS_FOR := $(DEMO)
-$(READY): STANDS_FOR := $(DEMO) $(READY)
-$(TEST): STANDS_FOR := $(DEMO) $(READY) $(TEST)
+$(READY): STANDS_FOR := $(READY)
+$(TEST): STANDS_FOR := $(READY) $(TEST)
 
 # Real data beside the checkout, where there is some; otherwise the catalogue's own cache.
 ifneq ($(wildcard ../shared/data),)
@@ -33,7 +30,7 @@ setup: $(READY)
 # pip would compile every file of every library, of which few are ever imported. What all of concf needs is imported, and
 # so compiled, at once; the rest when it is first asked for. What pip was killed over (it names itself in INSTALLER last)
 # it would take for installed: that is removed first.
-$(DEMO) $(READY) $(TEST): pyproject.toml $(CONSTRAINTS)
+$(READY) $(TEST): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("concf needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
 	@for info in $(VENV)/lib/python3*/site-packages/*.dist-info; do test -e "$$info/INSTALLER" || rm -rf "$$info"; done
 	$(PYTHON) -m venv $(VENV)
@@ -41,7 +38,7 @@ $(DEMO) $(READY) $(TEST): pyproject.toml $(CONSTRAINTS)
 	$(BIN)/python -c 'import torch._dynamo, concf.cli.app, concf.data.prepare, concf.training.train'
 	@touch $(STANDS_FOR)
 
-demo: $(DEMO)
+demo: $(READY)
 	$(BIN)/concf demo
 
 lint: $(TEST)
@@ -110,7 +107,7 @@ baselines: $(READY)
 	$(BIN)/python benchmarks/compare_baselines.py
 
 reproduction: $(READY)
-	$(BIN)/python benchmarks/render_reproduction.py
+	$(BIN)/python -m reproduction.render
 
 # Wheel and source archive, checked; without concf's own libraries. The wheel alone, then as it is used: `make installed`.
 dist:

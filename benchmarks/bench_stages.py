@@ -24,9 +24,8 @@ from scipy.optimize import nnls
 from concf.runtime.process_group import ProcessGroup
 from concf.training.config.presets import choose_settings
 from concf.training.memory import CPU, large_tables
-from concf.training.recipe.plan import PLANS
 from concf.training.recipe.recipe import SMALL
-from concf.training.recipe.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, TEMPERATURE
+from concf.training.recipe.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, PLANS, TEMPERATURE
 from concf.training.recipe.softmax import STEPS
 from concf.training.recipe.students import BATCHES
 from concf.training.run import RECIPE_USERS

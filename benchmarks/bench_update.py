@@ -26,12 +26,12 @@ import torch
 from numpy.typing import NDArray
 
 from concf.consensus.settings import CONSENSUS
-from concf.data.drift import DRIFTING
 from concf.data.interactions import Interactions
 from concf.data.join import places
 from concf.data.prepare import prepare, split_of
 from concf.data.protocols import TEST, TRAIN, Given
 from concf.data.reading.read import read
+from concf.data.simulate import DRIFTING
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING

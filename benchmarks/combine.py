@@ -46,7 +46,7 @@ from concf.model.scorers import ListFunction, ScoreFunction
 from concf.training.combining.combine import combine
 from concf.training.combining.voters import vectors_of_implicit
 from concf.training.recipe import students
-from concf.training.recipe.plan import PLANS
+from concf.training.recipe.search import PLANS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

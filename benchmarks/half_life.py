@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from concf.data.drift import DRIFTING
 from concf.data.prepare import prepare
+from concf.data.simulate import DRIFTING
 from concf.data.split import Split
 from concf.data.weights import Weighting
 from concf.evaluation.evaluate import evaluate

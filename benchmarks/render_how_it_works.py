@@ -1,25 +1,28 @@
 """The pictures of docs/how-it-works.md, with their captions, from the lines that were measured.
 
-python benchmarks/render_how_it_works.py     (results/reproduction.jsonl, benchmarks/results/strong*.jsonl)
+python benchmarks/render_how_it_works.py     (reproduction/results.jsonl, benchmarks/results/strong*.jsonl)
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Callable
 from statistics import mean
 
 import numpy as np
 from matplotlib import rc_context
-from reproduction.drawing import GREY, STYLE, Drawing, panels
-from reproduction.lines import CITEULIKE, FACTORS, SCHEMES, Lines
 from sources import lines
 from strong import ROOT
 
-from concf.experiments.paper.controls import COUNTED, RC, R
-from concf.experiments.paper.measured import Estimate, Series, estimate
-from concf.experiments.paper.published import CONSENSUS, HEADS
+sys.path.append(str(ROOT))  # a script's path has its own folder alone
+
+from reproduction.controls import COUNTED, RC, R
+from reproduction.drawing import GREY, STYLE, Drawing, panels
+from reproduction.lines import CITEULIKE, FACTORS, SCHEMES, Lines
+from reproduction.measured import Estimate, Series, estimate
+from reproduction.published import CONSENSUS, HEADS
 
 PAGE = ROOT / "docs" / "how-it-works.md"
 MARKED = re.compile(r"(<!-- picture (\w+): written by benchmarks/render_how_it_works\.py -->\n).*?(<!-- end -->)", re.S)
@@ -226,7 +229,7 @@ PICTURES: dict[str, Callable[[Lines], Drawing]] = {
 
 def drawings() -> dict[str, Drawing]:
     """All pictures of the page, by name."""
-    measured = Lines(lines("reproduction", ROOT / "results"))
+    measured = Lines(lines("results", ROOT / "reproduction"))
     with rc_context(STYLE):
         return {name: draw(measured) for name, draw in PICTURES.items()}
 

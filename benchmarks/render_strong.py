@@ -1,4 +1,4 @@
-"""docs/strong.md, docs/leaderboard.md and our lines of `concf leaderboard`, from what benchmarks/strong.py measured.
+"""docs/strong.md and docs/leaderboard.md, from what benchmarks/strong.py measured.
 
 python benchmarks/render_strong.py
 """
@@ -6,15 +6,14 @@ python benchmarks/render_strong.py
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import mean, stdev
 
+from leaderboard.board import HEADER, SPLITS, Entry, ordered, published
 from scipy.stats import ttest_rel
 from sources import commit_of, commits_table, lines
 from strong import GIVEN, GUARDS, INNER, NEWEST, PUBLIC, ROOT, ROWS, TENTH
 
-from concf.experiments.leaderboard.board import HEADER, SPLITS, Entry, entries, ordered
 from concf.runtime.text_tables import markdown
 
 HEAD, AGREED = "`strong`, the head it ships", "`strong`, consensus"
@@ -26,7 +25,6 @@ OURS = {
 }
 VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b", "softmax-a")}  # rivals, as baselines are
 FIGURES, BUDGETS = ("recall@50", "ndcg@50"), ("default", "thorough")
-BOARD = ROOT / "src" / "concf" / "experiments" / "leaderboard" / "ours.json"
 Series = dict[int, dict[str, float]]  # seed -> test figures
 
 
@@ -131,8 +129,8 @@ def times() -> str:
     return markdown(header, rows)
 
 
-def ours() -> list[dict[str, object]]:
-    """Our lines of the leaderboard, as `concf leaderboard` has them: figures, seconds and commit of one line each."""
+def ours() -> list[Entry]:
+    """Our lines of the leaderboard: figures, seconds and commit of one line each."""
     found = []
     for line in [*lines("strong"), *lines("strong-baselines")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
@@ -146,12 +144,11 @@ def ours() -> list[dict[str, object]]:
         trained = f", {share} for validation, {'then refitted' if key['refit'] == 'validation' else 'not refitted'}"
         command = f"concf train data/{name}{budget} --out runs/{name}" if who and key["refit"] == "validation" else None
         for label, means in figures.items():
-            found.append({
-                "method": label.replace("`", "") + trained, "data": name, "split": SPLITS[name],
-                "recall": means["recall@20"], "ndcg": means["ndcg@20"], "chosen_by": "validation",
-                "source": "benchmarks/results", "seconds": line["seconds"], "machine": "H200, shared",
-                "command": command, "commit": commit_of(line),
-            })  # fmt: skip
+            found.append(Entry(
+                method=label.replace("`", "") + trained, data=name, split=SPLITS[name], chosen_by="validation",
+                recall=means["recall@20"], ndcg=means["ndcg@20"], source="benchmarks/results",
+                seconds=line["seconds"], machine="H200, shared", command=command, commit=commit_of(line),
+            ))  # fmt: skip
     return found
 
 
@@ -168,12 +165,15 @@ def inner() -> str:
     return markdown(header, rows)
 
 
-def leaderboard(name: str) -> str:
+def entries(name: str) -> list[Entry]:
     """Published lines and ours, by NDCG@20."""
-    known = [Entry.model_validate(each) for each in ours()]
-    published = [each for each in entries(name) if each.commit is None]
-    shown = ordered([*published, *(each for each in known if each.data == name)])
-    return markdown([*HEADER, "commit"], [[*each.cells(), f"`{each.commit}`" if each.commit else ""] for each in shown])
+    return ordered([*published(name), *(each for each in ours() if each.data == name)])
+
+
+def leaderboard(name: str) -> str:
+    """The table of a data set."""
+    rows = [[*each.cells(), f"`{each.commit}`" if each.commit else ""] for each in entries(name)]
+    return markdown([*HEADER, "commit"], rows)
 
 
 def draw_costs() -> None:
@@ -193,10 +193,10 @@ def draw_costs() -> None:
                 axes.scatter(each.seconds, each.ndcg, color="C1" if each in best else "C0", zorder=2)
                 place = (-11, -9) if at and known[at - 1].seconds == each.seconds else (5, 4)  # the lower of two
                 axes.annotate(str(at + 1), (each.seconds, each.ndcg), place, textcoords="offset points")
-            published = max((each for each in entries(name) if each.commit is None), key=lambda each: each.ndcg)
-            axes.axhline(published.ndcg, color="grey", linestyle=":", linewidth=1)
-            words, middle = f"best published, {published.method}: cost not known", axes.get_yaxis_transform()
-            axes.text(0.02, published.ndcg, words, transform=middle, va="bottom", color="grey")
+            best_published = max(published(name), key=lambda each: each.ndcg)
+            axes.axhline(best_published.ndcg, color="grey", linestyle=":", linewidth=1)
+            words, middle = f"best published, {best_published.method}: cost not known", axes.get_yaxis_transform()
+            axes.text(0.02, best_published.ndcg, words, transform=middle, va="bottom", color="grey")
             axes.set(xscale="log", xlabel="seconds of training, shared H200", ylabel="NDCG@20", title=name)
             axes.margins(0.12, 0.15)
             legend = "\n".join(f"{at + 1}  {each.method}" for at, each in enumerate(known))
@@ -241,7 +241,6 @@ def page(words: str = "strong_words.md") -> str:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    BOARD.write_text(json.dumps(ours(), indent=1) + "\n", encoding="utf-8")
     draw_costs()
     for name in ("strong", "leaderboard"):
         Path(ROOT / "docs" / f"{name}.md").write_text(page(f"{name}_words.md"), encoding="utf-8")

@@ -4,8 +4,8 @@
 # Objectives hit different items (the paper's Figure 2), and right predictions are more consistent over time than wrong
 # ones (its Figure 4): both, on a log that trains in seconds.
 #
-# `concf reproduce per` and `concf reproduce consistency` measure the same on the paper's data; what came of it stands
-# in [the paper, reproduced](../docs/reproduction.md).
+# `python -m reproduction per consistency` measures the same on the paper's data; what came of it stands in
+# [the paper, reproduced](../docs/paper.md#reproduced).
 
 # %%
 import matplotlib.pyplot as plt
@@ -13,7 +13,8 @@ import numpy as np
 from torch import Tensor
 
 import concf
-from concf.consensus.complementarity import chr_of_each, consistency_by_rank, hits_of, per_map
+from concf.consensus.consistency import consistency_by_rank
+from concf.evaluation.complementarity import chr_of_each, hits_of, per_map
 from concf.training.trainer import Trainer
 
 OBJECTIVES = {"bpr": "CF-A", "cml": "CF-B", "cross-entropy": "CF-C", "squared-error": "CF-D", "multinomial": "CF-E"}

@@ -1,16 +1,19 @@
-"""A browser without a window, the explorer in it, and the service behind it."""
+"""A browser without a window, the explorer in it, and the service behind it; axe-core, which checks a page (WCAG)."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import socket
+import subprocess
+import tarfile
 import threading
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -49,6 +52,14 @@ def browser(profile: Path) -> Iterator[WebDriver]:
         driver.quit()
 
 
+def on_a_screen(driver: WebDriver, width: int, dark: bool) -> None:
+    """Of this width, a phone's if it is small."""
+    shape = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", shape)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
 @contextmanager
 def serving(service: Service, token: str | None = None) -> Iterator[str]:
     """The address of a service that runs in a thread until it is not needed any more."""
@@ -82,6 +93,14 @@ class Page:
         if fresh:
             self.driver.get("about:blank")
         self.driver.get(f"{self.service}/{address}")
+        if address == "docs":
+            self.until("document.querySelectorAll('details').length")
+        else:
+            self.settle()
+
+    def arrive(self, hash: str) -> None:
+        """Wait until the address has this hash, and its lists are there."""
+        self.until("location.hash === arguments[0]", hash)
         self.settle()
 
     def until(self, script: str, *words: Any) -> Any:
@@ -114,17 +133,13 @@ class Page:
 
     def lists(self) -> dict[str, list[str]]:
         """Head, or agreed -> item ids as they are shown."""
+        rows = "[...list.querySelectorAll('.row')].map((row) => row.dataset.item)"
         return dict(
-            self.run(
-                "return [...document.querySelectorAll('.list')].map((list) => [list.dataset.by, "
-                "[...list.querySelectorAll('.row')].map((row) => row.dataset.item)])"
-            )
+            self.run(f"return [...document.querySelectorAll('.list')].map((list) => [list.dataset.by, {rows}])")
         )
 
-    def history(self) -> list[str]:
-        return list(
-            self.run("return [...document.querySelectorAll('#history li > span')].map((each) => each.textContent)")
-        )
+    def history(self) -> Any:
+        return self.run("return [...document.querySelectorAll('#history li > span')].map((each) => each.textContent)")
 
     def text(self, selector: str) -> str:
         return str(self.run("return document.querySelector(arguments[0]).innerText", selector))
@@ -143,3 +158,43 @@ def expected_lists(view: dict[str, Any]) -> dict[str, list[str]]:
     agreed = {"agreed": view["consensus"]["items"]} if view["consensus"] else {}
     named = agreed | {each["by"]: each["items"] for each in view["lists"]}
     return {by: [str(item["item"]) for item in items] for by, items in named.items()}
+
+
+VERSION = "4.14.0"
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def axe_script(cache: pytest.Cache) -> str:
+    """The script; a download is kept with what pytest keeps."""
+    script = cache.mkdir("axe-core") / f"axe-{VERSION}.js"
+    if not script.exists():
+        with TemporaryDirectory(dir=script.parent) as folder:  # other processes may be at it too
+            fresh = _downloaded(Path(folder))
+            fresh.replace(script)
+    return script.read_text(encoding="utf-8")
+
+
+def _downloaded(folder: Path) -> Path:
+    npm, archive = shutil.which("npm"), folder / f"axe-core-{VERSION}.tgz"
+    if npm is not None:
+        subprocess.run([npm, "pack", f"axe-core@{VERSION}", "--silent"], cwd=folder, capture_output=True, check=False)
+    if not archive.exists():
+        absent("axe-core", "install npm, and let it reach its registry")
+    with tarfile.open(archive) as files:
+        files.extract("package/axe.min.js", folder, filter="data")
+    return folder / "package" / "axe.min.js"
+
+
+def violations(page: Page, script: str) -> list[dict[str, Any]]:
+    """What axe finds wrong with the page as it is now: the rule, and the first elements that break it.
+
+    The inside of a chart is left out: it is one picture with a label, and axe measures no contrast in SVG.
+    """
+    page.run(script)
+    page.driver.set_script_timeout(30)
+    found = page.driver.execute_async_script(  # type: ignore[no-untyped-call]
+        "axe.run({exclude: [['.chart > *']]}, {runOnly: arguments[0], resultTypes: ['violations']}).then(arguments[1])",
+        TAGS,
+    )
+    nodes = {each["id"]: each["nodes"] for each in found["violations"]}
+    return [{"rule": rule, "elements": [node["html"][:120] for node in each[:3]]} for rule, each in nodes.items()]

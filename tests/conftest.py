@@ -30,7 +30,7 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "concf")
 collect_ignore = list(POSIX_FILES) if sys.platform == "win32" else []
 BESIDE = Path(__file__).parents[2] / "shared" / "data"
 
-# git is asked once, not at every run that is saved; `test_provenance.py` asks it itself.
+# git is asked once, not at every run that is saved; `test_cli.py` asks it itself.
 if commit := provenance()["commit"]:
     os.environ["CONCF_COMMIT"] = commit
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from reproduction import published
 from reproduction.lines import CITEULIKE, DATASETS, NON_VOTING
-
-from concf.experiments.paper import published
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, figures
+from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, figures
 
 Line = dict[str, Any]
 SHIFTS = (0.0, 0.004, -0.002, 0.001, 0.003)  # of the splits

@@ -13,12 +13,10 @@ import pytest
 MAY_SKIP = "CONCF_TESTS_MAY_SKIP"  # set where CI has neither the public data sets nor a browser
 posix = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals, limits, links or terminals")
 POSIX_FILES = {  # what they need is needed by most of their tests, or to import them
-    "test_documents.py": "servers that are forked",
+    "test_documents.py": "pages for POSIX shells",
     "test_benchmarks.py": "test_documents.py",
     "test_layout.py": "terminals",
-    "test_platforms.py": "make",
     "test_processes.py": "several processes",
-    "test_service_load.py": "several workers, and /proc",
     "test_service_process.py": "signals",
 }
 

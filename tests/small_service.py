@@ -32,28 +32,9 @@ from concf.training.config.presets import choose_settings
 from concf.training.run import Run, make_model
 
 ODD = (
-    "a/b",
-    "/",
-    "a b",
-    "100%",
-    "%2F",
-    "ü",
-    "名前",
-    "🎻",
-    "?k=1",
-    "a&b=c",
-    "#1",
-    "+1",
-    '"',
-    "\\",
-    "'",
-    "<b>",
-    "a:b;c,d",
-    "5",
-    "-",
-    "a\nb",
-    "\n",
-)
+    "a/b", "/", "a b", "100%", "%2F", "ü", "名前", "🎻", "?k=1", "a&b=c", "#1", "+1", '"', "\\", "'", "<b>",
+    "a:b;c,d", "5", "-", "a\nb", "\n",
+)  # fmt: skip
 ADMIN = "admin-s3cret"  # the token of reloads
 SHOWN = 12  # places of the consensus in a small run
 
@@ -97,9 +78,13 @@ class Client:
     """Asks an application in this process, without a socket, within `with`."""
 
     def __init__(self, service: Service, token: str | None = None, **access: Any) -> None:
-        self.service, self.app = service, create_app(service, Access(token, ADMIN, **access))
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+        self.service = service
+        self.use(create_app(service, Access(token, ADMIN, **access)))
+
+    def use(self, app: Any) -> None:
+        """Ask another application from now on."""
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self.app, self._http = app, httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
     def __enter__(self) -> Self:
         self._runner = asyncio.Runner()

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from floors import FLOORS
 
+import concf
+
 ROOT = Path(__file__).parents[1] / "src" / "concf"
 DOZEN = 12
 
@@ -104,3 +106,7 @@ def test_a_wrong_arrow_and_a_circle_are_seen(
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     assert (upward(graph(tmp_path)), bool(circle(graph(tmp_path)))) == (up, round_)
+
+
+def test_an_unknown_name_is_no_attribute_of_the_package() -> None:
+    assert not hasattr(concf, "nothing")

@@ -21,9 +21,9 @@ from concf.inference.recommender import Recommender
 from concf.model.als import Pairs, UserSolver
 from concf.model.scorers import ListFunction
 from concf.training.config.presets import choose_settings
-from concf.training.recipe import plan
-from concf.training.recipe.plan import PLANS, n_asked
+from concf.training.recipe import search
 from concf.training.recipe.recipe import STUDENT
+from concf.training.recipe.search import PLANS, n_asked
 from concf.training.run import RECIPE_USERS, Run
 from concf.training.train import train
 from concf.training.update import update
@@ -105,8 +105,8 @@ def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     assert n_asked((2_000_000, 500_000), fast) == PLANS["fast"].cells // 500_000
     assert n_asked((2_000_000, 500_000_000), fast) == RECIPE_USERS
     assert n_asked((100, 500_000_000), fast) == 100
-    monkeypatch.setitem(plan.PLANS, "default", PLANS["default"]._replace(cells=10 * data().train.shape[1]))
-    monkeypatch.setattr(plan, "RECIPE_USERS", 5)
+    monkeypatch.setitem(search.PLANS, "default", PLANS["default"]._replace(cells=10 * data().train.shape[1]))
+    monkeypatch.setattr(search, "RECIPE_USERS", 5)
     with pytest.warns(ConcfWarning, match="formed for 10 of"):
         run = train(data(), small(), seed=3)
     assert len(asked(run)) == 10

@@ -35,8 +35,9 @@ from concf.report.gather import gather
 from concf.report.page import page
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.combining.combine import combine
-from concf.training.recipe.combine import by_chance, first_hits, hits, note_leaks
+from concf.training.recipe.combine import FIRST_SWEEPS, Combine, by_chance, first_hits, hits, note_leaks
 from concf.training.recipe.recipe import STUDENT
+from concf.training.recipe.students import SOLVED_BY
 from concf.training.train import train
 from concf.training.update import update
 
@@ -114,6 +115,14 @@ def test_figures_are_those_of_the_voters_own_lists() -> None:
 
 
 # The run
+
+
+def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
+    stages = Combine(combined(), torch.device("cpu"))
+    als = stages._solver(data().train)
+    start = als.start(stages._seed(1))
+    _, item = als.fit(start, **SOLVED_BY, sweeps=FIRST_SWEEPS)
+    assert stages._start().equal(item)
 
 
 def test_the_stages_are_those_that_there_is_work_for() -> None:

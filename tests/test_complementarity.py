@@ -13,23 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from concf.consensus import complementarity as module
-from concf.consensus.complementarity import (
+from concf.consensus import consistency as module
+from concf.consensus.consistency import consistency_by_rank
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.errors import ConfigError
+from concf.evaluation.complementarity import (
     chr_of_each,
     complementary_hit_ratio,
-    consistency_by_rank,
     hit_pairs,
     hits_of,
     per,
     per_map,
-    quantiles,
     union,
-    user_level,
 )
-from concf.data.prepare import prepare
-from concf.data.simulate import Simulation
-from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
+from reproduction.user_level import quantiles, user_level
 
 USERS, ITEMS = 6, 11
 NONE = np.empty(0, np.int64)

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -21,12 +20,12 @@ from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.model.als import ALS, Pairs
+from concf.model.baselines.ease import EASE
+from concf.training.combining.combine import combine
 from concf.training.recipe.recipe import Recipe
 from concf.training.run import Run, make_model
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -72,17 +71,12 @@ def test_rows_below_the_bound_are_dislikes_of_known_users_and_items(tmp_path: Pa
 
 
 def test_a_log_of_dislikes_takes_its_pairs_out_of_the_interactions() -> None:
-    listed = pl.DataFrame({"user_id": [3, 3, 9999], "item_id": [7, 11, 7]})
-    log = LOG.draw(1)
+    listed, log = pl.DataFrame({"user_id": [3, 3, 9999], "item_id": [7, 11, 7]}), LOG.draw(1)
     split = prepare(log, protocol="random", dislikes=listed)
     assert named(split.interactions) == {(3, 7), (3, 11)}
     assert liked(split.interactions) == liked(prepare(log, protocol="random").interactions) - {(3, 7), (3, 11)}
-    assert split.recipe.source["dislikes"]["name"] == "DataFrame"
-    words = log.select("timestamp", user_id=pl.format("u{}", "user_id"), item_id="item_id")
-    as_text = prepare(words, protocol="random", dislikes=pl.DataFrame({"user_id": ["u3"], "item_id": ["7"]}))
-    assert named(as_text.interactions) == {("u3", 7)}
-    with pytest.raises(DataError, match="none of these dislikes is of a user and an item of the log"):
-        prepare(log, protocol="random", dislikes=pl.DataFrame({"user_id": [9999], "item_id": [7]}))
+    with pytest.raises(DataError, match="none of these dislikes"):
+        prepare(log, protocol="random", dislikes=listed[2:])
 
 
 @cache
@@ -106,7 +100,7 @@ def test_dislikes_outlive_filters_and_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("protocol", ["time", "leave-last"])
 def test_a_split_by_time_knows_no_dislike_of_the_future(protocol: str) -> None:
-    split = prepare(RATED, protocol=protocol, dislike_below=2)
+    split = prepare(RATED.with_columns(pl.col("timestamp") // 1_000_000), protocol=protocol, dislike_below=2)
     log = split.interactions
     assert log.dislikes is not None
     assert split.disliked is not None
@@ -145,69 +139,42 @@ def test_als_fits_dislikes_as_zeros_with_their_weight() -> None:
     assert scores[0] < 0.5 * scores[1]
 
 
-def test_a_search_measures_lists_without_dislikes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every voter, as the lists that are recommended."""
-    split, settings, listed = rated(), small(budget="thorough"), []
-    disliked, figure = torch.from_numpy(split.disliked.toarray()), Validation.of_its_users  # type: ignore[union-attr]
-
-    def measure(self: Validation, lists: torch.Tensor) -> float:
-        listed.append(disliked[self.users].gather(1, lists.long()).sum())
-        return figure(self, lists)
-
-    monkeypatch.setattr(Validation, "of_its_users", measure)
-    recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
-    for number in range(3):  # search, als, softmax-a
-        recipe.stage(number)
-    assert {"rp3beta", "userknn", "ease", "als-b", "softmax-a"} <= recipe.chosen.keys()
-    assert sum(listed) == 0
-
-
 @pytest.mark.parametrize("preset", ["strong", "reference"])
 def test_a_dislike_is_never_recommended(preset: str) -> None:
     changes: dict[str, Any] = SMALL if preset == "strong" else {
         "model": {"dimensions": 8}, "training": {"epochs": 2, "metric": "recall@5"}, "consensus": {"shown": 12},
     }  # fmt: skip
-    model = ConCF(preset, seed=3, **changes).fit(rated())
-    dislikes, run = named(rated().interactions), model.run
+    model, dislikes = ConCF(preset, seed=3, **changes).fit(rated()), named(rated().interactions)
     assert len(dislikes) > 100
-    for name in run.rows():
+    for name in model.run.rows():
         for viewed in (True, False):
             k = 12 if name in ("consensus", "R-consensus") else 40
             lists = model.recommend(None, k=k, by=name, filter_viewed=viewed)
             assert not dislikes & set(lists.select("user_id", "item_id").rows()), (name, viewed)
-        best = run.best[name].lists
-        if best is not None:
-            shown = {(u, int(i)) for u, row in enumerate(best.tolist()) for i in row if i >= 0}
-            assert not shown & set(zip(*map(np.ndarray.tolist, rated().disliked.nonzero()), strict=True))  # type: ignore[union-attr]
     user, item = min(dislikes)
-    more = model.recommend(user, k=40, history=[int(run.data.interactions.item_ids.values[0])], by=run.best_head())
-    assert item not in more["item_id"].to_list()
+    history = [int(model.run.data.interactions.item_ids.values[0])]
+    assert item not in model.recommend(user, k=40, history=history, by=model.run.best_head())["item_id"].to_list()
 
 
-def test_a_run_with_dislikes_is_loaded_with_them(tmp_path: Path) -> None:
-    model = ConCF("strong", seed=3, **SMALL).fit(rated(), out=tmp_path / "run")
-    loaded = ConCF.load(tmp_path / "run")
-    assert loaded.recommend(k=9, filter_viewed=False).equals(model.recommend(k=9, filter_viewed=False))
-    assert train(rated(), small(), seed=3).log.nnz == loaded.run.log.nnz
+def test_a_combined_run_lists_no_dislikes() -> None:
+    split = rated()
+    run = combine(split, {"ease": EASE(regularisation=50.0).fit(split.train)}, settings=SMALL, seed=3)
+    lists, disliked = run.best["consensus"].lists, split.disliked
+    assert lists is not None
+    assert disliked is not None
+    for user, items in enumerate(lists.tolist()):
+        assert not {item for item in items if item >= 0} & set(disliked[[user]].indices.tolist())
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path, concf: CLI) -> None:
-    with pytest.raises(ConfigError, match="dislikes= and dislike_below=: choose one of them"):
-        prepare(RATED, dislike_below=2, dislikes=RATED)
-    with pytest.raises(DataError, match="dislike_below= needs a rating and"):
-        prepare(RATED.drop("rating"), dislike_below=2)
-    with pytest.raises(ConfigError, match="without dislikes: leave dislike_below= out"):
-        prepare(RATED, protocol="given", valid=0.1, test=RATED, dislike_below=2)
+    given_parts: dict[str, Any] = {"protocol": "given", "valid": 0.1, "test": RATED}
+    for log, options in ((RATED, {"dislikes": RATED}), (RATED.drop("rating"), {}), (RATED, given_parts)):
+        with pytest.raises((ConfigError, DataError), match="dislike_below="):
+            prepare(log, dislike_below=2, **options)
     RATED.write_csv(tmp_path / "log.csv")
-    bounds = ("--dislike-below", 4, "--min-rating", 2)
-    code, _, err = concf("prepare", tmp_path / "log.csv", *bounds, "--out", tmp_path / "data")
-    assert (code, "min_rating 2 is below dislike_below 4: a row cannot be both" in err) == (2, True), err
+    words = ("prepare", tmp_path / "log.csv", "--out", tmp_path / "data", "--json", "--dislike-below")
+    assert concf(*words, 4, "--min-rating", 2)[0] == 2  # a row cannot be both
     assert not (tmp_path / "data").exists()
-    code, out, err = concf("prepare", tmp_path / "log.csv", *bounds[:1], 2, "--out", tmp_path / "data", "--json")
+    code, out, err = concf(*words, 2)
     assert code == 0, err
     assert json.loads(out)["dislikes"] == len(named(Split.load(tmp_path / "data").interactions)) > 0
-    RATED.filter(pl.col("rating") == 1).drop("rating").write_csv(tmp_path / "no.csv")
-    RATED.drop("rating").write_csv(tmp_path / "plain.csv")
-    words = ("--dislikes", tmp_path / "no.csv", "--json")
-    code, out, err = concf("data", "stats", tmp_path / "plain.csv", *words)
-    assert (code, json.loads(out)["statistics"][0]["dislikes"]) == (0, (RATED["rating"] == 1).sum()), err

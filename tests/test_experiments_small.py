@@ -12,22 +12,22 @@ import pytest
 import torch
 from once import once_for_all
 
-from concf.consensus.complementarity import consistency_by_rank
+from concf.consensus.consistency import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.validation import Validation
-from concf.experiments.paper.ablations import ABLATIONS
-from concf.experiments.paper.cells import measure
-from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.variants import ALONE, LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.model.objectives import FIVE
 from concf.model.scorers import ListFunction
 from concf.training.config.presets import choose_settings
 from concf.training.train import train as train_anywhere
 from concf.training.trainer import Trainer
+from reproduction.ablations import ABLATIONS
+from reproduction.cells import measure
+from reproduction.plan import Cell
+from reproduction.variants import ALONE, LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -89,7 +89,7 @@ def test_weights_are_what_validation_says() -> None:
 def test_scores_of_vectors_are_inner_products() -> None:
     random = torch.Generator().manual_seed(0)
     user, item, bias = (torch.randn(*shape, generator=random) for shape in ((USERS, 4), (ITEMS, 4), (ITEMS,)))
-    lists = torch.tensor([[1, 2], [3, -1]], dtype=torch.int32)
+    lists = torch.tensor([[0, 2], [3, -1]], dtype=torch.int32)
     found = scores_of(Voter("mine", lists, Factors(user, item, bias)), torch.tensor([5, 2]))
-    expected = [[user[5] @ item[1] + bias[1], user[5] @ item[2] + bias[2]], [user[2] @ item[3] + bias[3], 0.0]]
+    expected = [[user[5] @ item[0] + bias[0], user[5] @ item[2] + bias[2]], [user[2] @ item[3] + bias[3], 0.0]]
     assert torch.allclose(found, torch.tensor(expected))

@@ -74,8 +74,7 @@ def drawn(seed: int, by_rank: bool) -> list[tuple[str, int, float]]:
 
 @pytest.mark.filterwarnings("ignore:voter 'mine'")
 @pytest.mark.parametrize("by_rank", [False, True])
-@pytest.mark.parametrize("held", [1 << 23, 5])
-@pytest.mark.parametrize("form", ["csv", "parquet", "jsonl", "frame", "pandas"])
+@pytest.mark.parametrize(("form", "held"), [("csv", 5), ("parquet", 5), ("jsonl", 1 << 23), ("pandas", 1 << 23)])
 def test_lists_are_what_their_rows_say(
     form: str, held: int, by_rank: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +88,7 @@ def test_lists_are_what_their_rows_say(
         path = tmp_path / f"lists-{seed}.{form}"
         if form in ("csv", "parquet", "jsonl"):
             getattr(frame, {"csv": "write_csv", "parquet": "write_parquet", "jsonl": "write_ndjson"}[form])(path)
-        source = {"frame": frame, "pandas": frame.to_pandas()}.get(form, path)
+        source = frame.to_pandas() if form == "pandas" else path
         expected = literal(rows, split, K, by_rank)
         lists = as_read(found(source, split=split), split)
         assert {user: [item for item, _ in row] for user, row in lists.items()} == {
@@ -99,51 +98,23 @@ def test_lists_are_what_their_rows_say(
             assert [score for _, score in row] == pytest.approx([score for _, score in expected[user]])
 
 
-def test_integer_ids_may_be_text_in_either(tmp_path: Path) -> None:
-    for text in (True, False):
-        split = data(text)
-        user = split.interactions.user_ids.values[0]
-        rows = f"user_id,item_id,score\n{user},10,1\n{user},12,3\n{user},11,2\n"
-        (tmp_path / "lists.csv").write_text(rows)
-        with pytest.warns(ConcfWarning, match="only 1 of 4 users"):
-            assert (found(tmp_path / "lists.csv", 8, split).items[0] >= 0).sum() == 3 - split.train[[0]][
-                :, [0, 1, 2]
-            ].nnz
-
-
-def test_a_rank_may_begin_at_1_or_0() -> None:
-    split = data()
-    items = split.interactions.item_ids.values.tolist()
-    lists = [
-        found(pl.DataFrame({"user": ["a"] * 8, "item": items, "rank": range(first, first + 8)}), 8) for first in (0, 1)
-    ]
-    assert lists[0].items.tolist() == lists[1].items.tolist()
-    assert lists[0].scores.tolist() == lists[1].scores.tolist()
-
-
 def rows(**columns: Any) -> pl.DataFrame:
     n = max((len(each) for each in columns.values()), default=2)
     return pl.DataFrame({"user": ["a"] * n, "item": list(range(10, 10 + n))} | columns, strict=False)
 
 
 @pytest.mark.parametrize(
-    ("frame", "message"),
+    ("frame", "key"),
     [
-        (rows(), "no column of scores or ranks; found user, item. Name it score"),
-        (rows(score=[1.0, 1.0, 1.0]), "every score is 1, so that it ranks nothing. Give scores that differ, or ranks"),
-        (rows(score=[float("nan"), float("inf")]), "every score is infinite or not a number"),
-        (rows(score=[0.5, None]), r"row 1: its score \(column 'score'\) is missing or no number"),
-        (rows(rank=[1.0, 1.5]), "row 1: a rank is 0, 1, 2 ... Is 'rank' a score"),
-        (rows(rank=[1, -1]), "row 1: a rank is 0, 1, 2 ..."),
-        (rows(user=["x", "y"], score=[1, 2]), "nothing in common with the log: 2 of its users and 0 of its items"),
-        (rows(item=[1, 2], score=[1, 2]), "nothing in common with the log: 0 of its users and 2 of its items"),
-        (rows(score=[1, 2]).clear(), "has no rows"),
+        (rows(), "no column"), (rows(score=[1.0, 1.0, 1.0]), "every score is 1"),
+        (rows(score=[float("nan"), float("inf")]), "infinite"), (rows(score=[0.5, None]), "row 1"),
+        (rows(rank=[1.0, 1.5]), "row 1"), (rows(rank=[1, -1]), "row 1"),
+        (rows(user=["x", "y"], score=[1, 2]), "nothing in common"), (rows(score=[1, 2]).clear(), "no rows"),
     ],
 )  # fmt: skip
-def test_what_cannot_vote_is_refused(frame: pl.DataFrame, message: str) -> None:
-    with pytest.raises(DataError, match=message) as error:
+def test_what_cannot_vote_is_refused(frame: pl.DataFrame, key: str) -> None:
+    with pytest.raises(DataError, match=f"^voter 'mine': .*{key}"):
         found(frame)
-    assert str(error.value).startswith("voter 'mine': ")
 
 
 def test_lists_of_learned_pairs_alone_are_refused() -> None:
@@ -158,35 +129,15 @@ def test_lists_of_learned_pairs_alone_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "message"),
+    ("columns", "key"),
     [
-        ({"user": ["a", "x", "y"], "item": [10, 11, 99], "score": [1, 2, 3]},
-         "2 of 3 rows are left out: 2 users and 1 items are not in the log"),
-        ({"item": [10, 11, 10], "score": [1, 2, 3]}, "1 rows are left out: repeated, of which the best is taken"),
-        ({"score": [1, float("nan"), 3]}, r"1 rows are left out: infinite or not a number \(NaN\)"),
-        ({"score": [1, 2, 3]}, "it lists items for only 1 of 4 users, and votes for them alone"),
+        ({"user": ["a", "x", "y"], "item": [10, 11, 99], "score": [1, 2, 3]}, "2 users and 1 items"),
+        ({"item": [10, 11, 10], "score": [1, 2, 3]}, "repeated"), ({"score": [1, float("nan"), 3]}, "not a number"),
+        ({"score": [1, 2, 3]}, "only 1 of 4 users"),
     ],
 )  # fmt: skip
-def test_what_is_left_out_is_said(columns: dict[str, Any], message: str) -> None:
+def test_what_is_left_out_is_said(columns: dict[str, Any], key: str) -> None:
     split = data()
     nothing = csr_array(split.train.shape, dtype=np.float32)
-    with pytest.warns(ConcfWarning, match=message):
+    with pytest.warns(ConcfWarning, match=key):
         read_lists(rows(**columns), "mine", split.interactions, nothing, K)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("lists.csv", "", "the file is empty"),
-        ("lists.parquet", "no Parquet", "voter 'mine': .*cannot be read"),
-        ("lists.jsonl", "no JSON\n", "voter 'mine': .*cannot be read"),
-        ("lists.csv", "a,10,3\na,11,2\n", "no column of scores or ranks"),
-        ("lists.csv", "user_id,item_id,score\na,10,much\n", r"lists.csv:2: its score .* is missing or no number"),
-    ],
-)
-def test_files_that_are_no_lists_are_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=message):
-        found(tmp_path / name)
-    with pytest.raises(DataError, match=r"nowhere\.csv"):
-        found(tmp_path / "nowhere.csv")

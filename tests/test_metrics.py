@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -70,7 +70,6 @@ def literal(name, lists, held_out):
 
 
 @pytest.mark.parametrize("name", list(ACCURACY))
-@settings(deadline=None, max_examples=40)
 @given(drawn=users_with_lists())
 @example(drawn=(np.array([[0, 1, 2]], np.int32), [set(range(9))]))
 @example(drawn=(np.array([[5, -1, -1], [-1, -1, -1]], np.int32), [{5, 6}, {0}]))
@@ -89,73 +88,13 @@ def test_accuracy_agrees_with_trec_eval(name):
         assert figures == pytest.approx([case[name]], abs=1e-6), case
 
 
-def test_every_accuracy_metric_has_a_literal_formula():
-    assert set(LITERAL) == set(ACCURACY)
-
-
-@settings(deadline=None, max_examples=40)
-@given(users_with_lists())
-def test_a_hit_is_a_listed_item_that_was_held_out(drawn):
-    lists, held_out = drawn
-    literal = [[item in items for item in row] for row, items in zip(lists.tolist(), held_out, strict=True)]
-    assert hits(lists, matrix(held_out)).tolist() == literal
-
-
-def test_nothing_is_a_hit_where_nothing_was_held_out():
-    assert not hits(some_lists(0), matrix([set()] * 9)).any()
-
-
-@pytest.mark.parametrize("name", list(ACCURACY))
-@pytest.mark.parametrize("width", [1, 3, 8])
-def test_the_perfect_list_gives_one(name, width):
-    lists, held_out = np.arange(width, dtype=np.int32)[None], [set(range(width))]
-    assert accuracy(name, lists, held_out) == pytest.approx([1.0], abs=1e-12)
-
-
-def test_the_best_possible_list_gives_ndcg_one_also_where_more_or_fewer_items_are_held_out_than_places():
-    lists = np.arange(5, dtype=np.int32)[None].repeat(2, 0)
-    held_out = [set(range(9)), {0, 1}]
-    np.testing.assert_allclose(accuracy("ndcg", lists, held_out), 1.0)
-    np.testing.assert_allclose(accuracy("recall", lists, held_out), [5 / 9, 1.0])
-
-
-@pytest.mark.parametrize("name", list(ACCURACY))
-def test_a_list_without_a_hit_and_an_empty_list_give_zero(name):
-    lists = np.array([[3, 4], [-1, -1], [4, -1]], np.int32)
-    assert accuracy(name, lists, [{0, 1}, {0, 13}, {13}]).tolist() == [0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("name", list(ACCURACY))
-@settings(deadline=None, max_examples=40)
-@given(drawn=users_with_lists())
-def test_accuracy_lies_between_zero_and_one_and_a_users_figure_does_not_depend_on_the_others(name, drawn):
-    lists, held_out = drawn
-    figures = accuracy(name, lists, held_out)
-    assert ((figures >= 0) & (figures <= 1 + 1e-12)).all()
-    alone = [accuracy(name, lists[[user]], [held_out[user]])[0] for user in range(len(lists))]
-    np.testing.assert_allclose(figures, alone, rtol=1e-12)
-
-
 @pytest.mark.parametrize("seed", range(4))
-def test_coverage_is_the_share_of_items_that_stand_in_any_list(seed):
-    lists = some_lists(seed, users=3)
-    listed = {item for row in lists.tolist() for item in row if item >= 0}
-    assert coverage(lists, np.zeros(ITEMS)) == len(listed) / ITEMS
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_gini_is_half_the_relative_mean_difference_over_all_pairs_of_items(seed):
+def test_coverage_and_gini_are_the_share_of_items_and_half_the_relative_mean_difference_of_all_pairs(seed):
     lists = some_lists(seed)
     exposure = [sum(row.count(item) for row in lists.tolist()) for item in range(ITEMS)]
     spread = sum(abs(one - other) for one in exposure for other in exposure)
+    assert coverage(lists, np.zeros(ITEMS)) == sum(each > 0 for each in exposure) / ITEMS
     assert gini(lists, np.zeros(ITEMS)) == pytest.approx(spread / (2 * ITEMS * sum(exposure)), abs=1e-12)
-
-
-def test_gini_is_zero_where_all_items_are_listed_alike_and_near_one_where_one_takes_all():
-    alike = np.stack([np.roll(np.arange(ITEMS), shift) for shift in range(ITEMS)]).astype(np.int32)
-    one = np.zeros((ITEMS, 1), np.int32)
-    assert gini(alike[:, :3], np.zeros(ITEMS)) == pytest.approx(0.0, abs=1e-12)
-    assert gini(one, np.zeros(ITEMS)) == pytest.approx(1 - 1 / ITEMS)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -170,11 +109,6 @@ def test_novelty_and_average_popularity_are_means_over_the_items_that_are_listed
         fame.append(sum(popularity[i] for i in listed) / len(listed) if listed else 0.0)
     np.testing.assert_allclose(novelty(lists, popularity, n_users), z_score, atol=1e-12)
     np.testing.assert_allclose(average_popularity(lists, popularity, n_users), fame, atol=1e-12)
-
-
-def test_an_item_that_everyone_knows_has_no_novelty():
-    assert novelty(np.array([[0]], np.int32), np.array([8.0, 1.0]), 8).tolist() == [0.0]
-    assert novelty(np.array([[1]], np.int32), np.array([8.0, 1.0]), 8).tolist() == [3.0]
 
 
 def test_empty_lists_cover_nothing_and_spread_nothing():

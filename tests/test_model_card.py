@@ -31,12 +31,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_data(tmp_path_factory.mktemp("card") / "data")
 
 
-@pytest.fixture(scope="module", params=["stages", "epochs", "one head", "everything"])
+@pytest.fixture(scope="module", params=["stages", "epochs", "everything"])
 def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
-    words = {"epochs": [], "one head": ["objectives=bpr"]}
     out = tmp_path_factory.mktemp("runs") / "run"
-    if request.param in words:
-        chosen = choose_settings("reference", words=[*SMALL, "training.epochs=3", *words[request.param]])
+    if request.param == "epochs":
+        chosen = choose_settings("reference", words=[*SMALL, "training.epochs=3"])
         return train(Split.load(data), chosen, seed=5, out=out, data_folder=data), out
     RunFolder(out).keep(recipe_data())
     refit = "everything" if request.param == "everything" else "validation"
@@ -50,38 +49,22 @@ def table(card: str, heading: str) -> dict[str, list[str]]:
     return {row[0].removeprefix("| "): [cell.removesuffix(" |") for cell in row[1:]] for row in rows[2:]}
 
 
-def test_figures_and_users_are_those_of_the_summary(run: tuple[Run, Path]) -> None:
+def test_figures_data_and_settings_are_those_of_the_run(run: tuple[Run, Path]) -> None:
     trained, folder = run
     card, summary = (folder / CARD).read_text(encoding="utf-8"), trained.summary()
     figures = {name: row[1] for name, row in table(card, "Figures").items()}
     assert figures == {each["name"]: f"{each['validation']:.4f}" for each in summary["recommenders"]}
-    assert f"Validation {summary['metric']}, the mean over {summary['validated_users']} users." in card
-    assert f"The best head is {summary['best_head']}: {summary['why_best_head']}. The test part" in card
-    assert f"of {summary['tested_users']} users" in card
     if trained.settings.recipe is None:
         epochs = {name: int(row[2].removesuffix("|")) for name, row in table(card, "Figures").items()}
         assert epochs == {each["name"]: each["epoch"] for each in summary["recommenders"]}
-
-
-def test_the_data_is_that_of_the_split(run: tuple[Run, Path]) -> None:
-    trained, folder = run
-    split, rows = trained.data, table((folder / CARD).read_text(encoding="utf-8"), "Data")
+    split, rows = trained.data, table(card, "Data")
     assert rows["split hash"] == [split.hash]
     assert rows["SHA-256 of the source"] == list(split.recipe.source["sha256"].values())
     assert rows["pairs to train, validate, test"] == [f"{split.train.nnz}, {split.valid.nnz}, {split.test.nnz}"]
     assert rows["users, items, pairs"] == [f"{split.train.shape[0]}, {split.train.shape[1]}, {len(split.parts)}"]
-
-
-def test_every_setting_that_differs_is_there_with_what_it_means(run: tuple[Run, Path]) -> None:
-    trained, folder = run
-    rows = table((folder / CARD).read_text(encoding="utf-8"), "Settings")
-    assert rows["`model.dimensions`"][::2] == ["8", "of an embedding"]
     base = PRESETS["strong" if trained.settings.recipe else "reference"]
-    changes = {name.strip("`"): row[0] for name, row in rows.items()}
-    words = [f"{name}={value}" for name, value in changes.items() if name != "objectives"]
-    again = choose_settings(base, words=words).model_copy(update={"objectives": trained.settings.objectives})
-    assert again == trained.settings
-    assert all(len(row[2]) > 5 for row in rows.values())
+    changes = {name.strip("`"): row[0] for name, row in table(card, "Settings").items()}
+    assert choose_settings(base, words=[f"{name}={value}" for name, value in changes.items()]) == trained.settings
 
 
 def test_its_commands_work_in_the_folder(run: tuple[Run, Path], concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,16 +98,7 @@ def test_a_run_under_way_says_so_and_a_card_is_written_again_when_it_goes_on(dat
     assert contents(out) == finished
 
 
-def test_a_run_without_figures_has_a_card_too(data: Path, tmp_path: Path) -> None:
-    run = train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]))
-    run.best, run.epoch, run.finished = {}, 0, False
-    RunFolder(tmp_path / "run").begin(run)
-    card = (tmp_path / "run" / CARD).read_text(encoding="utf-8")
-    assert "## Figures\n\nNone yet.\n" in card
-    assert "`concf train --resume --out .`" in card
-
-
-def test_a_strange_name_breaks_no_table(tmp_path: Path) -> None:
+def test_a_strange_name_breaks_no_table_and_a_run_without_figures_has_a_card(tmp_path: Path) -> None:
     log = tmp_path / "a|b <img src=x>.csv"
     pairs = [(user, (user + k) % 12) for user in range(9) for k in range(8)]
     pl.DataFrame(pairs, schema=["user", "item"], orient="row").write_csv(log)
@@ -132,3 +106,5 @@ def test_a_strange_name_breaks_no_table(tmp_path: Path) -> None:
     card = model_card(run)
     assert card.startswith("# Recommender trained on a\\|b &lt;img src=x>.csv\n")
     assert "<img" not in card
+    run.best, run.epoch, run.finished = {}, 0, False
+    assert "## Figures\n\nNone yet.\n" in model_card(run)

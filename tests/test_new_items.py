@@ -16,11 +16,10 @@ from small_catalogue import ITEMS, NEW, catalogue, log, noise, trained
 from small_recipe import CLI
 
 from concf.errors import ConcfWarning, ConfigError, DataError
-from concf.inference.new_items import SHRINKAGE, features_of
+from concf.inference.new_items import PENALTIES, SHRINKAGE, FeatureMap, features_of
 from concf.inference.ranker import Ranker, evaluate_new
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
-from concf.model.feature_map import PENALTIES, FeatureMap
 from concf.training.checkpoint import load_run
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")]

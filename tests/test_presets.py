@@ -124,7 +124,7 @@ def test_the_default_is_strong_and_of_one_objective_alone_the_reference() -> Non
 
 def test_settings_are_layered(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
-    lines = ["[consensus]", "weight = 0.2", "every = 7", 'tail = "none"', "[training]", "batch = 64", "epochs = 9"]
+    lines = ["[consensus]", "weight = 0.2", "every = 7", 'tail = "None"', "[training]", "batch = 64", "epochs = 9"]
     file.write_text("\n".join(lines), encoding="utf-8")
     changes = {"consensus": {"every": 8}, "training": {"epochs": 10}}
     words = ["training.epochs=11", "training.patience=none", "model.sharing = layer", "consensus.weight_range=[0.1, 3]"]

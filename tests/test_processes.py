@@ -28,12 +28,12 @@ from small_run import LONG, QUIET, checkpoint, history, small_data
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.experiments.paper.ablations import ABLATIONS
 from concf.runtime.process_group import ProcessGroup, fingerprint
 from concf.training.batches import Sampler, distinct
 from concf.training.checkpoint import load_run
 from concf.training.run import Run
 from concf.training.train import train
+from reproduction.ablations import ABLATIONS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
-from concf.data.join import join
-from concf.data.prepare import prepare
+from concf.data.prepare import prepare, write_parts
 from concf.data.protocols import TEST, TRAIN, UNEVALUATED, VALID, Given, Paper, mark_unevaluable
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.evaluate import evaluate
-from concf.model.scorers import ListFunction
 
 Run = Callable[..., tuple[int, str, str]]
 LOG = Simulation(users=120, items=60, events=4000).draw(7)
@@ -47,7 +44,7 @@ def test_same_seed_same_split_whatever_the_row_order(protocol: str) -> None:
     assert first.hash == again.hash
 
 
-@pytest.mark.parametrize("protocol", ["paper", "released", "random", "new-users"])
+@pytest.mark.parametrize("protocol", ["paper", "random", "new-users"])
 def test_another_seed_is_another_split(protocol: str) -> None:
     first = prepare(LOG, protocol=protocol, seed=0)
     second = prepare(LOG, protocol=protocol, seed=1)
@@ -55,25 +52,7 @@ def test_another_seed_is_another_split(protocol: str) -> None:
     assert first.with_seed(1).hash == second.hash
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_what_is_held_out_can_be_evaluated(protocol: str) -> None:
-    split = prepare(LOG, protocol=protocol)
-    parts, both = parts_by_pair(split), protocol in ("paper", "released")
-    held: dict[Any, set[int]] = defaultdict(set)
-    for (user, item), part in parts.items():
-        if part in (VALID, TEST):
-            earlier = {pair for pair, other in parts.items() if other % UNEVALUATED < (VALID if both else part)}
-            assert user in {user for user, _ in earlier}
-            assert item in {item for _, item in earlier}
-            held[user].add(part)
-    assert not both or all(parts == {VALID, TEST} for parts in held.values())
-    for part, users in ((VALID, split.validated), (TEST, split.evaluated)):
-        assert sorted(user for user in held if part in held[user]) == split.interactions.user_ids.values[users].tolist()
-    assert split.log(["train", "valid"]).nnz == sum(part % UNEVALUATED < TEST for part in parts.values())
-    assert split.log(["train", "valid", "test"]).nnz == len(split.interactions) == len(read(LOG)) or both
-
-
-@pytest.mark.parametrize(("valid", "test"), [(0.2, 0.2), (0.1, 0.1), (0.1, 0.3), (0.29, 0.57)])
+@pytest.mark.parametrize(("valid", "test"), [(0.1, 0.3), (0.29, 0.57)])
 def test_each_user_gives_the_floor_of_its_share(valid: float, test: float) -> None:
     data = read(LOG)
     parts = prepare(LOG, protocol="random", valid=valid, test=test).recipe.protocol.assign(data, 0)
@@ -86,9 +65,9 @@ def test_each_user_gives_the_floor_of_its_share(valid: float, test: float) -> No
 def test_every_pair_is_held_out_equally_often() -> None:
     data = read((np.repeat(np.arange(50), 10), np.tile(np.arange(10), 50)))
     protocol = prepare(LOG, protocol="random").recipe.protocol
-    times = np.mean([protocol.assign(data, seed) == TEST for seed in range(400)], axis=0)
+    times = np.mean([protocol.assign(data, seed) == TEST for seed in range(200)], axis=0)
     assert times.mean() == pytest.approx(0.2)
-    assert abs(times - 0.2).max() < 0.1  # 5 standard deviations
+    assert abs(times - 0.2).max() < 0.15  # 5 standard deviations
 
 
 def test_paper_holds_out_only_where_user_and_item_have_ten() -> None:
@@ -102,15 +81,7 @@ def test_paper_holds_out_only_where_user_and_item_have_ten() -> None:
         assert (parts[data.user == user] == TEST).sum() == n // 5
 
 
-def test_released_filters_once_and_then_splits_everything() -> None:
-    split = prepare(LOG, protocol="released")
-    data = read(LOG)
-    keep = (data.per_user() >= 10)[data.user] & (data.per_item() >= 10)[data.item]
-    assert len(split.interactions) == keep.sum()
-    assert [step.min_user for step in split.recipe.filters] == [10]
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 5])
 def test_leave_last_takes_the_newest(n: int) -> None:
     split = prepare(LOG, protocol="leave-last", last=n)
     data = split.interactions
@@ -156,30 +127,9 @@ def test_new_items_train_nowhere_and_are_the_only_candidates() -> None:
     assert prepare(LOG, protocol="random").candidates("test") is None
 
 
-@pytest.mark.parametrize("kind", ["vectors", "scores", "lists"])
-def test_only_new_items_are_ranked_for_the_test(kind: str) -> None:
-    split = prepare(LOG, protocol="new-items")
-    shape, new = split.train.shape, np.flatnonzero(np.asarray(split.candidates("test")))
-    table = np.random.default_rng(1).random(shape)
-    models = {
-        "vectors": (table, np.eye(shape[1])),
-        "scores": lambda users: table[users],
-        "lists": ListFunction(lambda users, _: np.argsort(-table[users], axis=1, kind="stable")),
-    }
-    lists = evaluate(models[kind], split, at=3).lists
-    for user, found in zip(split.evaluated.tolist(), lists.tolist(), strict=True):
-        assert found == sorted(new.tolist(), key=lambda item: -table[user, item])[:3]
-
-
 def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
-    train = ([1, 1, 2, 2, 3], ["a", "b", "a", "c", "b"])
-    valid = ([1, 2], ["c", "b"])
-    test = ([1, 1, 2], ["a", "d", "b"])
-    with pytest.raises(DataError, match="no user"):
-        prepare(train, protocol="given", valid=valid, test=test)
-    test = ([1, 1, 1, 2], ["a", "d", "e", "b"])
-    train = ([*train[0], 3], [*train[1], "e"])
-    split = prepare(train, protocol="given", valid=valid, test=test)
+    train = ([1, 1, 2, 2, 3, 3], ["a", "b", "a", "c", "b", "e"])
+    split = prepare(train, protocol="given", valid=([1, 2], ["c", "b"]), test=([1, 1, 1, 2], ["a", "d", "e", "b"]))
     parts = parts_by_pair(split)
     assert parts[(1, "a")] == TRAIN  # also in test
     assert parts[(1, "c")] == VALID
@@ -188,17 +138,6 @@ def test_given_parts_are_kept_and_the_earlier_part_wins() -> None:
     assert parts[(2, "b")] == VALID + UNEVALUATED  # in validation and test: then user 2 has no test item
     with pytest.raises(ConfigError, match="cannot be split again"):
         split.with_seed(1)
-
-
-def test_given_files_may_spell_integers_in_one_part_only(tmp_path: Path) -> None:
-    for part, text in {"train": "7,a\n8,1\nx,2\n", "valid": "7,1\n", "test": "7,2\n8,2\n"}.items():
-        (tmp_path / f"{part}.csv").write_text("user_id,item_id\n" + text)
-    files = [str(tmp_path / f"{part}.csv") for part in ("train", "valid", "test")]
-    split = prepare(files[0], protocol="given", valid=files[1], test=files[2])
-    assert split.interactions.user_ids.values[split.evaluated].tolist() == ["7"]
-    assert parts_by_pair(split)[("7", "2")] == TEST
-    with pytest.raises(ConfigError, match="no settings"):
-        prepare(files[0], protocol="given", valid=files[1], test=files[2], last=4)
 
 
 def columns(pairs: Iterable[tuple[int, int]]) -> tuple[list[int], list[int]]:
@@ -231,14 +170,6 @@ def test_a_validation_share_keeps_its_laws(files: dict[tuple[int, int], int], sh
         assert n_drawn - n_back <= n_valid <= n_drawn
 
 
-def test_the_validation_share_of_a_user_is_the_floor_and_at_least_one() -> None:
-    sizes = [*range(1, 46), *[45] * 40]  # of the last forty, each trains on nearly every item: none goes back
-    train = [(user, item) for user, n in enumerate(sizes) for item in range(n)]
-    split = prepare(columns(train), protocol="given", valid=0.05, test=columns([(user, 99) for user in range(85)]))
-    assert np.diff(split.valid.indptr).tolist() == [0] + [1] * 38 + [2] * 46
-    assert split.notes == ("1 items occur in no training pair (for example 99); 1 of them are tested on",)
-
-
 def test_a_validation_share_depends_on_the_training_pairs_and_the_seed_alone() -> None:
     train, test = LOG[:3000], LOG[3000:]
     first = prepare(train, protocol="given", valid=0.1, test=test, seed=3)
@@ -256,22 +187,17 @@ def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> 
     """A line may have no items: user 2 only tests, user 3 only trains, and user 4 is nowhere else."""
     (tmp_path / "train.txt").write_text("0 1 2 3\n1 1 2\n2\n3 3\n4 \n5 1 2 3 4\n")
     (tmp_path / "test.txt").write_text("0 4\n1 3 9\n2 1\n3\n5 9\n")
-    words = ("prepare", tmp_path / "train.txt", "--format", "user-lines", "--protocol", "given")
+    words = ("prepare", tmp_path / "train.txt", "--format", "user-lines", "--protocol", "given", "--valid", "0.3")
     words = (*words, "--test", tmp_path / "test.txt", "--out", tmp_path / "out")
-    code, out, err = concf(*words, "--valid", "0.3", "--json")
-    assert code == 0
-    assert "1 items occur in no training pair (for example 9); 1 of them are tested on" in err
-    assert "1 users have one item and only train (for example 3)" in err
+    code, out, err = concf(*words, "--json")
+    assert (code, "1 items occur in no training pair" in err, "1 users have one item" in err) == (0, True, True)
     summary = json.loads(out)
-    assert summary["users"] == 5
-    assert summary["train"] + summary["valid"] == 10
+    assert (summary["users"], summary["train"] + summary["valid"]) == (5, 10)
     assert (summary["test"], summary["unevaluated"], summary["evaluated_users"]) == (5, 0, 4)
-    assert summary["recipe"]["protocol"] == {"name": "given", "valid": 0.3, "newest": False}
     assert list(summary["recipe"]["source"]["parts"]) == ["train", "test"]
     loaded = Split.load(tmp_path / "out")
     assert loaded.with_seed(1).hash == loaded.with_seed(0).with_seed(1).hash
-    code, _, err = concf(*words, "--valid", "0.3", "--overwrite", "--strict")
-    assert (code, "in no training pair" in err) == (2, True)
+    assert concf(*words, "--overwrite", "--strict")[0] == 2
 
 
 @given(
@@ -300,76 +226,48 @@ def test_with_newest_exactly_the_newest_are_held_out(
     assert drawn[0] == drawn[1]  # where time tells nothing
 
 
-def test_the_newest_of_lines_in_order_of_time(tmp_path: Path, concf: Run) -> None:
+def test_the_newest_of_lines_in_order_of_time(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("0 7 3 5 1\n1 1 3 7 5\n2 5 7 1 3\n3 3 1 5 7\n")
     (tmp_path / "test.txt").write_text("0 9\n1 9\n2 9\n3 9\n")
-    words = ("prepare", tmp_path / "train.txt", "--format", "user-lines", "--protocol", "given", "--valid", "0.25")
-    words = (*words, "--test", tmp_path / "test.txt", "--newest")
-    assert concf(*words, "--ordered", "--out", tmp_path / "out")[0] == 0
-    parts = parts_by_pair(Split.load(tmp_path / "out"))
+    words: dict[str, Any] = {"format": "user-lines", "ordered": True}
+    given_parts = {"protocol": "given", "valid": 0.25, "test": tmp_path / "test.txt", "newest": True}
+    newest = prepare(tmp_path / "train.txt", **words, **given_parts)
+    parts = parts_by_pair(newest)
     assert {pair for pair, part in parts.items() if part == VALID} == {(0, 1), (1, 5), (2, 3), (3, 7)}
-    code, _, err = concf(*words, "--out", tmp_path / "none")
-    assert code == 2
-    assert "has a line per user, in order of time, set --ordered" in err
-    last = prepare(tmp_path / "train.txt", format="user-lines", ordered=True, protocol="leave-last")
+    last = prepare(tmp_path / "train.txt", **words, protocol="leave-last")
     assert [parts_by_pair(last)[pair] for pair in ((0, 1), (0, 5), (0, 3))] == [TEST, VALID, TRAIN]
-    for split in (last, Split.load(tmp_path / "out")):
+    for split in (last, newest):
         assert split.interactions.timestamp is None  # places are no times
         assert parts_by_pair(split.with_seed(9)) == parts_by_pair(split)
 
 
-def test_a_split_by_places_takes_an_update(tmp_path: Path) -> None:
-    lines = [f"{user} {' '.join(str((7 * user + 3 * place) % 20) for place in range(6))}" for user in range(12)]
-    (tmp_path / "train.txt").write_text("\n".join(lines))
-    (tmp_path / "test.txt").write_text("\n".join(f"{user} {(7 * user + 18) % 20}" for user in range(12)))
-    words: dict[str, Any] = {"format": "user-lines", "ordered": True, "newest": True, "valid": 0.2}
-    split = prepare(tmp_path / "train.txt", protocol="given", test=tmp_path / "test.txt", **words)
-    (tmp_path / "more.csv").write_text("user_id,item_id\n0,19\n50,3\n")
-    joined = join(split, tmp_path / "more.csv", learned=["train", "valid"], format="table")
-    assert len(joined.split.interactions) == len(split.interactions) + 2
+NONSENSE: list[tuple[Any, dict[str, Any], str]] = [
+    (LOG, {"protocol": "random", "valid": 0.6, "test": 0.6}, "train"), (LOG, {"protocol": "magic"}, "magic"),
+    (LOG, {"protocol": "random", "last": 3}, "last="), (LOG, {"protocol": "random", "newest": True}, "newest="),
+    (([1], [2]), {"protocol": "given", "valid": (["x"], [2]), "test": ([1], [3])}, "integers"),
+    (LOG, {"ordered": True}, "ordered"), (LOG, {"ordered": True, "protocol": "time"}, "times"),
+    (LOG, {"protocol": "given", "valid": LOG, "test": LOG, "newest": True}, "valid"),
+    (LOG, {"protocol": "given", "valid": 0.1, "test": LOG.drop("timestamp"), "newest": True}, "times"),
+    (LOG, {"protocol": "given", "valid": 0.1}, "test="),
+    (([1, 2], [5, 5]), {"protocol": "given", "valid": 0.1, "test": ([1], [6])}, "no user"),
+    (([1, 1, 2, 2], [5, 6, 5, 6]), {"protocol": "given", "valid": 0.1, "test": ([1], [6])}, "no user"),
+    *((LOG, {"protocol": "given", "valid": share, "test": LOG}, "valid") for share in (0, 1, -0.1, float("nan"))),
+]  # fmt: skip
 
 
-def test_an_order_of_lines_is_refused_where_it_cannot_be() -> None:
-    with pytest.raises(ConfigError, match=r"ordered=True is for a file with one line per user.*timestamp="):
-        prepare(LOG, ordered=True)
-    with pytest.raises(ValidationError, match="set valid to one, such as"):
-        prepare(LOG, protocol="given", valid=LOG, test=LOG, newest=True)
-    with pytest.raises(ConfigError, match=r"no times that users share.*leave-last"):
-        prepare(LOG, ordered=True, protocol="time")
-    with pytest.raises(DataError, match=r"newest=True: times are in one log and not in the other \(test has none\)"):
-        prepare(LOG, protocol="given", valid=0.1, test=LOG.drop("timestamp"), newest=True)
-    with pytest.raises(ConfigError, match="'random' has no newest="):
-        prepare(LOG, protocol="random", newest=True)
+@pytest.mark.parametrize(("log", "options", "key"), NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_is_refused(log: Any, options: dict[str, Any], key: str) -> None:
+    with pytest.raises((ConfigError, DataError, ValidationError), match=key):
+        prepare(log, **options)
 
 
-@pytest.mark.parametrize("share", ["0", "1", "-0.1", "1.5", "nan", "inf"])
-def test_a_bad_validation_share_is_refused(tmp_path: Path, concf: Run, share: str) -> None:
-    (tmp_path / "log.csv").write_text("user_id,item_id\n1,1\n1,2\n")
-    words = ("prepare", tmp_path / "log.csv", "--protocol", "given", "--test", tmp_path / "log.csv")
-    code, out, err = concf(*words, "--valid", share, "--out", tmp_path / "out")
-    assert (code, out) == (2, "")
-    assert "valid: " in err
-    assert "a finite number" in err if share in ("nan", "inf") else "above 0 and below 1, such as 0.05" in err
-
-
-def test_a_validation_share_needs_a_test_log_and_users_with_two_items() -> None:
-    with pytest.raises(ConfigError, match=r"a share of the training log such as 0\.05 or a log of its own, and test="):
-        prepare(LOG, protocol="given", valid=0.1)
-    with pytest.raises(DataError, match=r"leaves no user.*two items or more in the training file"):
-        prepare(([1, 2], [5, 5]), protocol="given", valid=0.1, test=([1], [6]))
-    with pytest.raises(DataError, match=r"leaves no user.*some need items in the test file"):
-        prepare(([1, 1, 2, 2], [5, 6, 5, 6]), protocol="given", valid=0.1, test=([1], [6]))
-
-
-def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValidationError, match="leave nothing to train on"):
-        prepare(LOG, protocol="random", valid=0.6, test=0.6)
-    with pytest.raises(ConfigError, match="'magic'"):
-        prepare(LOG, protocol="magic")
-    with pytest.raises(ConfigError, match="'random' has no last=, which is for leave-last"):
-        prepare(LOG, protocol="random", last=3)
-    with pytest.raises(DataError, match="integers in one part"):
-        prepare(([1], [2]), protocol="given", valid=(["x"], [2]), test=([1], [3]))
+def test_pairs_that_are_not_evaluated_are_written_and_are_one_part_of_the_hash(tmp_path: Path) -> None:
+    split = prepare(LOG.head(200), protocol="random")
+    unevaluated = split.parts >= UNEVALUATED
+    assert unevaluated.any()
+    assert write_parts(split, ["train", "valid", "test"], tmp_path / "log.csv") == len(split.parts)
+    for parts, same in ((split.parts ^ VALID ^ TEST, True), (TRAIN, False)):
+        assert (replace(split, parts=np.where(unevaluated, parts, split.parts)).hash == split.hash) == same
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.sampled_from([TRAIN, VALID, TEST])), min_size=1))

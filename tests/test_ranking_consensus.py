@@ -14,10 +14,10 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation import validation
 from concf.evaluation.validation import shared_items
-from concf.experiments.paper.ablations import ABLATIONS
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 from concf.training.trainer import Parts, Trainer
+from reproduction.ablations import ABLATIONS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

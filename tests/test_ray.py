@@ -29,12 +29,8 @@ from small_run import QUIET, SMALL, small_data
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.experiments import measure, trials
+from concf.experiments import measure
 from concf.experiments.compare import compare
-from concf.experiments.paper.plan import Cell
-from concf.experiments.paper.running import run_cells
-from concf.experiments.results_log import ResultsLog
-from concf.experiments.tune import tune
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
@@ -54,8 +50,6 @@ USERS, SIZE = 40, 7
 # A busy machine is slow to start a worker, and the command would say so.
 PATIENT = "from concf.runtime import executors; executors.WAIT_SECONDS = 600; from concf.cli.app import main; main()"
 NO_RAY = "from concf.runtime.executors import *; next(execute(abs, [1], RAY))"
-OF_EACH_RUN = {"seconds": 0, "provenance": {}}  # of a measured cell; all else is the same, whoever measures it
-SPACE = {"training.learning_rate": {"low": 0.001, "high": 0.1, "log": True}}
 SEVENS = [Part(begin, min(begin + SIZE, USERS)) for begin in range(0, USERS, SIZE)]
 
 
@@ -207,19 +201,6 @@ def test_a_part_that_is_not_what_its_worker_wrote_is_noticed(
     assert names_in(tmp_path) == []
 
 
-def test_cells_of_an_experiment_are_those_of_one_process(tmp_path: Path, ray: Any) -> None:
-    changes = (*SMALL, "training.epochs=3")
-    cells = [Cell(name, "demo", "released", 0) for name in ("PCL", "statistics")]
-    small_data(tmp_path / cells[0].folder)
-    logs = {engine: ResultsLog(tmp_path / engine) for engine in ("processes", "ray")}
-    for engine, log in logs.items():
-        assert run_cells(cells, log, tmp_path, engine=engine, workers=1, device="cpu", changes=changes) == []
-    for cell, figures in zip(cells, ("rows", "statistics"), strict=True):
-        one, other = (log.find(cell.key(changes)) or {} for log in logs.values())
-        assert one[figures]
-        assert {**one, **OF_EACH_RUN} == {**other, **OF_EACH_RUN}
-
-
 def test_a_comparison_is_that_of_one_process(tmp_path: Path, ray: Any) -> None:
     data, models = Split.load(small_data(tmp_path / "data")), {"popular": Candidate(Popularity)}
     alone = compare(data, models, seeds=2).entrants[0]
@@ -364,15 +345,8 @@ def test_what_ray_prints_while_it_is_waited_for_is_no_result(
 def test_a_machine_lost_in_the_middle_of_each_kind_of_work_changes_nothing(
     run: Path, tmp_path: Path, ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lists, a comparison and a search for settings, on five machines, one of which is lost each time."""
+    """Lists and a comparison, on four machines, one of which is lost each time."""
     data, models = Split.load(run / "data"), {"popular": Candidate(Popularity)}
-    words = [*SMALL, "training.epochs=2"]
-
-    def searched(**options: Any) -> list[tuple[dict[str, Any], float | None]]:
-        found = tune(
-            data, tmp_path / f"search-{len(options)}", words=words, space=SPACE, trials=5, at_once=4, **options
-        )
-        return [(each.changes, each.validation) for each in found.trials]
 
     def doomed(function: Callable[[Any], Any], jobs: Any, *more: Any) -> Any:
         several = len(jobs) > CORES
@@ -385,14 +359,13 @@ def test_a_machine_lost_in_the_middle_of_each_kind_of_work_changes_nothing(
         wait_for((tmp_path / machine).exists, f"a worker on the machine {machine}")
         kill[machine]()
 
-    alone = compare(data, models, seeds=5).entrants[0], searched()
-    for module in (bulk, measure, trials):
+    alone = compare(data, models, seeds=5).entrants[0]
+    for module in (bulk, measure):
         monkeypatch.setattr(module, "execute", doomed)
     before, address, found, kill = alive(), ray.get_runtime_context().gcs_address, {}, {}
     work = {
         "lists": lambda: write_lists(run, tmp_path / "recs", k=5, engine="ray", parts=SEVENS),
         "comparison": lambda: compare(data, models, seeds=5, engine="ray").entrants[0],
-        "search": lambda: searched(engine="ray"),
     }
     with ExitStack() as machines:
         for name in (*work, "lasting"):
@@ -406,5 +379,4 @@ def test_a_machine_lost_in_the_middle_of_each_kind_of_work_changes_nothing(
             assert (tmp_path / machine).exists()
     assert pl.read_parquet(tmp_path / "recs").drop("score").equals(plain(run).drop("score"))
     assert names_in(tmp_path / "recs") == [part.name for part in SEVENS]
-    assert (found["comparison"].validation, found["comparison"].tests) == (alone[0].validation, alone[0].tests)
-    assert found["search"] == alone[1]
+    assert (found["comparison"].validation, found["comparison"].tests) == (alone.validation, alone.tests)

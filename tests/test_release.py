@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
 
-import pytest
+import oldest
 import wheels
 import yaml
-from installed import EXTRAS, NOT_FOR_A_WHEEL, PYTHONS, interpreter
-from skipping import MAY_SKIP, POSIX_FILES
+from installed import EXTRAS, NOT_FOR_A_WHEEL, PYTHONS
+from packaging.utils import canonicalize_name
+from skipping import POSIX_FILES
 
 from concf.data.catalogue import MIRROR_VARIABLE, PUBLIC_HOME
 from concf.runtime.provenance import VERSION
@@ -54,15 +54,6 @@ def test_the_suite_runs_on_every_platform_and_python_that_is_promised() -> None:
     assert list(PYTHONS) == promised
 
 
-def test_a_job_runs_the_suite_with_nothing_skipped() -> None:
-    runs = {name: [step.get("run", "") for step in job.get("steps", [])] for name, job in jobs().items()}
-    suites = [name for name, steps in runs.items() if "python -m pytest -n auto --dist worksteal" in steps]
-    whole = [name for name in suites if MAY_SKIP not in yaml.dump(jobs()[name])]
-    assert whole
-    assert all(any("concf data fetch" in step for step in runs[name]) for name in whole)
-    assert not any("env" in flow(path.stem) for path in FLOWS.glob("*.yml"))
-
-
 def test_nothing_is_published_before_every_other_job_has_passed() -> None:
     release = flow("release")
     assert release["on"] == {"push": {"tags": ["v*"]}}
@@ -84,65 +75,12 @@ def test_no_secret_is_named_and_no_job_may_do_more_than_it_must() -> None:
     assert flow("release")["jobs"]["publish"]["environment"] == "pypi"
 
 
-def test_every_action_has_a_version_and_leaves_no_credentials_behind() -> None:
-    for name, job in jobs().items():
-        assert "uses" in job or job["timeout-minutes"] <= 180, name
-        for step in job.get("steps", []):
-            assert "uses" not in step or re.search(r"@(v\d+|release/v\d+|[0-9a-f]{40})$", step["uses"]), step
-            if step.get("uses", "").startswith("actions/checkout@"):
-                assert step["with"] == {"persist-credentials": False}, name
-
-
-def test_the_targets_that_workflows_call_exist() -> None:
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    called = {
-        each
-        for path in FLOWS.glob("*.yml")
-        for each in re.findall(r"run: make (\w+)", path.read_text(encoding="utf-8"))
-    }
-    assert {"lint", "docs", "dist", "installed"} == called
-    assert called <= targets
-
-
-def test_make_dist_installs_the_tools_of_the_extra() -> None:
-    (named,) = re.findall(
-        r"^dist:\n.*\n\t\$\(PIP\) (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
-    )
-    assert named.split() == [re.split(r"[>=]", each)[0] for each in PROJECT["optional-dependencies"]["release"]]
-
-
-def test_the_citation_has_what_the_format_requires() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation.keys() >= {"cff-version", "message", "title", "authors", "version", "license"}
-    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
-    assert citation["license"] == PROJECT["license"]
-    paper = citation["preferred-citation"]
-    assert paper.keys() >= {"type", "title", "authors", "year", "doi"}
-    assert (paper["type"], paper["doi"]) == ("conference-paper", "10.1145/3485447.3512070")
-    assert [each["family-names"] for each in paper["authors"]] == ["Kang", "Lee", "Kweon", "Hwang", "Yu"]
-
-
-@pytest.mark.parametrize("name", ["bug", "feature"])
-def test_a_form_has_what_the_forge_requires(name: str) -> None:
-    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / f"{name}.yml").read_text(encoding="utf-8"))
-    assert form.keys() == {"name", "description", "labels", "body"}
-    asked = [each for each in form["body"] if each["type"] != "markdown"]
-    assert all(each["type"] in ("textarea", "input") and each["attributes"]["label"] for each in asked)
-    assert len({each["id"] for each in asked}) == len(asked)
-    assert any(each["validations"]["required"] for each in asked)
-    assert (name == "bug") == any("`concf doctor`" in each["attributes"]["label"] for each in asked)
-
-
 def test_security_names_the_only_host() -> None:
     assert PUBLIC_HOME.removeprefix("https://") in SECURITY
     assert MIRROR_VARIABLE in SECURITY
     package = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     opened = [line for text in package for line in text.splitlines() if "urlopen(" in line or "import requests" in line]
     assert len(opened) == 1, "SECURITY.md says that only public data sets are fetched"
-
-
-def test_the_archive_has_the_helpers_of_its_tests() -> None:
-    assert "graft tests" in (ROOT / "MANIFEST.in").read_text(encoding="utf-8").splitlines()
 
 
 def test_what_is_left_out_for_a_wheel_or_a_system_exists() -> None:
@@ -153,10 +91,11 @@ def test_what_is_left_out_for_a_wheel_or_a_system_exists() -> None:
         assert not test or f"def {test}(" in text, name
 
 
-def test_a_python_that_is_not_there_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    assert interpreter("3.12") is None
-    monkeypatch.setattr("shutil.which", lambda name: name)  # a name that leads to another Python, or to none
-    answers = iter(["3.11\n", "", "3.12\n"])
-    monkeypatch.setattr(subprocess, "run", lambda words, **_: subprocess.CompletedProcess(words, 0, next(answers)))
-    assert [interpreter("3.12") for _ in range(3)] == [None, None, "python3.12"]
+def test_every_requirement_is_pinned_within_its_bounds_and_has_an_oldest_version() -> None:
+    pins, bounds = wheels.pins(), oldest.tools() | oldest.oldest()
+    for requirement in wheels.roots():
+        (pin,) = pins[canonicalize_name(requirement.name)].specifier
+        assert requirement.specifier.contains(pin.version), requirement
+        assert requirement.specifier.contains(bounds[requirement.name]), requirement
+    listed = set(re.findall(r"^\| ([\w.-]+) \| (\S+) \|", wheels.PAGE.read_text(encoding="utf-8"), re.MULTILINE))
+    assert {(name, str(pin.specifier).removeprefix("==")) for name, pin in pins.items()} <= listed, "run: make wheels"

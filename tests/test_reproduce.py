@@ -1,4 +1,4 @@
-"""`concf reproduce`: cells are measured once, in the paper's order, and shown beside the published figures."""
+"""`python -m reproduction`: cells are measured once, in the paper's order, and shown beside the published figures."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from test_experiments_small import SMALL, measured_again
 from test_reproduction_plan import SIZES_OF_PLAN
 
+from concf.cli.app import main
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
-from concf.experiments.paper.plan import EXPERIMENTS, Cell
-from concf.experiments.paper.running import is_current, rounded, run_cells
-from concf.experiments.paper.variants import VARIANTS
 from concf.experiments.results_log import ResultsLog
 from concf.training.config.presets import choose_settings
+from reproduction.__main__ import app
+from reproduction.plan import EXPERIMENTS, Cell
+from reproduction.running import is_current, rounded, run_cells
+from reproduction.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -37,6 +38,23 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         split = prepare(Simulation(users=70, items=150, events=2000, tastes=4).draw(3), protocol="random", seed=seed)
         split.save(home / f"demo-released-{seed}")
     return home
+
+
+@pytest.fixture
+def program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CLI:
+    """Run `python -m reproduction` in this process: (exit code, standard output, standard error)."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["reproduction", *map(str, words)])
+        capsys.readouterr()
+        try:
+            main(app, "reproduction")
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run
 
 
 @pytest.fixture
@@ -77,15 +95,6 @@ def test_what_is_in_the_log_is_not_measured_again(prepared: Path, tmp_path: Path
         assert line["split_hash"] == Split.load(prepared / cell.folder).hash
 
 
-def test_lines_of_other_settings_stand_apart(prepared: Path, tmp_path: Path) -> None:
-    for more in ((), (), ("consensus.weight=0.5",)):
-        assert run(CELLS[2:3], tmp_path / "book", prepared, *more) == []
-    plain, louder = lines_of(tmp_path / "book")
-    assert (plain["cell"], plain["rows"] == louder["rows"]) == (louder["cell"], False)
-    assert ResultsLog(tmp_path / "book").find(CELLS[2].key()) is None
-    assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == plain["rows"]
-
-
 def test_a_line_of_settings_that_a_variant_no_longer_has_is_measured_again(prepared: Path, tmp_path: Path) -> None:
     book = ResultsLog(tmp_path / "book")
     run(CELLS[2:3], tmp_path / "book", prepared)
@@ -103,14 +112,10 @@ def test_a_line_of_settings_that_a_variant_no_longer_has_is_measured_again(prepa
     assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == line["rows"]
 
 
-@pytest.mark.usefixtures("quick_processes")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_no_cell_is_begun_after_the_minutes_and_the_next_call_goes_on(
-    prepared: Path, tmp_path: Path, workers: int
-) -> None:
-    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=0, workers=workers) == []
+def test_no_cell_is_begun_after_the_minutes_and_the_next_call_goes_on(prepared: Path, tmp_path: Path) -> None:
+    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=0) == []
     assert not (tmp_path / "book").exists()
-    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=10, workers=workers) == []
+    assert run(CELLS[:2], tmp_path / "book", prepared, minutes=10) == []
     assert len(lines_of(tmp_path / "book")) == 2
 
 
@@ -128,19 +133,11 @@ def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None
     assert [line["cell"]["seed"] for line in lines_of(tmp_path / "other")] == [1, 1]
 
 
-def test_data_that_cannot_be_prepared_leaves_the_others(prepared: Path, tmp_path: Path) -> None:
-    cells = [Cell("statistics", "nowhere", "released", 0), *CELLS[:2]]
-    failures = run(cells, tmp_path / "book", prepared)
-    assert len(failures) == 1
-    assert "no file and no data set is called 'nowhere'" in failures[0]
-    assert len(lines_of(tmp_path / "book")) == 2
-
-
 def test_an_error_of_another_kind_is_named(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(cell: Cell, *rest: Any) -> dict[str, Any]:
         raise ZeroDivisionError("of nothing")
 
-    monkeypatch.setattr("concf.experiments.paper.running.measure", broken)
+    monkeypatch.setattr("reproduction.running.measure", broken)
     assert run(CELLS[:1], tmp_path / "book", prepared) == [
         "statistics, demo released, split 0, reference: ZeroDivisionError: of nothing"
     ]
@@ -161,7 +158,7 @@ def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: P
     assert len(by_cell(tmp_path / "2")) == 6
 
 
-@pytest.mark.parametrize("lost", [1, 40, 2000])
+@pytest.mark.parametrize("lost", [1, 2000])
 def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost: int) -> None:
     book = tmp_path / "book"
     run(CELLS[:3], book, prepared)
@@ -179,11 +176,6 @@ def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost
     assert cells == whole
 
 
-def test_one_process_leaves_the_threads_as_they_are(prepared: Path, tmp_path: Path) -> None:
-    run(CELLS[:1], tmp_path / "book", prepared)
-    assert torch.get_num_threads() == 1
-
-
 def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
     for content in (b"a shopping list\n", b"\xff\xfe\x00", b'{"cell": 3}\n', b"[1, 2]\n3\n"):
         (tmp_path / "notes").write_bytes(content)
@@ -197,13 +189,13 @@ def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
 # The command
 
 
-def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path: Path) -> None:
+def test_the_list_tells_what_there_is_and_what_is_measured(program: CLI, tmp_path: Path) -> None:
     book = ResultsLog(tmp_path / "book")
     for cell in (Cell("statistics", "ciao", "paper", 0), Cell("SingleCF", "citeulike", "released", 0)):
         settings = choose_settings(cell.preset, words=VARIANTS[cell.variant]).model_dump(mode="json")
         book.add(cell.key(), {"cell": {}, "settings": settings})
     book.add(Cell("SingleCF", "citeulike", "released", 1).key(SMALL), {"cell": {}, "settings": settings})
-    code, out, err = concf("reproduce", "--list", "--results", tmp_path / "book", "--json")
+    code, out, err = program("--list", "--results", tmp_path / "book", "--json")
     assert (code, err) == (0, "")
     listed = {each["name"]: each for each in json.loads(out)}
     assert {name: each["cells"] for name, each in listed.items()} == SIZES_OF_PLAN
@@ -211,7 +203,7 @@ def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path:
         singles = "SingleCF" in EXPERIMENTS[name].variants and name != "protocol"
         assert each["measured"] == (1 if singles or name == "stats" else 0)
         assert each["what"] == EXPERIMENTS[name].title
-    code, out, err = concf("reproduce", "--list", "--results", tmp_path / "nothing-yet")
+    code, out, err = program("--list", "--results", tmp_path / "nothing-yet")
     assert (code, err) == (0, "")
     assert all(name in out and str(size) in out for name, size in SIZES_OF_PLAN.items())
     assert not (tmp_path / "nothing-yet").exists()
@@ -220,14 +212,16 @@ def test_the_list_tells_what_there_is_and_what_is_measured(concf: CLI, tmp_path:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "no experiment was named. Try: concf reproduce --list, or concf reproduce main"),
+        ([], "no experiment was named. Try: --list, or main"),
         (["mian"], "no experiment is called 'mian'; there are stats, main"),
-        (["main", "--preset", "best"], "nothing of main is left; see `concf reproduce --list` for what there is"),
+        (["main", "--preset", "best"], "nothing of main is left; see --list for what there is"),
         (["stats", "--dataset", "nowhere"], "no file and no data set is called 'nowhere'; the data sets are citeulike"),
     ],
 )
-def test_wrong_words_are_answered_and_write_nothing(concf: CLI, tmp_path: Path, words: list[str], message: str) -> None:
-    code, out, err = concf("reproduce", *words, "--results", tmp_path / "book", "--data", tmp_path / "data")
+def test_wrong_words_are_answered_and_write_nothing(
+    program: CLI, tmp_path: Path, words: list[str], message: str
+) -> None:
+    code, out, err = program(*words, "--results", tmp_path / "book", "--data", tmp_path / "data")
     assert code == 2
     assert message in err
     assert "Traceback" not in err + out
@@ -239,11 +233,11 @@ def words_for(home: Path, book: Path) -> list[object]:
     return ["--dataset", "demo", "--data", home, "--results", book, "--device", "cpu", "--json"]
 
 
-def test_an_experiment_is_measured_and_then_only_counted(concf: CLI, prepared: Path, tmp_path: Path) -> None:
+def test_an_experiment_is_measured_and_then_only_counted(program: CLI, prepared: Path, tmp_path: Path) -> None:
     changes = [word for each in SMALL for word in ("--set", each)]
-    words = ["reproduce", "homogeneous", "--seeds", 2, *words_for(prepared, tmp_path / "book"), *changes]
+    words = ["homogeneous", "--seeds", 2, *words_for(prepared, tmp_path / "book"), *changes]
     for new in (12, 0):
-        code, out, err = concf(*words)
+        code, out, err = program(*words)
         answer = json.loads(out)
         figures = answer.pop("figures")
         assert (code, answer) == (
@@ -255,9 +249,9 @@ def test_an_experiment_is_measured_and_then_only_counted(concf: CLI, prepared: P
         assert {figure["paper"] for figure in figures} == {None}  # the paper has no such data
 
 
-def test_cells_that_fail_end_the_command_with_their_sentence(concf: CLI, home: Path, tmp_path: Path) -> None:
+def test_cells_that_fail_end_the_command_with_their_sentence(program: CLI, home: Path, tmp_path: Path) -> None:
     (home / "demo-released-0" / "part.npy").write_bytes(b"")
-    code, out, err = concf("reproduce", "stats", "per", "--seeds", 2, *words_for(home, tmp_path / "book"),
+    code, out, err = program("stats", "per", "--seeds", 2, *words_for(home, tmp_path / "book"),
                            *(word for each in SMALL for word in ("--set", each)))  # fmt: skip
     answer = json.loads(out)
     assert code == 2
@@ -269,15 +263,7 @@ def test_cells_that_fail_end_the_command_with_their_sentence(concf: CLI, home: P
     assert len(lines_of(tmp_path / "book")) == 1
 
 
-def test_data_that_is_not_there_is_prepared(concf: CLI, tmp_path: Path) -> None:
-    code, _, _ = concf("reproduce", "stats", *words_for(tmp_path / "data", tmp_path / "book"))
-    expected = prepare("demo", protocol="released", seed=0)
-    (line,) = lines_of(tmp_path / "book")
-    assert (code, line["split_hash"]) == (0, expected.hash)
-    assert Split.load(tmp_path / "data" / "demo-released-0").hash == expected.hash
-
-
-def test_measured_figures_are_shown_beside_the_published_ones(concf: CLI, tmp_path: Path) -> None:
+def test_measured_figures_are_shown_beside_the_published_ones(program: CLI, tmp_path: Path) -> None:
     log = ResultsLog(tmp_path / "book")
     for seed, recall in enumerate((0.37, 0.39)):
         row = {"validation": recall, "test": {"recall@50": recall}}
@@ -285,7 +271,7 @@ def test_measured_figures_are_shown_beside_the_published_ones(concf: CLI, tmp_pa
         for change in ([], ["training.epochs=2"]):
             cell = Cell("ConCF", "citeulike", "released", seed)
             log.add(cell.key(change), {"cell": asdict(cell)} | line)
-    code, out, err = concf("reproduce", "--json", "--results", tmp_path / "book")
+    code, out, err = program("--json", "--results", tmp_path / "book")
     answer = json.loads(out)
     assert (code, err, answer["measured_now"]) == (0, "", 0)
     ours = {(figure["row"], figure["figure"]): figure for figure in answer["figures"]}
@@ -295,13 +281,13 @@ def test_measured_figures_are_shown_beside_the_published_ones(concf: CLI, tmp_pa
     }  # fmt: skip
     assert ours["bpr", "R@50"]["mean"] == pytest.approx(0.38)
     assert ours["bpr", "R@50"]["std"] == pytest.approx(0.02 / 2**0.5)
-    code, out, err = concf("reproduce", "--results", tmp_path / "book")
+    code, out, err = program("--results", tmp_path / "book")
     assert (code, err) == (0, "")
     row = next(line for line in out.splitlines() if "consensus" in line)
     assert all(cell in row for cell in ("0.3896", "0.3800 ± 0.0141", "-0.0096"))
-    code, out, _ = concf("reproduce", "--seeds", 1, "--set", "training.epochs=2", "--results", tmp_path / "book")
+    code, out, _ = program("--seeds", 1, "--set", "training.epochs=2", "--results", tmp_path / "book")
     assert (code, "0.3700" in out, "±" in out) == (0, True, False)
-    code, out, _ = concf("reproduce", "--dataset", "ciao", "--results", tmp_path / "book")
+    code, out, _ = program("--dataset", "ciao", "--results", tmp_path / "book")
     assert (code, "ConCF" in out) == (0, False)
 
 

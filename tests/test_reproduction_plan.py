@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 
 from concf.errors import ConfigError
-from concf.experiments.paper.plan import EXPERIMENTS, cells_of
-from concf.experiments.paper.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 from concf.training.config.presets import PRESETS, choose_settings
+from reproduction.plan import EXPERIMENTS, cells_of
+from reproduction.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 
 FOUR = {("citeulike", "released"), ("ciao", "released"), ("foursquare", "released"), ("ciao", "paper")}
 CITEULIKE = {("citeulike", "released")}
@@ -123,5 +123,5 @@ def test_what_there_is_not_is_refused_with_what_there_is() -> None:
     with pytest.raises(ConfigError, match=r"no experiment is called 'mian'; there are stats, main, .* and all"):
         cells_of(["main", "mian"])
     for nothing in ({"presets": ["best"]}, {"protocols": ["monthly"]}, {"variants": ["PCL"]}, {"splits": 0}):
-        with pytest.raises(ConfigError, match="nothing of main is left; see `concf reproduce --list`"):
+        with pytest.raises(ConfigError, match="nothing of main is left; see --list"):
             cells_of(["main"], **nothing)

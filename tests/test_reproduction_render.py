@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reproduction_lines import LINES, Line, line
+
+from reproduction import published
 from reproduction.drawing import Drawing
 from reproduction.figures import draw
 from reproduction.lines import CITEULIKE, Lines
+from reproduction.measured import Estimate, Pair
 from reproduction.page import document, render
+from reproduction.plan import ALL, cells_of
+from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
 from reproduction.story import story
 from reproduction.table import Table, compared, escape
 from reproduction.tables import TABLES
-from reproduction_lines import LINES, Line, line
-
-from concf.experiments.paper import published
-from concf.experiments.paper.measured import Estimate, Pair
-from concf.experiments.paper.plan import ALL, cells_of
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
 
 
 def table(experiment: str, name: str, lines: list[Line] = LINES) -> Table:
@@ -143,18 +143,17 @@ def test_csv_reads_back_and_latex_is_whole():
 
 
 def test_the_page_is_whole_and_a_figure_drawn_again_has_the_same_bytes(tmp_path: Path):
-    docs = tmp_path / "docs"
-    paths = render(LINES, docs, tmp_path / "results")
+    paths = render(LINES, tmp_path)
     assert {path for path in tmp_path.rglob("*") if path.is_file()} == set(paths)
     for drawing in draw("main", Lines(LINES).common("main")):
         for kind in ("png", "svg"):
             drawing.save(tmp_path / "again", kind)
-            assert (tmp_path / "again").read_bytes() == (docs / "reproduction" / f"{drawing.name}.{kind}").read_bytes()
-    text = (docs / "reproduction.md").read_text(encoding="utf-8")
-    shown = re.findall(r"\]\((reproduction/[^)]+)\)", text)
+            assert (tmp_path / "again").read_bytes() == (tmp_path / "pictures" / f"{drawing.name}.{kind}").read_bytes()
+    text = (tmp_path / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"\]\((pictures/[^)]+)\)", text)
     assert len(shown) == 2 * 9
-    files = re.findall(r"\]\((\.\./results/[^)]+)\)", text)
-    assert all((docs / path).is_file() for path in (*shown, *files))
+    files = re.findall(r"\]\((tables/[^)]+)\)", text)
+    assert all((tmp_path / path).is_file() for path in (*shown, *files))
     assert sorted(re.findall(r'<a id="(\w+)">', text)) == sorted(TABLES)
     assert text.count("<details") == text.count("</details>") == len(TABLES) + 2
     assert "{{" not in text
@@ -168,8 +167,8 @@ def test_the_page_is_whole_and_a_figure_drawn_again_has_the_same_bytes(tmp_path:
 @pytest.mark.parametrize("lines", [[], LINES[:1], [LINES[5]]],
                          ids=["nothing", "statistics", "a line"])  # fmt: skip
 def test_little_is_enough(tmp_path: Path, lines: list[Line]):
-    render(lines, tmp_path / "docs", tmp_path / "results")
-    assert "not measured" in (tmp_path / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    render(lines, tmp_path)
+    assert "not measured" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
 def test_drawing_leaves_matplotlib_as_it_was():
@@ -186,12 +185,12 @@ def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Drawing, "save", lambda self, path, kind: path.touch())  # their bytes depend on the fonts there
-    root = Path(__file__).parent.parent
-    text = (root / "results/reproduction.jsonl").read_text(encoding="utf-8")
+    home = Path(published.__file__).parent
+    text = (home / "results.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
-    written = render(lines, tmp_path / "docs", tmp_path / "results")
+    written = render(lines, tmp_path)
     for path in written:
-        there = root / path.relative_to(tmp_path)
+        there = home / path.relative_to(tmp_path)
         assert there.exists(), f"{there} is missing: make reproduction"
         if path.suffix in (".md", ".csv", ".tex"):
             assert path.read_text(encoding="utf-8") == there.read_text(encoding="utf-8"), f"{there}: make reproduction"
@@ -202,7 +201,7 @@ def test_cells_of_the_plan_without_a_line_are_counted() -> None:
 
     def first_words(absent: int) -> str:
         lines = Lines(line("", {}) | {"cell": each} for each in planned[absent:])
-        return document({}, lines, "").split("## How")[0]
+        return document({}, lines).split("## How")[0]
 
     assert "of the plan" not in first_words(0)
     assert f"1 cell of the plan is not measured</summary>\n\n1 of {planned[0]['variant']}." in first_words(1)

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from reproduction_lines import LINES, NOISE, Line, changed, line
+
+from reproduction import published
 from reproduction.claims import CLAIMS
 from reproduction.lines import CITEULIKE, DATASETS, Lines
+from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from reproduction.verdicts import (
     FAILS,
     HOLDS,
@@ -24,10 +28,6 @@ from reproduction.verdicts import (
     settled,
     together,
 )
-from reproduction_lines import LINES, NOISE, Line, changed, line
-
-from concf.experiments.paper import published
-from concf.experiments.paper.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 
 
 def verdict_of(claim: str, lines: list[Line]) -> Verdict:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.experiments.paper.ablations import ABLATIONS, Selector
 from concf.model.model import Model
 from concf.model.objectives import FIVE
 from concf.runtime.seeds import derive_seed
@@ -23,6 +22,7 @@ from concf.training.config.settings import ConCFSettings
 from concf.training.head_losses import HeadLosses
 from concf.training.train import train as train_anywhere
 from concf.training.trainer import Parts, Trainer
+from reproduction.ablations import ABLATIONS, Selector
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -1,24 +1,29 @@
-"""The service's manners: errors in one shape, limits at their borders, a token, metrics, pages."""
+"""The service over HTTP: errors in one shape, limits at their borders, who may ask, metrics, the log, the pages."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from skipping import posix
 from small_service import ADMIN, SHOWN, Client, loaded, problem, run_folder, segment
 
-from concf.errors import ConcfError
+from concf.service.app import create_app
+from concf.service.http.guards import Access
 from concf.service.http.pages import POLICY
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 JSON = {"content-type": "application/json"}
-LIMITS = Limits(k=SHOWN, users=4, history=5, body=2000, in_flight=3, body_seconds=0.2)
+BODY = {"users": [1]}
+LIMITS = Limits(k=SHOWN, users=4, listed=40, history=5, histories=12, body=2000, in_flight=3, body_seconds=0.2)
 
 
 @pytest.fixture(scope="module")
@@ -28,92 +33,46 @@ def service() -> Service:
 
 @pytest.fixture(scope="module")
 def client(service: Service) -> Iterator[Client]:
-    with Client(service) as client:
+    with Client(service, hosts=("recs.example.com", "*.inside")) as client:
         yield client
 
 
-@pytest.mark.parametrize(
-    ("path", "status", "kind"),
-    [
-        ("/recommend/999", 404, "unknown_user"),
-        ("/recommend/abc", 404, "unknown_user"),
-        ("/recommend/", 404, "unknown_user"),
-        ("/recommend/1/2", 404, "unknown_user"),
-        ("/recommend/%00", 404, "unknown_user"),
-        ("/recommend/%ff%fe", 404, "unknown_user"),
-        ("/recommend/" + "9" * 5000, 404, "unknown_user"),
-        ("/recommend/٣", 404, "unknown_user"),
-        ("/recommend/1?k=0", 422, "bad_request"),
-        ("/recommend/1?k=-1", 422, "bad_request"),
-        ("/recommend/1?k=x", 422, "bad_request"),
-        ("/recommend/1?k=", 422, "bad_request"),
-        ("/recommend/1?k=1.5", 422, "bad_request"),
-        ("/recommend/1?k=" + "9" * 5000, 422, "bad_request"),
-        (f"/recommend/1?k={SHOWN + 1}", 422, "bad_request"),
-        ("/recommend/1?viewed=perhaps", 422, "bad_request"),
-        ("/recommend/1?by=nobody", 404, "unknown_head"),
-        ("/recommend/1?by=", 404, "unknown_head"),
-        ("/similar/999", 404, "unknown_item"),
-        ("/similar/1?k=0", 422, "bad_request"),
-        (f"/similar/1?k={SHOWN + 1}", 422, "bad_request"),
-        ("/similar/1?head=consensus", 404, "unknown_head"),
-        ("/explain/999/1", 404, "unknown_user"),
-        ("/explain/1/999", 404, "unknown_item"),
-        ("/explain/1/2/3", 404, "not_found"),
-        ("/explain/1", 404, "not_found"),
-        ("/nothing", 404, "not_found"),
-        ("/Health", 404, "not_found"),
-        ("/health/", 404, "not_found"),
-        ("/explorer/../routes.py", 404, "not_found"),
-        ("/explorer/nothing.js", 404, "not_found"),
-        ("/redoc", 404, "not_found"),
-    ],
-)
-def test_a_wrong_question_is_answered_in_one_shape(client: Client, path: str, status: int, kind: str) -> None:
-    assert problem(client.get(path)) == (status, kind)
-
-
-def test_an_unknown_id_is_told_where_it_was_looked_for(client: Client) -> None:
-    message = client.get("/similar/999").json()["detail"]
-    assert message == "no item is called 999 in the prepared log (its ids are integers)"  # the log itself may have it
+def test_a_wrong_question_is_answered_in_one_shape(client: Client) -> None:
+    for path in ("999", "abc", "", "1/2", "%00", "%ff%fe", "9" * 5000, "٣"):
+        assert problem(client.get(f"/recommend/{path}")) == (404, "unknown_user")
+    for query in ("k=0", "k=x", "k=", "k=1.5", f"k={'9' * 5000}", f"k={SHOWN + 1}", "viewed=perhaps", "K=5"):
+        answer = client.get(f"/recommend/1?{query}")
+        assert (problem(answer), answer.json()["where"][:6]) == ((422, "bad_request"), "query.")
+    for path, kind in {
+        "/recommend/1?by=nobody": "unknown_head", "/similar/1?head=consensus": "unknown_head",
+        "/similar/999": "unknown_item", "/explain/1/999": "unknown_item", "/explain/999/1": "unknown_user",
+        "/explain/1/2/3": "not_found", "/Health": "not_found", "/health/": "not_found", "/redoc": "not_found",
+        "/explorer/../routes.py": "not_found", "/explorer/%2e%2e/routes.py": "not_found",
+    }.items():  # fmt: skip
+        assert problem(client.get(path)) == (404, kind), path
+    answer = client("DELETE", "/recommend/1")
+    assert problem(answer) == (405, "method_not_allowed")
+    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
+    assert (client("HEAD", "/recommend/1").status_code, client("HEAD", "/recommend/999").status_code) == (200, 404)
 
 
 @pytest.mark.parametrize(
     ("body", "status", "kind", "where"),
     [
         ("{", 400, "bad_request", "body"),
-        ("", 400, "bad_request", "body"),
-        ("[]", 422, "bad_request", "body"),
-        ("null", 422, "bad_request", "body"),
-        ("NaN", 422, "bad_request", "body"),
         ("[" * 100_000, 413, "too_large", "body"),
         ("[" * 1900, 400, "bad_request", None),
-        ('{"users": [' + "1" * 1900, 400, "bad_request", None),
-        ("{}", 422, "bad_request", "body"),
         ('{"users": [1], "history": [1]}', 422, "bad_request", "body"),
-        ('{"users": [1], "wrong": 1}', 422, "bad_request", "body.wrong"),
-        ('{"users": 1}', 422, "bad_request", "body.users"),
         ('{"users": [1, true]}', 422, "bad_request", "body.users.1"),
-        ('{"users": [1.5]}', 422, "bad_request", "body.users.0"),
-        ('{"users": [null]}', 422, "bad_request", "body.users.0"),
         ('{"users": ["\\ud800"], "popular": true}', 400, "bad_request", "body"),
-        ('{"histories": {"\\ud800": []}}', 400, "bad_request", None),
-        ('{"users": [1], "k": 0}', 422, "bad_request", "body.k"),
-        ('{"users": [1], "k": "5"}', 422, "bad_request", "body.k"),
         ('{"users": [1], "k": 13}', 422, "bad_request", "body.k"),
         ('{"users": [1, 999]}', 404, "unknown_user", "body.users.1"),
-        ('{"users": ["1"]}', 404, "unknown_user", "body.users.0"),
-        ('{"users": [%s]}' % ("9" * 100), 404, "unknown_user", "body.users.0"),
         ('{"users": [1, 1, 1, 1, 1]}', 413, "too_large", "body.users"),
-        ('{"users": [1], "by": "nobody"}', 404, "unknown_head", "body.by"),
-        ('{"users": [1], "items": [1, "x"], "unknown_items": "error"}', 404, "unknown_item", "body.items.1"),
+        ('{"users": [1, 1, 1, 1], "k": 11}', 413, "too_large", "body.users"),
         ('{"users": [1], "exclude": {"1": [999]}, "unknown_items": "error"}', 404, "unknown_item", "body.exclude.1.0"),
-        ('{"users": [1], "unknown_items": "raise"}', 422, "bad_request", "body.unknown_items"),
-        ('{"history": [1, 999], "unknown_items": "error"}', 404, "unknown_item", "body.history.1"),
         ('{"history": [1, 2, 3, 4, 5, 6]}', 413, "too_large", "body.history"),
-        ('{"history": [1], "items": {"1": [1]}}', 422, "bad_request", None),
-        ('{"histories": {"a": [1, 2, 3, 4, 5, 6]}}', 413, "too_large", "body.histories.a"),
         ('{"histories": {"a": [], "b": [], "c": [], "d": [], "e": []}}', 413, "too_large", "body.histories"),
+        ('{"histories": {"a": [1, 2, 3, 4, 5], "b": [1, 2, 3, 4], "c": [1, 2, 3, 4]}}', 413, "too_large", None),
         ('{"histories": {"a": ["x"]}, "unknown_items": "error"}', 404, "unknown_item", "body.histories.a.0"),
     ],
 )
@@ -122,43 +81,34 @@ def test_a_wrong_body_is_answered_in_one_shape(
 ) -> None:
     answer = client("POST", "/recommend", content=body.encode(), headers=JSON)
     assert problem(answer) == (status, kind)
-    if where is not None:
-        assert answer.json()["where"] == where
+    assert where is None or answer.json()["where"] == where
 
 
-@pytest.mark.parametrize("path", ["/recommend", "/explore", "/reload"])
-def test_a_body_that_is_not_said_to_be_json_is_told_so(client: Client, path: str) -> None:
+def test_a_body_must_be_said_to_be_json_and_a_mistake_of_the_service_says_no_more(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     form = {"content-type": "application/x-www-form-urlencoded", "authorization": f"Bearer {ADMIN}"}  # as by curl -d
-    answer = client("POST", path, content=b'{"history": [1], "run": null}', headers=form)
-    assert problem(answer) == (422, "bad_request")
-    assert "Content-Type: application/json" in answer.json()["detail"]
-    assert answer.json()["where"] == "header.content-type"
+    for path in ("/recommend", "/explore", "/reload"):
+        answer = client("POST", path, content=b'{"history": [1], "run": null}', headers=form)
+        assert (problem(answer), answer.json()["where"]) == ((422, "bad_request"), "header.content-type")
+    monkeypatch.setattr("concf.service.routes.answers.lists", lambda *_: 1 / 0)
+    answer = client.post("/recommend", BODY)
+    assert (problem(answer), "division" in answer.text) == ((500, "internal"), False)
 
 
 def test_at_the_border_of_a_limit_all_is_well(client: Client) -> None:
-    assert client.get(f"/recommend/1?k={SHOWN}").status_code == 200
     assert len(client.get(f"/recommend/1?k={SHOWN}&by=bpr&viewed=true").json()["items"]) == SHOWN
-    assert len(client.post("/recommend", {"users": [1, 2, 3, 4]}).json()["lists"]) == 4
+    assert len(client.post("/recommend", {"users": [1, 2, 3, 4], "k": 10}).json()["lists"]) == 4
     assert len(client.post("/recommend", {"history": [1, 2, 3, 4, 5]}).json()["lists"]) == 1
-    assert client.post("/recommend", {"histories": {name: [1, 2] for name in "abcd"}}).status_code == 200
+    assert client.post("/recommend", {"histories": {name: [1, 2, 3] for name in "abcd"}}).status_code == 200
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_may_have_its_last_byte_and_no_more(client: Client, chunked: bool) -> None:
-    async def in_pieces(body: bytes) -> AsyncIterator[bytes]:
-        for begin in range(0, len(body), 100):
-            yield body[begin : begin + 100]
-
-    for size, status in ((LIMITS.body, 200), (LIMITS.body + 1, 413)):
-        body = b'{"users": [1]}'.ljust(size)
-        answer = client("POST", "/recommend", content=in_pieces(body) if chunked else body, headers=JSON)
-        assert answer.status_code == status
-    assert problem(answer) == (413, "too_large")
-    assert answer.headers["connection"] == "close"
-
-
-def test_an_endless_body_is_not_read_to_its_end(client: Client) -> None:
+def test_a_large_body_is_not_read_to_its_end_nor_a_slow_one_waited_for(client: Client) -> None:
     read = 0
+
+    async def all_of(size: int) -> AsyncIterator[bytes]:
+        for begin in range(0, size, 100):
+            yield b'{"users": [1]}'.ljust(size)[begin : begin + 100]
 
     async def endless() -> AsyncIterator[bytes]:
         nonlocal read
@@ -166,101 +116,112 @@ def test_an_endless_body_is_not_read_to_its_end(client: Client) -> None:
             read += 1 << 16
             yield b" " * (1 << 16)
 
-    assert problem(client("POST", "/recommend", content=endless(), headers=JSON)) == (413, "too_large")
-    assert read < 20 << 20
-
-
-def test_a_body_that_does_not_come_is_not_waited_for(client: Client) -> None:
     async def slow() -> AsyncIterator[bytes]:
         yield b"{"
         await asyncio.sleep(60)
 
+    assert client("POST", "/recommend", content=all_of(LIMITS.body), headers=JSON).status_code == 200  # the last byte
+    for body in (all_of(LIMITS.body + 1), b'{"users": [1]}'.ljust(LIMITS.body + 1), endless()):
+        assert problem(client("POST", "/recommend", content=body, headers=JSON)) == (413, "too_large")
+    assert read < 20 << 20
     assert problem(client("POST", "/recommend", content=slow(), headers=JSON)) == (408, "too_slow")
 
 
 def test_more_requests_than_may_be_at_a_time_are_sent_away(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concf.service.batching.IN_LOOP", 0)  # so that they wait for a thread
     answers = client.together(["/recommend/1?by=bpr"] * 9)
-    assert sorted({answer.status_code for answer in answers}) == [200, 503]
     assert [answer.status_code for answer in answers].count(200) == LIMITS.in_flight
-    assert problem(answers[-1]) == (503, "busy")
-    assert answers[-1].headers["retry-after"] == "1"
+    assert (problem(answers[-1]), answers[-1].headers["retry-after"]) == ((503, "busy"), "1")
     assert client.get("/recommend/1").status_code == 200
 
 
-def test_another_method_is_told_which_there_are(client: Client) -> None:
-    answer = client("DELETE", "/recommend/1")
-    assert problem(answer) == (405, "method_not_allowed")
-    assert set(answer.headers["allow"].split(", ")) == {"GET", "HEAD"}
-    assert problem(client("PUT", "/recommend")) == (405, "method_not_allowed")
-
-
-def test_a_mistake_of_the_service_says_so_and_no_more(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.service.routes.answers.lists", lambda *_: 1 / 0)
-    answer = client.post("/recommend", {"users": [1]})
-    assert problem(answer) == (500, "internal")
-    assert "division" not in answer.text
-
-
-def test_a_mistake_of_the_library_is_a_bad_request() -> None:
-    with Client(loaded(run_folder())) as client:
-        answer = client.get(f"/recommend/1?k={SHOWN + 1}")
-        assert problem(answer) == (400, "bad_request")
-        assert f"consensus keeps {SHOWN} places" in answer.json()["detail"]
-
-
-@pytest.mark.parametrize("path", ["/recommend/1", "/recommend", "/similar/1", "/run", "/metrics", "/nothing"])
-def test_with_a_token_only_who_shows_it_is_answered(service: Service, path: str) -> None:
+def test_with_a_token_only_who_shows_it_is_answered(service: Service) -> None:
     with Client(service, token="s3cret") as client:
-        for header in (
-            None,
-            "s3cret",
-            "Bearer",
-            "Bearer ",
-            "Bearer S3cret",
-            "Bearer s3cre",
-            "Bearer s3crett",
-            "Basic s3cret",
-            "Bearers3cret",
-        ):
-            answer = client.get(path, headers={"authorization": header} if header else {})
-            assert problem(answer) == (401, "unauthorised")
-            assert answer.headers["www-authenticate"] == "Bearer"
+        for header in ("", "s3cret", "Bearer", "Bearer S3cret", "Bearer s3cre", "Basic s3cret", b"Bearer s3cret\xff"):
+            for path in ("/recommend/1", "/recommend", "/similar/1", "/run", "/metrics", "/nothing"):
+                answer = client.get(path, headers={"authorization": header})
+                assert (problem(answer), answer.headers["www-authenticate"]) == ((401, "unauthorised"), "Bearer")
         for scheme in ("Bearer", "bearer"):  # its letters may be of any size (RFC 9110), the token's may not
-            assert client.get(path, headers={"authorization": f"{scheme} s3cret"}).status_code in (200, 404, 405)
-        assert client.get(path, headers={"authorization": "Bearer s3cret\xff".encode("latin-1")}).status_code == 401
-
-
-@pytest.mark.parametrize("path", ["/health", "/ready", "/", "/docs", "/openapi.json", "/explorer/index.html"])
-def test_what_needs_no_token(service: Service, path: str) -> None:
-    with Client(service, token="s3cret") as client:
-        assert client.get(path).status_code == 200
-
-
-def test_the_document_says_limits_and_token(service: Service) -> None:
-    with Client(service, token="s3cret") as client:
+            assert client.get("/recommend/1", headers={"authorization": f"{scheme} s3cret"}).status_code == 200
+        for path in ("/health", "/ready", "/", "/docs", "/openapi.json", "/explorer/index.html"):
+            assert client.get(path).status_code == 200
         document = client.get("/openapi.json").json()
-    one = document["paths"]["/recommend/{user}"]["get"]
+    one, parts = document["paths"]["/recommend/{user}"]["get"], document["components"]["schemas"]
+    assert (one["security"], document["paths"]["/health"]["get"]["security"]) == ([{"token": []}], [])
     assert next(each for each in one["parameters"] if each["name"] == "k")["schema"]["maximum"] == LIMITS.k
-    parts = document["components"]["schemas"]
     assert parts["UsersRequest"]["properties"]["users"]["maxItems"] == LIMITS.users
-    assert parts["HistoryRequest"]["properties"]["history"]["maxItems"] == LIMITS.history
-    assert parts["HistoriesRequest"]["properties"]["histories"]["maxProperties"] == LIMITS.users
-    assert one["security"] == [{"token": []}]
-    assert document["paths"]["/health"]["get"]["security"] == []
-    assert all(
-        "ProblemDetails" in json.dumps(one["responses"][status])
-        for status in ("400", "401", "404", "413", "422", "503")
-    )
+
+
+def test_a_name_that_is_not_the_services_own_is_refused(client: Client) -> None:
+    for host in ("evil.example", "localhost.evil.example", "127.0.0.1.evil", "", "10.0.0.1", "a@b", "inside", "[::2]"):
+        for path in ("/", "/health", "/recommend/1", "/nothing", "/explorer/explorer.js", "/metrics"):
+            assert problem(client.get(path, headers={"host": host})) == (400, "bad_host")
+        assert problem(client.post("/recommend", BODY, headers={"host": host})) == (400, "bad_host")
+    for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000", "recs.example.com", "a.inside"):
+        assert client.get("/recommend/1", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"origin": "https://localhost"}, 200),  # a proxy may speak TLS
+        ({"origin": "https://recs.example.com"}, 200),
+        ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://localhost:3000"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://[bad"}, 403),
+        ({"origin": "http://localhost", "sec-fetch-site": "cross-site"}, 403),
+    ],
+)
+def test_what_a_foreign_page_sends_is_refused(client: Client, headers: dict[str, str], status: int) -> None:
+    admin = {"authorization": f"Bearer {ADMIN}"}
+    for path, body in (("/recommend", BODY), ("/explore", {"history": [1]}), ("/reload", {})):
+        answer = client.post(path, body, headers=headers | admin)
+        assert answer.status_code == status
+        assert status == 200 or problem(answer) == (403, "foreign_origin")
+    assert client.get("/recommend/1", headers=headers).status_code == 200  # which the page cannot read
+
+
+def test_only_the_admin_may_reload(service: Service) -> None:
+    version = service.version
+    with Client(service, token="s3cret") as client:
+        for header in ("", "Bearer s3cret", f"Basic {ADMIN}", f"Bearer {ADMIN}x"):
+            assert problem(client.post("/reload", {}, headers={"authorization": header})) == (401, "unauthorised")
+        admin = {"authorization": f"Bearer {ADMIN}"}
+        assert problem(client.get("/recommend/1", headers=admin)) == (401, "unauthorised")
+        for access in (Access(), Access(token="s3cret")):  # without an admin's token there is no reload
+            client.use(create_app(service, access))
+            assert "/reload" not in client.get("/openapi.json").json()["paths"]
+            assert problem(client.post("/reload", {}, headers={"authorization": "Bearer s3cret"})) == (404, "not_found")
+    assert service.version == version
+
+
+@posix
+def test_runs_are_named_only_below_the_root(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "out").symlink_to(run_folder())
+    service = loaded(run_folder())
+    for service.root in (root, None):
+        with Client(service) as client:
+            for name in (f"{root}/../integers-9", f"{root}/out", "/", "..", "\0", "x" * 5000, f"{root}-2/run"):
+                answer = client.reload({"run": name})
+                assert problem(answer) == (409, "refused_run")
+                assert ("below" if service.root else "--run-root") in answer.json()["detail"]
+            if service.root:
+                assert "not a run" in client.reload({"run": str(root / "in")}).json()["detail"]  # it was looked for
+            assert problem(client.reload({"run": 5})) == problem(client.reload({"x": ""})) == (422, "bad_request")
+    assert service.version == 1
 
 
 def test_alive_before_it_is_ready() -> None:
     service = Service(Loader(), run_folder())
     with Client(service) as client:
-        for path in ("/ready", "/recommend/1", "/recommend/1?viewed=true", "/run", "/similar/1"):
+        for path in ("/ready", "/recommend/1", "/run", "/similar/1", "/users", "/explore/1"):
             assert problem(client.get(path)) == (503, "not_ready")
         assert client.get("/health").json() == {"status": "alive"}
-        assert "concf_run_version 0.0" in client.get("/metrics").text
         service.reload()
         assert client.get("/ready").json() == {"status": "ready", "run": run_folder().name}
         service.closing = True
@@ -268,33 +229,7 @@ def test_alive_before_it_is_ready() -> None:
         assert client.get("/recommend/1").status_code == 200  # who still comes is answered
 
 
-def counted(client: Client) -> dict[str, float]:
-    lines = client.get("/metrics").text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
-
-
 def test_metrics_count_by_route_method_and_status(service: Service) -> None:
-    with Client(service) as client:
-        for path in ("/recommend/1", "/recommend/2?k=3", "/recommend/1?viewed=true", "/recommend/999", "/similar/1"):
-            client.get(path)
-        for number in range(20):
-            client.get(f"/nothing/{number}")
-            client(f"VERB{number}", f"/recommend/{number}")
-        client("DELETE", "/similar/1")
-        counts = counted(client)
-    assert counts['concf_requests_total{method="GET",route="/recommend/{user}",status="200"}'] == 3
-    assert counts['concf_requests_total{method="GET",route="/recommend/{user}",status="404"}'] == 1
-    assert counts['concf_requests_total{method="GET",route="/similar/{item}",status="200"}'] == 1
-    assert counts['concf_requests_total{method="GET",route="unmatched",status="404"}'] == 20
-    assert counts['concf_request_seconds_count{route="/similar/{item}"}'] in (1, 2)
-    assert counts["concf_requests_in_flight"] == 1  # the question itself
-    assert counts["concf_run_version"] == service.version
-    assert counts["concf_run_loaded_timestamp_seconds"] == pytest.approx(service.loaded)
-    assert len([name for name in counts if name.startswith("concf_requests_total")]) < 10
-    assert not [name for name in counts if "VERB" in name or "nothing" in name]
-
-
-def test_a_caller_who_leaves_is_no_mistake_of_the_service(service: Service) -> None:
     async def leaves() -> dict[str, str]:
         return {"type": "http.disconnect"}
 
@@ -302,51 +237,56 @@ def test_a_caller_who_leaves_is_no_mistake_of_the_service(service: Service) -> N
         pytest.fail("an answer to nobody")
 
     with Client(service) as client:
+        for path in ("/recommend/1", "/recommend/2?k=3", "/recommend/1?viewed=true", "/recommend/999", "/similar/1"):
+            client.get(path)
+        for number in range(20):
+            client.get(f"/nothing/{number}")
+            client(f"VERB{number}", f"/recommend/{number}")
         scope = {"type": "http", "method": "POST", "path": "/recommend", "query_string": b""}
-        scope["headers"] = [(b"host", b"localhost")]
-        asyncio.run(client.app(scope, leaves, nobody_listens))
-        counts = counted(client)
-    assert counts['concf_requests_total{method="POST",route="/recommend",status="499"}'] == 1
+        asyncio.run(client.app(scope | {"headers": [(b"host", b"localhost")]}, leaves, nobody_listens))
+        lines = [line.rpartition(" ") for line in client.get("/metrics").text.splitlines() if line[0] != "#"]
+    counts, requests = {name: float(value) for name, _, value in lines}, "concf_requests_total"
+    assert counts[f'{requests}{{method="GET",route="/recommend/{{user}}",status="200"}}'] == 3
+    assert counts[f'{requests}{{method="GET",route="/recommend/{{user}}",status="404"}}'] == 1
+    assert counts[f'{requests}{{method="GET",route="unmatched",status="404"}}'] == 20
+    assert counts[f'{requests}{{method="POST",route="/recommend",status="499"}}'] == 1  # no mistake of the service
+    assert counts['concf_request_seconds_count{route="/similar/{item}"}'] in (1, 2)
+    assert counts["concf_requests_in_flight"] == 1  # the question itself
+    assert counts["concf_run_version"] == service.version
+    assert len([name for name in counts if name.startswith(requests)]) < 10
+    assert not [name for name in counts if "VERB" in name or "nothing" in name]
 
 
-def test_the_pages_are_served_safely(client: Client) -> None:
+def test_the_access_log_is_json_lines_with_the_id_of_each_request(service: Service) -> None:
+    written, logger = StringIO(), logging.Logger("test", logging.INFO)
+    logger.addHandler(logging.StreamHandler(written))
+    with Client(service) as client:
+        client.use(create_app(service, Access(), logger))
+        own = client.get('/recommend/1?k=2&by="%0a"', headers={"x-request-id": "a1-b.c:d"}).headers["x-request-id"]
+        bad = [client.get("/recommend/a%0Ab", headers={"x-request-id": bad}) for bad in ("a b", "x" * 65, '"')]
+        client.get("/health", headers={"host": "evil.example"})
+    first, second, *_, last = map(json.loads, written.getvalue().splitlines())
+    assert own == first["request"] == "a1-b.c:d"
+    assert len({answer.headers["x-request-id"] for answer in bad} - {"a b", "x" * 65, '"'}) == 3
+    assert (first["method"], first["path"], first["status"], last["status"]) == ("GET", "/recommend/1", 404, 400)
+    assert first["route"] == second["route"] == "/recommend/{user}"
+    assert second["path"] == "/recommend/a%0Ab"
+    assert all(each["ms"] > 0 and each["bytes"] > 0 and each["time"].endswith("+00:00") for each in (first, second))
+
+
+def test_the_pages_are_served_safely_and_small(client: Client) -> None:
+    assert POLICY.startswith("default-src 'self'")
     for path, kind in (("/", "text/html"), ("/docs", "text/html"), ("/explorer/explorer.css", "text/css")):
-        page = client.get(path)
-        assert page.status_code == 200
-        assert page.headers["content-type"].startswith(kind)
-        assert page.headers["content-security-policy"] == POLICY
-        assert POLICY.startswith("default-src 'self'")
-        assert page.headers["cache-control"] == "no-cache"
-        assert page.headers["x-content-type-options"] == "nosniff"
-        again = client.get(path, headers={"if-none-match": page.headers["etag"]})
-        assert (again.status_code, again.content) == (304, b"")
-
-
-@pytest.mark.parametrize("accepts", ["gzip", "br, gzip;q=0.8"])
-def test_the_pages_are_sent_small_to_who_takes_them_so(client: Client, accepts: str) -> None:
-    for path in ("/", "/docs", "/explorer/explorer.js", "/explorer/explorer.css"):
         plain = client.get(path, headers={"accept-encoding": "identity"})
-        small = client.get(path, headers={"accept-encoding": accepts})
+        assert plain.headers["content-type"].startswith(kind)
+        assert plain.headers["content-security-policy"] == POLICY
+        assert plain.headers["x-content-type-options"] == "nosniff"
+        small = client.get(path, headers={"accept-encoding": "br, gzip;q=0.8"})
         assert small.content == plain.content
         assert (small.headers["content-encoding"], plain.headers.get("content-encoding")) == ("gzip", None)
         assert int(small.headers["content-length"]) < 0.6 * int(plain.headers["content-length"])
-        assert small.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
-        tag = small.headers["etag"]
-        assert tag == plain.headers["etag"]
-        assert tag.startswith("W/")  # other bytes
-        for tags in (tag, tag.removeprefix("W/"), f'"x", {tag}'):
-            again = client.get(path, headers={"accept-encoding": accepts, "if-none-match": tags})
-            assert (again.status_code, again.content, again.headers["vary"]) == (304, b"", "Accept-Encoding")
-
-
-@pytest.mark.parametrize("accepts", ["", "identity", "br"])
-def test_the_pages_are_sent_as_they_are_to_who_does_not(client: Client, accepts: str) -> None:
-    assert "content-encoding" not in client.get("/", headers={"accept-encoding": accepts}).headers
-
-
-def test_a_run_in_the_folder_where_one_is_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(run_folder())
-    assert loaded(Path()).model.name == run_folder().name
+        again = client.get(path, headers={"if-none-match": plain.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
 
 
 def test_ids_of_any_characters_go_through_a_path() -> None:
@@ -354,13 +294,8 @@ def test_ids_of_any_characters_go_through_a_path() -> None:
         model = client.service.model.recommender
         for user in model.user_ids.values.tolist():
             assert client.get(f"/recommend/{segment(user)}").json()["user"] == user
-            for item in model.item_ids.values.tolist()[::4]:
-                answer = client.get(f"/explain/{segment(user)}/{segment(item)}").json()
-                assert (answer["user"], answer["item"]) == (user, item)
+        for item in model.item_ids.values.tolist():
+            answer = client.get(f"/explain/{segment(user)}/{segment(item)}").json()
+            assert (answer["user"], answer["item"]) == (user, item)
         assert client.get("/recommend/a/b").json()["user"] == "a/b"  # where it can only be one id
         assert problem(client.get("/explain/a/b/a%20b")) == (404, "not_found")
-
-
-def test_a_problem_is_an_error_of_the_library() -> None:
-    with pytest.raises(ConcfError, match="being loaded"):
-        _: Any = Service(Loader(), run_folder()).model

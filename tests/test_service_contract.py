@@ -19,6 +19,6 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", APP, config=CONFIG)
 
 @pytest.mark.usefixtures("on_one_thread")
 @schema.parametrize()
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_as_the_document_says(case: schemathesis.TrainingSet) -> None:
     case.call_and_validate(headers={"Authorization": f"Bearer {ADMIN}"})

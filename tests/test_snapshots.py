@@ -40,14 +40,14 @@ def snapshots() -> dict[str, Any]:
     }
 
 
+def both() -> dict[str, Any]:
+    """Lists and vectors."""
+    return snapshots() | {"svd@1": vectors(d=2), "svd@2": vectors(d=6)}
+
+
 @cache
-def combined(kind: str) -> Run:
-    chosen: dict[str, Any] = {
-        "lists": snapshots() | {"walks": voters()["walks"]},
-        "vectors": {"svd@1": vectors(d=2), "svd@2": vectors(d=6)},
-        "both": snapshots() | {"svd@1": vectors(d=2), "svd@2": vectors(d=6)},
-    }[kind]
-    return combine(data(), chosen, settings=SMALL, seed=3)
+def combined() -> Run:
+    return combine(data(), both(), settings=SMALL, seed=3)
 
 
 def literal(lists: list[list[list[int]]]) -> list[dict[int, float]]:
@@ -65,7 +65,7 @@ def test_consistency_is_that_of_the_ranks_over_time() -> None:
         "ease": [rank(EASE(regularisation=each).fit(log), users, K, seen=log) for each in (5000.0, 500.0, 50.0)],
         "svd": [rank(vectors(d=d), users, K, seen=log) for d in (2, 6)],
     }
-    run = combined("both")
+    run = combined()
     votes, names = run.best[CONSENSUS].votes, [*run.settings.heads, *run.settings.fixed_voters]
     assert run.settings.recipe is not None
     assert set(run.settings.recipe.snapshots) == {"ease", "svd"}
@@ -88,10 +88,10 @@ def test_consistency_is_a_feature_of_what_is_listed() -> None:
     other = torch.tensor([[5, 4, 1], [0, 1, 5], [0, 1, 2], [4, 5, 1]], dtype=torch.int32)
     steady = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
     known = torch.zeros(4, 3, 3)
-    both = [Voter("a", lists, None, known, None, steady), Voter("b", other, None, known)]
-    made = Reranker(log, torch.arange(4), both, [1.0, 1.0], length=6, top_k=3, temperature=2.0)
+    steadily = [Voter("a", lists, None, known, None, steady), Voter("b", other, None, known)]
+    made = Reranker(log, torch.arange(4), steadily, [1.0, 1.0], length=6, top_k=3, temperature=2.0)
     features, empty = made.features(torch.arange(4))
-    silent = [Voter("a", lists, None, known), both[1]]
+    silent = [Voter("a", lists, None, known), steadily[1]]
     without = Reranker(log, torch.arange(4), silent, [1.0, 1.0], length=6, top_k=3, temperature=2.0)
     plain = without.features(torch.arange(4))[0]
     column = 2 * 3 + 5  # after the ranks of two voters and popularity's curve
@@ -103,37 +103,29 @@ def test_consistency_is_a_feature_of_what_is_listed() -> None:
             assert empty[user, place] or features[user, place, column] == expected
 
 
-@pytest.mark.parametrize("kind", ["lists", "vectors", "both"])
-def test_contributions_still_add_up_to_the_score(kind: str) -> None:
-    model = Recommender(combined(kind), frame="arrays")
+def test_contributions_still_add_up_to_the_score() -> None:
+    model = Recommender(combined(), frame="arrays")
     for user in model.user_ids.values[::11].tolist():
         items, scores = model.recommend(user, k=4)
         sums = [
             sum(each["value"] for each in model.explain(user, item)["contributions"] or []) for item in items.tolist()
         ]
         assert np.diff(sums) == pytest.approx(np.diff(scores), abs=1e-4)
-
-
-def test_new_users_have_no_trajectory_and_are_ranked_for_all_the_same() -> None:
-    for kind in ("vectors", "both"):
-        model = Recommender(combined(kind), frame="arrays")
-        history = model.item_ids.values[[2, 5]].tolist()
-        assert len(set(model.recommend(history=history, k=4)[0].tolist()) - set(history)) == 4
+    history = model.item_ids.values[[2, 5]].tolist()  # new users have no trajectory, and are ranked for all the same
+    assert len(set(model.recommend(history=history, k=4)[0].tolist()) - set(history)) == 4
 
 
 def test_a_run_with_snapshots_is_resumed(tmp_path: Path) -> None:
-    both = snapshots() | {"svd@1": vectors(d=2), "svd@2": vectors(d=6)}
     final = {
-        name: voter.with_columns(pl.col("rank") * 2) if name[0] == "e" else vectors(1) for name, voter in both.items()
+        name: voter.with_columns(pl.col("rank") * 2) if name[0] == "e" else vectors(1) for name, voter in both().items()
     }
     options: dict[str, Any] = {"final_voters": final, "settings": SMALL, "seed": 3}
-    whole = combine(data(), both, out=tmp_path / "whole", **options)
+    whole = combine(data(), both(), out=tmp_path / "whole", **options)
     assert_same(whole, load_run(tmp_path / "whole"))
-    for last in range(3):
-        with pytest.raises(Killed):
-            combine(data(), both, out=tmp_path / str(last), watch=die_after(last), **options)
-        train(data(), out=tmp_path / str(last), resume=True)
-        assert_same_end(tmp_path / str(last), tmp_path / "whole")
+    with pytest.raises(Killed):
+        combine(data(), both(), out=tmp_path / "killed", watch=die_after(1), **options)
+    train(data(), out=tmp_path / "killed", resume=True)
+    assert_same_end(tmp_path / "killed", tmp_path / "whole")
 
 
 def test_times_are_numbered_or_there_is_one() -> None:

@@ -17,12 +17,12 @@ from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.experiments.paper.ablations import ABLATIONS
 from concf.model.objectives import FIVE
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
 from concf.training.train import train as train_anywhere
 from concf.training.trainer import Trainer
+from reproduction.ablations import ABLATIONS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

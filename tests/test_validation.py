@@ -21,7 +21,6 @@ from concf.evaluation.validation import Validation
 from concf.model.scorers import Factors, ListFunction
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings
-from concf.training.train import train
 from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -55,8 +54,9 @@ def figure(model: Any, data: Split, metric: str) -> float:
 EVERYTHING = {"top_k": None, "kept": None, "tail": None}
 
 
-@pytest.mark.parametrize("consensus", [{}, EVERYTHING], ids=["cut", "everything"])
-@pytest.mark.parametrize("metric", [*(f"{name}@5" for name in ACCURACY), "recall@1", "ndcg@50"])
+@pytest.mark.parametrize(
+    ("metric", "consensus"), [*((f"{name}@5", {}) for name in ACCURACY), ("recall@1", EVERYTHING), ("ndcg@50", {})]
+)
 def test_heads_and_consensus_are_validated_as_evaluate_does(metric: str, consensus: dict[str, Any]) -> None:
     """ndcg@50: of 30 items, so that every list is short."""
     data = small()
@@ -70,13 +70,6 @@ def test_heads_and_consensus_are_validated_as_evaluate_does(metric: str, consens
     for name, value in figures.items():
         assert value == pytest.approx(figure(listed(lists[name]), data, metric), abs=1e-12)
     assert max(figures.values()) > 0
-
-
-def test_the_best_of_a_run_are_validated_as_evaluate_does() -> None:
-    data, metric = small(), "recall@5"
-    run = train(data, settings(metric), seed=1)
-    for name, best in run.best.items():
-        assert best.validation == pytest.approx(figure(run.recommender(name), data, metric), abs=1e-12), name
 
 
 def sampled(users: int | None, single: str | None = None) -> ConCFSettings:
@@ -107,13 +100,7 @@ def test_a_sample_of_users_is_validated_as_if_there_were_no_others(single: str |
     assert max(validated.values()) > 0
 
 
-def test_a_sample_of_everyone_is_everyone() -> None:
-    data = small()
-    one, other = (train(data, sampled(users, "bpr"), seed=1) for users in (None, 1000))
-    assert [record["validation"] for record in one.history] == [record["validation"] for record in other.history]
-
-
-@pytest.mark.parametrize("n", [1, 3, 12, 40])
+@pytest.mark.parametrize("n", [1, 12, 40])
 def test_any_lists_are_validated_as_evaluate_does(n: int) -> None:
     """Whole, cut to the depth, short, and empty."""
     data, metric = small(), f"ndcg@{n}"
@@ -141,14 +128,13 @@ def test_test_items_take_their_places() -> None:
     assert validation(lists) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("metric", ["recall", "recall@", "recall@0", "recall@x", "coverage@20", "auc@5"])
+@pytest.mark.parametrize("metric", ["recall", "recall@0", "recall@x", "coverage@20"])
 def test_a_metric_that_makes_no_sense_is_refused(metric: str) -> None:
     with pytest.raises(ConfigError, match=r"training\.metric = '.*as recall@50"):
         Validation(small(), metric, CPU)
 
 
-@pytest.mark.parametrize("k", [1, 4, 30, 45])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("k", "bias"), [(4, True), (45, False)])
 def test_everyone_is_ranked_as_anyone(k: int, bias: bool) -> None:
     """With ties, with a user who has seen everything, and with longer lists than there are items."""
     torch.manual_seed(0)
@@ -166,10 +152,3 @@ def test_everyone_is_ranked_as_anyone(k: int, bias: bool) -> None:
     for u in range(users):
         unseen = sorted((i for i in range(items) if not seen[u, i]), key=lambda i: (-table[u, i].item(), i))
         assert ranked[u].tolist() == (unseen + [NOTHING] * k)[:k]
-
-
-def test_what_was_seen_lies_where_it_was_seen() -> None:
-    dense = (torch.rand(5, 7, generator=torch.Generator().manual_seed(1)) < 0.5).float()
-    seen = Seen(csr_array(dense.numpy()), CPU)
-    assert seen.flat(1, 4).tolist() == dense[1:4].flatten().nonzero().squeeze(1).tolist()
-    assert seen.flat(2, 2).tolist() == []

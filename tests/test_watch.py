@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import watch
 
-from concf.experiments.results_log import ResultsLog
-
 GOOD = {"consensus recall@50": 0.30, "head ndcg@50": 0.20}
 
 
@@ -66,15 +64,3 @@ def test_a_line_is_written_held_and_broken(
 def test_noise_is_three_deviations_or_half_a_per_cent() -> None:
     assert watch.lowest([0.2, 0.2, 0.2]) == pytest.approx(0.2 * 0.995)
     assert watch.lowest([0.1, 0.2, 0.3]) == pytest.approx(0.2 - 3 * 0.1)
-
-
-def test_the_committed_lines_have_every_data_set_and_figure() -> None:
-    accuracy, speed = (ResultsLog(watch.RESULTS / f"{name}.jsonl").cells.values() for name in watch.WATCHES)
-    assert sorted(line["key"]["data"] for line in accuracy) == sorted(watch.DATA)
-    for line in accuracy:
-        assert {len(values) for values in line["figures"].values()} == {len(watch.SEEDS)}
-        assert line["figures"].keys() == {
-            f"{who} {figure}@50" for who in ("consensus", "head") for figure in ("recall", "ndcg")
-        }
-    assert all(len(line["ratios"]) == 3 for line in speed)
-    assert speed

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from small_run import QUIET
 
-from concf.errors import ConfigError
 from concf.runtime import system
 
 SCRIPT = Path(__file__).with_name("without_posix.py")
@@ -29,18 +28,3 @@ def test_a_process_is_alive_or_not() -> None:
     gone.wait()
     assert system.is_alive(os.getpid())
     assert not system.is_alive(gone.pid)
-
-
-def test_what_needs_posix_is_refused_on_windows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "IS_WINDOWS", False)
-    system.refuse_on_windows("--workers 2", "Serve with one")
-    monkeypatch.setattr(system, "IS_WINDOWS", True)
-    with pytest.raises(ConfigError, match=r"^--workers 2: not available on Windows\. Serve with one$"):
-        system.refuse_on_windows("--workers 2", "Serve with one")
-
-
-def test_ids_of_any_language_are_printed_to_a_pipe_on_windows() -> None:
-    script = "from concf.runtime import system; system.IS_WINDOWS = True; system.write_utf8(); print('Łódź 東京')"
-    words = [sys.executable, "-c", script]
-    ended = subprocess.run(words, env=QUIET | {"PYTHONIOENCODING": "cp1252"}, capture_output=True, check=True)
-    assert ended.stdout.decode("utf-8").strip() == "Łódź 東京"

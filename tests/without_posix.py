@@ -33,19 +33,10 @@ import typer
 from safetensors.torch import save_file
 
 LIBRARIES = (
-    filelock,
-    np,
-    pl,
-    psutil,
-    pq,
-    rich.console,
-    scipy.optimize,
-    scipy.sparse.csgraph,
-    scipy.sparse.linalg,
+    filelock, np, pl, psutil, pq, rich.console, save_file, scipy.optimize, scipy.sparse.csgraph, scipy.sparse.linalg,
     torch,
     torch._dynamo,
-    save_file,
-)
+)  # fmt: skip
 LACKING = (
     "fork", "forkpty", "getuid", "geteuid", "getgid", "getpgid", "getpgrp", "setpgrp", "setsid", "killpg", "uname",
     "nice", "getloadavg", "mkfifo", "sched_getaffinity", "sched_setaffinity", "statvfs", "sysconf", "wait", "waitid",
@@ -56,10 +47,6 @@ MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "_posixsu
 STILL_RUNNING = 0x102
 REAL_OPEN = builtins.open
 asked: list[int] = []  # processes, of which Windows was asked whether they run
-
-
-def refuse(*_: Any, **__: Any) -> Any:
-    raise AssertionError("Windows would send Ctrl-C to a process, or end it")
 
 
 def no_program(*words: Any, **_: Any) -> Any:
@@ -111,7 +98,7 @@ def become_windows() -> None:
         sys.modules[name] = None  # type: ignore[assignment]
     ctypes.CDLL = ctypes.WinDLL = kernel  # type: ignore[attr-defined, misc, assignment]
     ctypes.get_last_error = lambda: 87  # type: ignore[attr-defined]
-    os.kill = refuse
+    del os.kill  # Windows would send Ctrl-C to a process, or end it
     subprocess.Popen = no_program  # type: ignore[assignment, misc]
     multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[method-assign]
     shutil._use_fd_functions = False  # type: ignore[attr-defined]

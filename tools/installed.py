@@ -28,12 +28,9 @@ NOT_FOR_A_WHEEL = {  # tests about the repository: what they read is not in the 
     "test_benchmarks.py": "benchmarks/ and the pages that they write",
     "test_documents.py": "README and docs/",
     "test_examples.py": "examples/",
-    "test_platforms.py": "Makefile, constraints.txt, tools/",
+    "test_leaderboard.py": "benchmarks/leaderboard/",
     "test_release.py": "workflows, CITATION.cff, SECURITY.md",
-    "test_reproduction_render.py": "benchmarks/reproduction/",
-    "test_reproduction_verdicts.py": "benchmarks/reproduction/",
     "test_watch.py": "benchmarks/watch.py",
-    "test_cli_train.py::test_every_name_of_the_package_has_an_example": "docs/api.md",
     "test_explorer_default.py::test_sentences_of_the_page_are_the_glossarys": "docs/glossary.md",
     "test_export.py::test_the_page_of_practice_works": "docs/export.md",
 }
@@ -85,11 +82,12 @@ def smoke(version: str, python: str, extras: str, wheel: Path) -> bool:
 
 
 def suite(version: str, python: str, wheel: Path, tests: list[str]) -> bool:
-    """Run the tests in a folder that has nothing else of the repository, against the installed wheel."""
+    """Run the tests in a folder that has them and `reproduction` alone, against the installed wheel."""
     with tempfile.TemporaryDirectory(prefix="concf-installed-") as folder:
         here = Environment(python, Path(folder))
         copy = Path(folder) / "copy"
-        shutil.copytree(ROOT / "tests", copy / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+        for each in ("tests", "reproduction"):
+            shutil.copytree(ROOT / each, copy / each, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", copy)  # the options of pytest
         left_out = [f"--{'deselect' if '::' in name else 'ignore'}=tests/{name}" for name in NOT_FOR_A_WHEEL]
         many = ["-q", "-n", "3", "--dist", "worksteal"]

@@ -21,19 +21,17 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
-    from concf.data.drift import DriftingSimulation
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
     from concf.data.reading.scan import Reading
-    from concf.data.simulate import Simulation
+    from concf.data.simulate import DriftingSimulation, Simulation
     from concf.data.split import Split
     from concf.data.weights import Weighting
     from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.ranking import rank
     from concf.experiments.compare import compare
-    from concf.experiments.tune import tune
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
     from concf.model.baselines.table import BASELINES, Candidate
@@ -49,7 +47,7 @@ __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
     "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
     "Weighting", "__version__", "choose_settings", "combine", "compare", "evaluate", "load_run", "prepare", "rank",
-    "read", "train", "tune", "update",
+    "read", "train", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -65,7 +63,6 @@ _MODULES = {
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),
     "experiments.compare": ("compare",),
-    "experiments.tune": ("tune",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
     "model.baselines.table": ("BASELINES", "Candidate"),

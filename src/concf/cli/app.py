@@ -11,20 +11,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf.cli.about.doctor import doctor
-from concf.cli.about.leaderboard import leaderboard
 from concf.cli.commands import data
 from concf.cli.commands.compare import compare
 from concf.cli.commands.demo import demo
+from concf.cli.commands.doctor import doctor
 from concf.cli.commands.evaluate import evaluate
 from concf.cli.commands.export import export
 from concf.cli.commands.prepare import prepare
 from concf.cli.commands.recommend import recommend
 from concf.cli.commands.report import report
-from concf.cli.commands.reproduce import reproduce
 from concf.cli.commands.serve import serve
 from concf.cli.commands.train import combine, train, update
-from concf.cli.commands.tune import tune
 from concf.errors import ConcfError, command_line
 from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
@@ -67,12 +64,9 @@ for command in (
     recommend,
     serve,
     export,
-    tune,
     report,
-    reproduce,
     compare,
     demo,
-    leaderboard,
     doctor,
 ):
     app.command()(command)
@@ -86,8 +80,8 @@ def _fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def main() -> None:
-    """Run the program; a user's mistake ends with a message and exit code 2, never with a traceback."""
+def main(program: typer.Typer = app, name: str = "concf") -> None:
+    """Run a program; a user's mistake ends with a message and exit code 2, never with a traceback."""
     # PyTorch's threads spin while they wait for each other, on a busy machine 100 times longer than they work.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     own_process.set()
@@ -96,7 +90,7 @@ def main() -> None:
         sys.path.append("")
     try:
         with command_line():
-            app(prog_name="concf")
+            program(prog_name=name)
     except ConcfError as error:
         _fail(str(error))
     except OSError as error:

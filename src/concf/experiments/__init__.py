@@ -1,1 +1,1 @@
-"""The paper's experiments, rebuilt by command."""
+"""Comparisons of models on the same splits, and the demo."""

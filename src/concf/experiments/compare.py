@@ -19,6 +19,7 @@ from concf.evaluation.significance import TESTS, holm
 from concf.experiments.contenders import Model, Trained, contenders
 from concf.experiments.fusing import fusions as fusions_of
 from concf.experiments.grid_search import Point, at_edges, search
+from concf.experiments.grids import MOST_POINTS, Grid, read_grid, refuse_other_metric, with_grid
 from concf.experiments.measure import Figures, Measurements, Wanted
 from concf.experiments.results_log import ResultsLog
 from concf.model.baselines.table import Candidate
@@ -116,8 +117,10 @@ class Comparison:
 
 def compare(
     data: Split,
-    models: Sequence[str] | Mapping[str, Candidate],
+    models: Sequence[str] | Mapping[str, Candidate] = (),
     *,
+    grid: Grid | str | Path | None = None,
+    most_points: int = MOST_POINTS,
     seeds: int = 5,
     at: Sequence[int] | int = (20, 50),
     metrics: Sequence[str] = ("recall", "ndcg"),
@@ -131,8 +134,12 @@ def compare(
     """Tune every model on the first split's validation part, and test the chosen settings on every split.
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
-    models: names of `BASELINES`, `concf:strong` or another preset, or your own candidates by name. Of a grid of more
-            than 60 points some are tried: uphill from the middle (see `grid_search`)
+    models: names of `BASELINES`, `concf:strong` or another preset, `concf:bpr` or another objective alone, or your own
+            candidates by name. Of a grid of more than 60 points some are tried: uphill from the middle (`grid_search`)
+    grid:   settings to search in place of a model's own grid, or a TOML or JSON file of them: {"ease":
+            {"regularisation": [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured;
+            models that only the grid names take part, too
+    most_points: of the grid; a larger one is refused
     tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
@@ -143,7 +150,12 @@ def compare(
             after the other. workers: how many; None: one for each core
     """
     seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
-    candidates = models if isinstance(models, Mapping) else contenders(list(models))
+    searched = {} if grid is None else read_grid(grid)
+    if isinstance(models, Mapping):
+        candidates = dict(models)
+    else:
+        candidates = {} if searched and not models else contenders(list(models))
+    candidates = with_grid(candidates, searched, check_count("most_points", most_points))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
     tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
@@ -156,6 +168,7 @@ def compare(
         )
     for model in candidates.values():
         model.refuse_if_absent()
+    refuse_other_metric(candidates, data, tune_on)
     voters = [name for name, model in candidates.items() if model.make is not Trained]
     if fusions and (len(voters) < 2 or data.has_new_users):
         why = (
@@ -228,7 +241,10 @@ def _choose(
     fixed: what is to be measured whatever is chosen; it is measured in the first round
     """
     seed = next(iter(measurements.splits))
-    searches = {name: search([len(tried) for tried in model.grid.values()]) for name, model in candidates.items()}
+    searches = {
+        name: search([len(tried) for tried in model.grid.values()], model.every_point)
+        for name, model in candidates.items()
+    }
     points = {name: next(each) for name, each in searches.items()}
     chosen = {}
     while points:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Literal
 
+from pydantic import ConfigDict
+
 from concf.consensus.settings import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.model.baselines.table import BASELINES, Baseline, Candidate, candidate
-from concf.runtime.settings import Settings
-from concf.training.config.presets import preset
+from concf.model.objectives import OBJECTIVES, kind_of
+from concf.runtime.settings import Settings, flat, nested
+from concf.training.config.presets import DEFAULT_OF_ONE, PRESETS, choose_settings
+from concf.training.config.settings import ConCFSettings
 
 PREFIX = "concf:"
 
@@ -49,20 +53,32 @@ Model = Baseline | Several
 
 
 class Trained(Settings, Several):
-    """A run of a preset that recommends by its consensus, or by the head with the best validation figure."""
+    """A run of a preset that recommends by its consensus, or by the head with the best validation figure.
+
+    Further names are settings that differ from the preset, as `consensus.weight`; `single` is an objective that is
+    trained alone.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     preset: str
     ship: Literal["consensus", "head"]
 
     @property
     def training(self) -> str:
-        """The preset."""
-        return self.preset
+        """The preset and its changes."""
+        return f"{self.preset} {self.model_extra}" if self.model_extra else self.preset
+
+    def settings(self, **changes: Any) -> ConCFSettings:
+        """Those of the run. changes: nested, over all others"""
+        own = dict(self.model_extra or {})
+        single = own.pop("single", None)
+        return choose_settings(self.preset, nested(own | flat(changes)), single=single)
 
     @property
     def refits(self) -> bool:
         """Whether the run is refitted by itself, and measures its validation before."""
-        return preset(self.preset).recipe is not None
+        return self.settings().recipe is not None
 
     def train(self, split: Split, refit: bool) -> Any:
         """Train on a split, whose validation part stops the run. Both ways of shipping come of the same run.
@@ -74,7 +90,7 @@ class Trained(Settings, Several):
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
         if self.refits:
             changes["recipe"] = {"refit": "validation" if refit or split.has_new_users else "none"}
-        return train(split, changes, preset=self.preset, seed=split.recipe.seed)
+        return train(split, self.settings(**changes), seed=split.recipe.seed)
 
     def recommender(self, run: Any, split: Split) -> Any:
         """Of a run that was trained, for the users of the split who are evaluated."""
@@ -89,7 +105,10 @@ class Trained(Settings, Several):
 
 
 def contenders(names: list[str]) -> dict[str, Candidate]:
-    """The models of those names; `concf:strong` and other presets take part twice, by consensus and by head."""
+    """The models of those names; `concf:strong` and other presets take part twice, by consensus and by head.
+
+    `concf:bpr` and other objectives are trained alone, by the preset reference.
+    """
     if not names:
         raise ConfigError(f"no model was named; choose from {', '.join([*BASELINES, f'{PREFIX}strong'])}")
     models: dict[str, Candidate] = {}
@@ -98,7 +117,13 @@ def contenders(names: list[str]) -> dict[str, Candidate]:
             models[name] = candidate(name)
             continue
         chosen = name.removeprefix(PREFIX)
-        preset(chosen)  # refuses an unknown one
+        if chosen not in PRESETS and kind_of(chosen) not in OBJECTIVES:
+            known = f"{', '.join(PRESETS)}, or an objective, {', '.join(OBJECTIVES)}"
+            raise ConfigError(f"unknown model {chosen!r}; choose from {', '.join(BASELINES)}, a preset, {known}")
+        if chosen not in PRESETS:
+            alone = {"preset": (DEFAULT_OF_ONE,), "ship": ("head",), "single": (chosen,)}
+            models[name] = Candidate(Trained, alone)
+            continue
         for ship in ("consensus", "head"):
             models[f"{name} {ship}"] = Candidate(Trained, {"preset": (chosen,), "ship": (ship,)})
     return models

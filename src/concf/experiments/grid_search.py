@@ -13,12 +13,13 @@ Search = Generator[list[Point], list[float], tuple[Point, float]]  # points to m
 EVERY_POINT = 60  # of grids up to this size
 
 
-def search(sizes: Sequence[int]) -> Search:
+def search(sizes: Sequence[int], every_point: bool = False) -> Search:
     """Yields points that are to be measured, each once, receives their scores and returns the best point and its score.
 
     sizes: how many values each setting has. The first of equals is the best.
+    every_point: measure all of them, however many
     """
-    return _everywhere(sizes) if prod(sizes) <= EVERY_POINT else _uphill(sizes)
+    return _everywhere(sizes) if every_point or prod(sizes) <= EVERY_POINT else _uphill(sizes)
 
 
 def _everywhere(sizes: Sequence[int]) -> Search:

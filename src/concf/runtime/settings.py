@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,24 @@ def named(entry: str) -> tuple[str, str]:
     return (match[1], match[2]) if match else (entry, entry)
 
 
-def flat(
-    settings: Mapping[str, Any], before: str = "", leaf: Callable[[Mapping[str, Any]], bool] = lambda _: False
-) -> dict[str, Any]:
-    """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}; a mapping that is a `leaf` stays whole."""
+def flat(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """{"consensus": {"weight": 0}} -> {"consensus.weight": 0}."""
     names: dict[str, Any] = {}
     for name, value in settings.items():
-        deeper = isinstance(value, Mapping) and not leaf(value)
-        names |= flat(value, f"{before}{name}.", leaf) if deeper else {before + name: value}
+        names |= flat(value, f"{before}{name}.") if isinstance(value, Mapping) else {before + name: value}
     return names
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """{"consensus.weight": 0} -> {"consensus": {"weight": 0}}."""
+    groups: dict[str, Any] = {}
+    for name, value in settings.items():
+        *path, last = name.split(".")
+        inner = groups
+        for part in path:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return groups
 
 
 def read_toml(path: Path) -> dict[str, Any]:

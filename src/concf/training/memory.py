@@ -27,8 +27,7 @@ from concf.model.objectives import Objective, choose
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.system import own_process
 from concf.training.config.settings import ConCFSettings
-from concf.training.recipe.plan import PLANS, list_length, n_asked
-from concf.training.recipe.search import has_a_vote
+from concf.training.recipe.search import PLANS, has_a_vote, list_length, n_asked
 from concf.training.recipe.students import BATCHES, USERS
 from concf.training.run import n_validated
 

@@ -78,7 +78,7 @@ def train(
     watch_rankings: called with every ranking: the epoch, the trainer (`trainer.consensus.queue` holds the newest
                 rankings) and the lists [users, ...] of each head and consensus; of several processes each has its own
                 users'
-    parts:      parts of a step that an ablation replaces, see `concf.experiments.paper.ablations`
+    parts:      parts of a step that an ablation replaces, see `reproduction/ablations.py`
     data_folder: where `data` is, for those who load the run
     group:      the processes that train together, see `process_group.joined`; all must be given the same, and `out`
                 must be one folder for all: the first of them writes there

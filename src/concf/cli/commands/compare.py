@@ -12,10 +12,14 @@ from concf.cli.output import Engine, Json, check_workers, lengths, names, print_
 from concf.cli.reading import weighting
 from concf.errors import ConfigError
 
+DEFAULT_MODELS = "popularity,itemknn,ease,rp3beta"
+
 
 def compare(
     folder: Annotated[Path, typer.Argument(help="A prepared data set (see `concf prepare`).")],
-    models: Annotated[str, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset.")] = "popularity,itemknn,ease,rp3beta",
+    models: Annotated[str | None, typer.Option(help="Names, separated by commas: popularity, itemknn, userknn, ease, rp3beta, puresvd, ials, als, bpr; concf:strong or another preset; concf:cml or another objective, trained alone.", show_default="popularity,itemknn,ease,rp3beta; with --grid, those that it names")] = None,
+    grid: Annotated[Path | None, typer.Option(help="A TOML or JSON file with the settings to search, for a baseline, a preset or an objective: `[reference]`, `\"consensus.weight\" = [0.005, 0.01]`.")] = None,
+    most_points: Annotated[int, typer.Option(min=1, help="With --grid: refuse one of more points.")] = 300,
     seeds: Annotated[int, typer.Option(min=1, help="Number of splits: the seed of the data set and the next ones.")] = 5,
     at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
     metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
@@ -34,6 +38,8 @@ def compare(
     """Tune models on validation, test them on several splits, and show which are better, with significance.
 
     `concf compare data/citeulike --models popularity,itemknn,ease,rp3beta,ials --seeds 5`
+
+    `concf compare data/citeulike --grid grid.toml`
     """
     from concf.data.split import Split
     from concf.experiments.compare import compare as compare_models
@@ -47,7 +53,9 @@ def compare(
     check_workers(engine, workers)
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
-        names(models),
+        names(models or (DEFAULT_MODELS if grid is None else "")),
+        grid=grid,
+        most_points=most_points,
         seeds=seeds,
         at=lengths(at),
         metrics=names(metrics),

@@ -32,11 +32,15 @@ class Baseline(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A baseline, and the values tried for its settings. library: what it needs beyond the core."""
+    """A baseline, and the values tried for its settings.
+
+    library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `grid_search`
+    """
 
     make: Any
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     library: str | None = None
+    every_point: bool = False
 
     def refuse_if_absent(self) -> None:
         """Say at once, not after an hour of tuning, that a library is missing."""

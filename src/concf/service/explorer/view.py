@@ -22,7 +22,6 @@ from concf.inference.votes import Vote, Votes
 from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
-from concf.service.explorer.attributes import Attributes, listed
 from concf.service.explorer.schemas import (
     ExplainedItem,
     Facts,
@@ -33,7 +32,7 @@ from concf.service.explorer.schemas import (
     UsedItem,
     View,
 )
-from concf.service.explorer.search import Search
+from concf.service.explorer.search import Attributes, Search, listed
 from concf.service.limits import Limits
 from concf.service.loading import Served
 from concf.service.schemas import Id

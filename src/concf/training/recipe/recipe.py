@@ -41,7 +41,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
 from concf.runtime.settings import named
 from concf.training.recipe import search
-from concf.training.recipe.plan import PLANS, list_length, n_asked
+from concf.training.recipe.search import PLANS, list_length, n_asked
 from concf.training.recipe.softmax import fit_softmax
 from concf.training.recipe.students import SOLVED_BY, by_groups, solve_student, teach_student, without_lists
 from concf.training.run import Best, Run, n_validated

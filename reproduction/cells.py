@@ -1,0 +1,216 @@
+"""One cell of an experiment: a variant on a split under a preset, trained and measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from concf.consensus.consensus import consensus
+from concf.consensus.consistency import consistency_by_rank
+from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.data.split import Split
+from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
+from concf.evaluation.evaluate import Evaluation, evaluate
+from concf.evaluation.ranking import rank
+from concf.evaluation.validation import Validation
+from concf.evaluation.validation_metric import fitting_metric
+from concf.model.scorers import ListFunction
+from concf.runtime.provenance import provenance
+from concf.training.config.presets import choose_settings
+from concf.training.config.settings import ConCFSettings
+from concf.training.run import Best, Run
+from concf.training.train import train
+from concf.training.trainer import Trainer
+from reproduction.ablations import ABLATIONS
+from reproduction.controls import tuned
+from reproduction.plan import Cell
+from reproduction.user_level import quantiles, user_level
+from reproduction.variants import LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
+
+AT_EPOCH = 50  # where the paper looks at consistency
+CURVE_EVERY = 5  # epochs between two points of a curve
+GROUP = ("users", "activity", "recall@50")  # what the paper reports of a group of users
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """A cell about to be measured. words: its settings over the preset."""
+
+    cell: Cell
+    data: Split
+    words: tuple[str, ...]
+    device: str
+
+    def settings(self, *words: str) -> ConCFSettings:
+        return choose_settings(self.cell.preset, words=[*words, *self.words])
+
+    def train(self, settings: ConCFSettings, **options: Any) -> Run:
+        parts = ABLATIONS.get(self.cell.variant)
+        return train(self.data, settings, seed=self.cell.seed, device=self.device, parts=parts, **options)
+
+    def evaluate(self, recommender: Any) -> Evaluation:
+        return evaluate(recommender, self.data, device=self.device)
+
+    def of_lists(self, lists: Tensor) -> Evaluation:
+        """Test figures of lists [users, ...]."""
+        listed = lists.cpu().numpy()
+        return self.evaluate(ListFunction(lambda users, _: torch.from_numpy(listed[users])))
+
+    def controls(self, best: Best) -> dict[str, Any]:
+        """What the rankings of a consensus give when they are voted otherwise, see `controls.tuned`."""
+        assert best.lists is not None
+        settings = self.settings()
+        validation = Validation(self.data, fitting_metric(settings.training.metric, self.data), best.lists.device)
+        shape = self.data.train.shape[1], best.lists.shape[1]
+        return tuned(best.votes, settings.consensus, *shape, validation, self.of_lists)
+
+    def row(self, run: Run, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
+        """A row of the line: validation and epoch of the run's best, test figures, groups of users."""
+        best, evaluation = run.best[name], evaluation or self.evaluate(run.recommender(name))
+        row = {"validation": best.validation, "epoch": best.epoch, "test": evaluation.means()}
+        groups = [{figure: group[figure] for figure in GROUP} for group in evaluation.by_activity()]
+        return row | {"groups": groups} if self.cell.in_detail else row
+
+
+def measure(cell: Cell, data: Split, device: str = "cpu", changes: Sequence[str] = ()) -> dict[str, Any]:
+    """Train the cell's variant and measure it on the test part: a line of results."""
+    words = VARIANTS[cell.variant]
+    begin = time.perf_counter()
+    setup = _Setup(cell, data, (*words, *changes), device)
+    return {
+        "cell": asdict(cell),
+        "split_hash": data.hash,
+        "changes": [*words, *changes],
+        "settings": setup.settings().model_dump(mode="json"),
+        **SPECIAL.get(cell.variant, _trained)(setup),
+        "seconds": round(time.perf_counter() - begin, 2),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu",
+        "provenance": provenance(),
+    }
+
+
+def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
+    run = setup.train(setup.settings(), **options)
+    evaluations = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
+    heads = [name for name in run.model.names if name in PAPERS_FIVE or "#" in name]
+    hits = {name: hits_of(evaluations[name], setup.data) for name in heads}
+    parameters = sum(each.numel() for each in run.model.parameters())
+    line = {
+        "rows": {name: setup.row(run, name, evaluation) for name, evaluation in evaluations.items()},
+        "best_head": run.best_head(),
+        "parameters": {"all": parameters, "embeddings": run.model.user.numel() + run.model.item.numel()},
+        "epochs": run.epoch,
+        **_complementarity(hits),
+    }
+    if setup.cell.in_detail and run.best.get(CONSENSUS, Best()).votes:
+        line["controls"] = setup.controls(run.best[CONSENSUS])
+    if setup.cell.variant == "SingleCF" and setup.cell.in_detail:  # long, and drawn for these alone
+        n_items = setup.data.train.shape[1]
+        line["user_chr"] = {name: quantiles(user_level(hits[name], hits.values(), n_items)) for name in hits}
+    return line
+
+
+def _complementarity(hits: dict[str, Pairs]) -> dict[str, Any]:
+    """PER and CHR of each among all of them (Eq. 6, 7)."""
+    return {"per": per_map(hits), "chr": chr_of_each(hits)}
+
+
+def _statistics(setup: _Setup) -> dict[str, Any]:
+    data = setup.data
+    parts = {name: int(part.nnz) for name, part in (("train", data.train), ("valid", data.valid), ("test", data.test))}
+    counts = data.interactions.statistics()
+    whole = {name: counts[name] for name in ("users", "items", "interactions", "events")}
+    return {"statistics": whole | parts | {"evaluated_users": len(data.evaluated)}}
+
+
+def _model_sizes(setup: _Setup) -> dict[str, Any]:
+    """BPR alone with other dimensions; PER and CHR of each among all of them."""
+    rows, hits = {}, {}
+    for size in SIZES:
+        run = setup.train(choose_settings(setup.settings(), {"model": {"dimensions": size}}, single="bpr"))
+        name, evaluation = f"bpr d={size}", setup.evaluate(run.recommender("bpr"))
+        rows[name], hits[name] = setup.row(run, "bpr", evaluation), hits_of(evaluation, setup.data)
+    return {"rows": rows, "best_head": max(rows, key=lambda name: rows[name]["validation"]), **_complementarity(hits)}
+
+
+def _consistency(setup: _Setup) -> dict[str, Any]:
+    """How consistently right and wrong predictions are ranked, and what consistency adds to a consensus over time."""
+    curves: dict[str, Any] = {"epoch": [], "one": {"R": [], "RC": []}, "all": {"R": [], "RC": []}, "tuned": []}
+    bins: dict[str, Any] = {}
+    data, chosen = setup.data, setup.settings().consensus
+
+    def by_rank(trainer: Trainer, head: int) -> dict[str, list[float | None]]:
+        window = [rankings[head] for rankings in trainer.consensus.queue]
+        temperature = chosen.consistency_temperature or chosen.temperature
+        return consistency_by_rank(window[-1], window, data.test, data.valid, data.evaluated, temperature=temperature)
+
+    def watch(epoch: int, trainer: Trainer, lists: dict[str, Tensor]) -> None:
+        if epoch == min(AT_EPOCH, trainer.settings.training.epochs - 1):
+            heads = [by_rank(trainer, trainer.names.index(name)) for name in PAPERS_FIVE]
+            bins["one"] = heads[0]
+            bins["all"] = {
+                kind: [_mean(values) for values in zip(*(head[kind] for head in heads), strict=True)]
+                for kind in heads[0]
+            }
+        if epoch % CURVE_EVERY == 0:
+            one, _ = consensus(
+                trainer.consensus.queue[-1], trainer.consensus.window, trainer.model.n_items,
+                trainer.consensus.target.shape[1] + 100,
+                voters=[0], top_k=chosen.top_k or trainer.model.n_items, temperature=chosen.temperature,
+                consistency_temperature=chosen.consistency_temperature,
+            )  # fmt: skip
+            curves["epoch"].append(epoch)
+            drawn = {"one": (lists[trainer.names[0]], one), "all": (lists[R_CONSENSUS], lists[CONSENSUS])}
+            for name, (r_consensus, rc_consensus) in drawn.items():
+                curves[name]["R"].append(setup.of_lists(r_consensus).means()["recall@50"])
+                curves[name]["RC"].append(setup.of_lists(rc_consensus).means()["recall@50"])
+            voted = setup.controls(Best(lists=lists[CONSENSUS], votes=trainer.consensus.votes()))
+            curves["tuned"].append({kind: each["test"]["recall@50"] for kind, each in voted.items()})
+
+    return _trained(setup, watch_rankings=watch) | {"consistency": bins, "curves": curves}
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _distillation(setup: _Setup) -> dict[str, Any]:
+    """Two stages: the SingleCF models, then students of the best of them (T1) or of their RC-consensus (T2).
+
+    CF-E hears its teacher by how large its own loss is, so that there are students for each way to count it.
+    """
+    chosen = setup.settings()
+    teachers = setup.train(setup.settings(*SIDE_BY_SIDE))
+    best, length = teachers.best_head(), chosen.consensus.length + (chosen.consensus.tail or 0)
+    users, lists = np.arange(setup.data.train.shape[0]), teachers.best[CONSENSUS].lists
+    assert lists is not None
+    targets = {
+        "T1": rank(teachers.recommender(best), users, length, seen=setup.data.train, device=setup.device),
+        "T2": lists.cpu().numpy(),
+    }
+    rows = {"T1": setup.row(teachers, best), "T2": setup.row(teachers, CONSENSUS)}
+    for (name, target), (likelihood, words) in product(targets.items(), LIKELIHOODS.items()):
+        counted = choose_settings(chosen, {"losses": {"likelihood": likelihood}})
+        alone = setup.train(counted.single("multinomial"), teacher=target)
+        rows[f"{name} > SingleCF{words}"] = setup.row(alone, "multinomial")
+        if likelihood != "users":  # between the other two
+            together = setup.train(counted, teacher=target)
+            rows[f"{name} > ConCF best head{words}"] = setup.row(together, together.best_head())
+            rows[f"{name} > ConCF consensus{words}"] = setup.row(together, CONSENSUS)
+    return {"rows": rows, "best_head": best}
+
+
+SPECIAL: dict[str, Callable[[_Setup], dict[str, Any]]] = {
+    "statistics": _statistics,
+    "model sizes": _model_sizes,
+    "consistency": _consistency,
+    "distillation": _distillation,
+}

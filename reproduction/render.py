@@ -1,0 +1,30 @@
+"""Write README.md, pictures/ and tables/ of this folder from the lines of results.jsonl.
+
+python -m reproduction.render     (`make reproduction`; `python -m reproduction` measures the lines)
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from concf.experiments.results_log import ResultsLog
+from reproduction.page import render
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=HERE / "results.jsonl", help="the measured lines")
+    parser.add_argument("--out", type=Path, default=HERE, help="where the page, its pictures and tables are written")
+    chosen = parser.parse_args()
+    log = ResultsLog(chosen.results, option="--results")
+    if not log.cells:
+        parser.error(f"{log.path}: no lines; measure them with python -m reproduction, or choose another --results")
+    for path in render(log.cells.values(), chosen.out):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What the paper compares, each as settings of the one trainer: words such as `consensus.weight=0` over a preset."""
+
+from __future__ import annotations
+
+from reproduction.published import HEADS
+
+PAPERS_FIVE = tuple(HEADS)  # CF-A .. CF-E
+SIZES = (32, 48, 64, 80, 96)
+
+# What is compared as single models trains for as long as ConCF does, and is taken at its best: so all train alike.
+TO_THE_CAP = ("training.epochs=300", "training.patience=none")
+
+# SingleCF of every objective in one run: nothing is shared, and no head learns from another.
+SIDE_BY_SIDE = ("model.sharing=none", "balance.on=false", "consensus.weight=0", *TO_THE_CAP)
+
+# How CF-E's loss is counted, and what is added to the name of a row or variant; Eq. 5 is the sum over rows.
+LIKELIHOODS = {"rows": "", "users": ", CF-E by user", "mean": ", CF-E by mean"}
+BY_MEAN = LIKELIHOODS["mean"]
+
+
+def _five(objective: str) -> str:
+    return "objectives=" + ",".join(f"{objective}#{start}" for start in range(1, 6))
+
+
+def _alone(objective: str, *words: str) -> tuple[str, ...]:
+    return (f"objectives={objective}", f"training.watch={objective}", *TO_THE_CAP, *words)
+
+
+def _window(rankings: int | None, every: int) -> tuple[str, ...]:
+    """|Q| and p; all rankings count where |Q| is None, after a warm-up of 5 p."""
+    words = [f"consensus.every={every}", f"consensus.window={rankings or 1_000_000}", "consensus.warm_up=5"]
+    return tuple(words[:2] if rankings else words)
+
+
+# Each row of the paper's settings, and of its released code's, that is not `reference`: together they are the preset.
+PAPER_ROWS: dict[str, tuple[str, ...]] = {
+    "consistency temperature": ("consensus.consistency_temperature=10",),
+    "window": ("consensus.window=5",),
+    "alpha": ("consensus.weight=0.01",),
+    "first epoch with consensus loss": ("consensus.begins=warm-up",),
+    "voters": ('consensus.non_voting=["multinomial-users"]',),
+    "training ratio": ("balance.ratio_of=whole", "balance.exponent=1"),
+    "initial loss": ("balance.settle=0",),
+    "lambdas": (
+        "balance.total=1", "balance.floor=0.0001", "balance.optimiser=descent", "balance.learning_rate=0.0001",
+    ),
+    "gradient scale": ("balance.norm=joint",),
+    "weight of the consensus loss": ("consensus.weight_range=none",),
+    "CF-B": ("losses.distance=plain", "losses.distance_scale=1"),
+    "CF-D": ("losses.error_scale=0.5",),
+    "start": ("model.initial_std=none",),
+    "dropout": ("model.dropout=0",),
+    "weight decay": ("training.weight_decay=0",),
+}  # fmt: skip
+RELEASED_ROWS: dict[str, tuple[str, ...]] = {
+    "epochs": ("training.epochs=200", "training.patience=none"),
+    "p, |Q|": ("consensus.every=10", "consensus.window=5"),
+    "window": ("consensus.window_moves=false",),
+    "newest ranking": ("consensus.newest_votes=false",),
+    "first epoch with consensus loss": ("consensus.begins=after-warm-up",),
+    "clipped scores": ("consensus.clip=40",),
+}
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "statistics": (),
+    "ConCF": (),
+    "SingleCF": SIDE_BY_SIDE,
+    "without CL": ("consensus.weight=0",),
+    "initial conditions": (*SIDE_BY_SIDE, _five("bpr")),
+    "model sizes": TO_THE_CAP,
+    "consistency": (
+        *SIDE_BY_SIDE, "consensus.every=1", "consensus.window=20", "training.epochs=101",
+    ),
+    "homogeneous": (_five("multinomial"),),
+    "PCL": (_five("multinomial"),),
+    f"homogeneous{BY_MEAN}": (_five("multinomial"), "losses.likelihood=mean"),
+    f"PCL{BY_MEAN}": (_five("multinomial"), "losses.likelihood=mean"),
+    "distillation": (),
+    "without balancing": ("balance.on=false",),
+    "weights per epoch": ("balance.update=epoch",),
+    **{f"alpha={alpha}": (f"consensus.weight={alpha}",) for alpha in ("0", "0.01", "0.1", "1")},
+    **{f"Q={q or 'all'},p={p}": _window(q, p) for q in (None, 5, 10) for p in (1, 10, 20) if (q, p) != (10, 20)},
+    "ConCF-S": TO_THE_CAP,
+    "ConCF-S, all heads taught": TO_THE_CAP,
+    "AutoML": (*TO_THE_CAP, "consensus.weight=0", "balance.on=false"),
+    "sharing=full": ("model.sharing=full",),
+    "sharing=layer": ("model.sharing=layer",),
+    "sharing=none": ("model.sharing=none", "balance.on=false"),
+    **{f"paper: {name}": words for name, words in PAPER_ROWS.items()},
+    **{f"released: {name}": words for name, words in RELEASED_ROWS.items()},
+    f"reading{BY_MEAN}": ("losses.likelihood=mean",),
+    "CF-B, 1000 epochs": _alone("cml", "training.epochs=1000"),
+    "CF-B, margin 0.5": _alone("cml", "losses.margin=0.5"),
+    "CF-B, margin 2": _alone("cml", "losses.margin=2"),
+    "CF-B, learning rate 0.001": _alone("cml", "training.learning_rate=0.001"),
+    "CF-E, by user": _alone("multinomial", "losses.likelihood=users"),
+    "CF-E, by mean": _alone("multinomial", "losses.likelihood=mean"),
+    "CF-E, learning rate 0.001": _alone("multinomial", "training.learning_rate=0.001"),
+}  # fmt: skip
+HYPERPARAMETERS = (
+    "without balancing", "weights per epoch", "alpha=0", "alpha=0.01", "alpha=0.1", "alpha=1",
+    *(name for name in VARIANTS if name.startswith("Q=")),
+)  # fmt: skip
+DIFFERENCES = tuple(name for name in VARIANTS if name.startswith(("paper: ", "released: ", "reading")))
+ALONE = tuple(name for name in VARIANTS if name.startswith(("CF-B, ", "CF-E, ")))

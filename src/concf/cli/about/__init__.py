@@ -1,1 +1,0 @@
-"""Commands that say something and train nothing."""

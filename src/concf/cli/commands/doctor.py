@@ -1,0 +1,59 @@
+"""`concf doctor`."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from re import findall
+from typing import Any
+
+import typer
+
+from concf.cli.output import Json, print_figures
+
+
+def doctor(as_json: Json = False) -> None:
+    """What a bug report needs: versions, devices, memory, the data home, and where concf is installed.
+
+    `concf doctor > doctor.txt`
+    """
+    found = examine()
+    typer.echo(json.dumps(found)) if as_json else print_figures(found)
+
+
+def examine() -> dict[str, Any]:
+    """All that the command prints."""
+    import psutil
+    import torch
+
+    import concf
+    from concf.data.catalogue import data_home
+    from concf.runtime.provenance import provenance
+
+    origin, free = provenance(), psutil.virtual_memory().available
+    devices = {"cpu": f"{torch.get_num_threads()} threads, {free / 2**30:.1f} GiB of memory free"}
+    for k in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(k)
+        memory = f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB of memory free"
+        devices[f"cuda:{k}"] = f"{torch.cuda.get_device_name(k)}, {memory}"
+    if torch.backends.mps.is_available():
+        devices["mps"] = "Apple's, memory shared with the processor"
+    machine = origin["machine"]
+    return {
+        "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
+        "installed in": str(Path(concf.__file__).parent), "python": origin["python"], "system": machine["system"],
+        "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
+        "data home": str(data_home()), "libraries": _libraries(),
+    }  # fmt: skip
+
+
+def _libraries() -> str:
+    """Name and version of each library that concf or one of its extras names; a missing one is said to be missing."""
+    shown = {}
+    for name in dict.fromkeys(found for line in requires("concf") or [] for found in findall(r"^[\w.-]+", line)):
+        try:
+            shown[name] = version(name)
+        except PackageNotFoundError:
+            shown[name] = "missing"
+    return ", ".join(f"{name} {found}" for name, found in shown.items() if name != "concf")

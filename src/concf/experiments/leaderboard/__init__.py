@@ -1,1 +1,0 @@
-"""Figures on public splits: a file for each published line, and ours."""

@@ -1,0 +1,118 @@
+"""`compare --grid`: every point is measured on validation, the best of each is tested; nonsense is refused at once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from concf.data.prepare import prepare
+from concf.data.simulate import Simulation
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.evaluate import evaluate
+from concf.experiments.compare import compare
+from concf.experiments.contenders import contenders
+from concf.experiments.grids import with_grid
+from concf.experiments.measure import Fit
+from concf.model.baselines.ease import EASE
+from concf.training.config.presets import choose_settings
+from concf.training.train import train
+
+CLI = Callable[..., tuple[int, str, str]]
+QUICK = {
+    "training.epochs": [2], "training.metric": ["recall@20"], "consensus.every": [1], "consensus.window": [2],
+    "training.batch": [512], "balance.on": [False],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data() -> Split:
+    return prepare(Simulation(users=80, items=60, events=2500).draw(2), protocol="random")
+
+
+def test_the_best_points_of_baseline_preset_and_objective_are_tested(
+    data: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits: list[Any] = []
+    usual = Fit.__call__
+    monkeypatch.setattr(Fit, "__call__", lambda self, job: fits.append(job) or usual(self, job))
+    grid = {
+        "ease": {"regularisation": [1, 100, 10_000]},
+        "reference": {"model.dimensions": [4, 16], "consensus.weight": [0.005, 0.1]} | QUICK,
+        "concf:bpr": {"model": {"dimensions": [4, 16]}} | QUICK,
+    }
+    result = compare(data, grid=grid, seeds=1, at=20)
+    found = {each["model"]: each for each in result.as_dict()["models"]}
+    assert found.keys() == {"ease", "concf:reference consensus", "concf:reference head", "concf:bpr"}
+    best = {
+        value: evaluate(EASE(regularisation=value).fit(data.train), data, on="valid", at=20).means()["recall@20"]
+        for value in (1.0, 100.0, 10_000.0)
+    }
+    assert found["ease"]["settings"]["regularisation"] == max(best, key=lambda value: best[value])
+    assert found["ease"]["validation"] == max(best.values())
+
+    chosen = found["concf:bpr"]["settings"]
+    alone = choose_settings(
+        "reference", single="bpr",
+        words=[f"{name}={json.dumps(chosen[name])}" for name in ("model.dimensions", *QUICK)],
+    )  # fmt: skip
+    run = train(data, alone, seed=data.recipe.seed)
+    assert found["concf:bpr"]["validation"] == run.best["bpr"].validation
+    presets = [job for job in fits if job[0][0].startswith("concf:reference")]
+    assert len([job for job in presets if job[0][3] == "valid"]) == 4  # consensus and head come of one training
+    assert {name for job in presets for name, *_ in job} == {"concf:reference consensus", "concf:reference head"}
+
+
+def test_every_point_is_measured_and_own_candidates_and_named_models_take_part() -> None:
+    searched = with_grid(contenders(["popularity", "ease"]), {"ease": {"regularisation": list(range(1, 201))}})
+    assert list(searched) == ["popularity", "ease"]
+    assert searched["ease"].every_point
+    assert len(list(searched["ease"].settings())) == 200
+    (cml,) = with_grid({}, {"cml": {"losses.margin": [0.5, 1.0]}}).values()
+    assert [each.settings().losses.margin for each in cml.settings()] == [0.5, 1.0]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({"magic": {"a": [1]}}, "unknown model 'magic'"),
+        ({"ease": {"strength": [1]}}, r"ease: strength: .*; its settings are regularisation"),
+        ({"ease": {"regularisation": [-1]}}, "ease: regularisation"),
+        ({"ease": {"regularisation": []}}, "expected a list"),
+        ({"ease": {"regularisation": 100}}, "expected a list"),
+        ({"ease": {}}, "expected settings"),
+        ({"ease": [100]}, "expected settings"),
+        ({"reference": {"consensus.wait": [1]}}, "reference: unknown setting 'consensus.wait'"),
+        ({"reference": {"model.dimensions": [0]}}, "reference: model.dimensions = 0"),
+        ({"strong": {"consensus.weight": [0.1]}}, "without effect"),
+        ({"reference": {"weights.function": ["log"]}}, "whole comparison"),
+        ({"ease": {"regularisation": list(range(1, 400))}}, "399 points .* more than 300"),
+        ({"strong": {"model.dimensions": [8, 16], "training.metric": ["ndcg@10"]}}, "validates by ndcg@10"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_fitted(data: Split, grid: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compare(data, grid=grid, seeds=1)
+
+
+def test_a_file_is_read_and_the_chosen_values_are_shown(data: Split, concf: CLI, tmp_path: Path) -> None:
+    data.save(tmp_path / "data")
+    (tmp_path / "grid.toml").write_text("[ease]\nregularisation = [100, 300]\n", encoding="utf-8")
+    (tmp_path / "grid.json").write_text('{"ease": {"regularisation": [100, 300]}}', encoding="utf-8")
+    shown = [
+        concf("compare", tmp_path / "data", "--grid", tmp_path / name, "--seeds", 1, "--json")
+        for name in ("grid.toml", "grid.json")
+    ]
+    reports = [json.loads(out)["models"] for code, out, _ in shown if code == 0]
+    assert [[each["model"] for each in report] for report in reports] == [["ease"], ["ease"]]
+    assert reports[0][0]["settings"] == reports[1][0]["settings"]
+    assert reports[0][0]["at_grid_edge"] == ["regularisation"]
+    code, out, err = concf("compare", tmp_path / "data", "--grid", tmp_path / "grid.toml", "--most-points", 1)
+    assert (code, out) == (2, "")
+    assert "--most-points 2" in err
+    (tmp_path / "grid.json").write_text("{", encoding="utf-8")
+    assert "cannot be read as JSON" in concf("compare", tmp_path / "data", "--grid", tmp_path / "grid.json")[2]
