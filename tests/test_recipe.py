@@ -141,7 +141,7 @@ def empty_test(split: Split) -> Split:
     return dataclasses.replace(split, interactions=pairs, parts=split.parts[kept])
 
 
-@pytest.mark.parametrize("refit", REFITS)
+@pytest.mark.parametrize("refit", ["validation", "everything"])
 def test_the_test_part_is_learned_from_only_where_everything_is(refit: str) -> None:
     without = train(empty_test(data()), small(refit=refit), seed=3)
     assert without.data.test.nnz == 0
@@ -332,7 +332,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("last", [0, 2, 3, 5])
+@pytest.mark.parametrize("last", [0, 3, 5])
 def test_a_run_that_is_killed_after_a_stage_goes_on_to_the_same_end(whole: Path, tmp_path: Path, last: int) -> None:
     with pytest.raises(Killed):
         train(data(), small(), seed=3, out=tmp_path / "cut", watch=die_after(last))
