@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import runpy
 import shutil
 from collections.abc import Callable
@@ -44,7 +43,6 @@ def whole(script: ModuleType, page: Path) -> str:
 
 
 def leaderboard(script: ModuleType, page: Path) -> str:
-    assert json.loads(script.BOARD.read_text(encoding="utf-8")) == script.ours()
     return str(script.page("leaderboard_words.md"))
 
 

@@ -116,15 +116,11 @@ def test_items_exclude_and_strangers(concf: CLI, run: Path, tmp_path: Path) -> N
     some = model.item_ids.values.tolist()[::2]
     (tmp_path / "some.txt").write_text("\n".join(map(str, some)))
     few = ",".join(map(str, some[:3]))
-    for words, options in (
-        (["--items", tmp_path / "some.txt"], {"items": some}),
-        (["--exclude", few], {"exclude": some[:3]}),
-        (["--items", tmp_path / "some.txt", "--exclude", few, "--by", "bpr"],
-         {"items": some, "exclude": some[:3], "by": "bpr"}),
-        (["--popular"], {"unknown": "popular"}),
-        (["--popular", "--items", few], {"unknown": "popular", "items": some[:3]}),
+    for users, words, options in (
+        ([3, 8], ["--items", tmp_path / "some.txt", "--exclude", few], {"items": some, "exclude": some[:3]}),
+        ([3, 777, 8], ["--popular", "--items", few, "--by", "bpr"],
+         {"unknown": "popular", "items": some[:3], "by": "bpr"}),
     ):  # fmt: skip
-        users = [3, 777, 8] if "--popular" in words else [3, 8]
         printed = concf("recommend", run, "--users", ",".join(map(str, users)), "-k", 6, "--json", *words)[1]
         assert_same_rows(json.loads(printed), model.recommend(users, 6, **options).to_pylist())  # type: ignore[arg-type]
     (tmp_path / "none.txt").write_text("")

@@ -105,7 +105,24 @@ def test_a_bias_is_one_more_dimension_and_long_vectors_make_room() -> None:
     assert found.numpy() == pytest.approx((user[:4] @ item.T + bias).numpy(), abs=1e-5)
 
 
+def test_figures_are_those_of_the_voters_own_lists() -> None:
+    recorded = next(record for record in combined().history if record["stage"] == "rerank")["validation"]
+    for name, voter in voters().items():
+        lists = rank(RP3beta().fit(data().train) if name == "walks" else voter, data().validated, 5, seen=data().train)
+        wanted = [set(data().valid[[user]].indices.tolist()) for user in data().validated.tolist()]
+        shares = [len(mine & set(row)) / len(mine) for mine, row in zip(wanted, lists.tolist(), strict=True)]
+        assert recorded[name] == pytest.approx(np.mean(shares))
+
+
 # The run
+
+
+def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
+    stages = Combine(combined(), torch.device("cpu"))
+    als = stages._solver(data().train)
+    start = als.start(stages._seed(1))
+    _, item = als.fit(start, **SOLVED_BY, sweeps=FIRST_SWEEPS)
+    assert stages._start().equal(item)
 
 
 def test_the_stages_are_those_that_there_is_work_for() -> None:

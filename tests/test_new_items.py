@@ -220,6 +220,10 @@ def test_command_line(concf: CLI, tmp_path: Path) -> None:
     code, out, _ = concf("recommend", run, *items, "--new-items", "--users", "1,2", "--json")
     assert code == 0
     assert any(row["item_id"] >= ITEMS for row in json.loads(out))
+    parts = ["--engine", "processes", "--workers", "1", "--out", str(tmp_path / "lists")]
+    assert concf("recommend", run, *items, "--new-items", *parts)[0] == 0
+    assert concf("recommend", run, *items, "--new-items", "--out", str(tmp_path / "one.parquet"))[0] == 0
+    assert pl.read_parquet(tmp_path / "lists").equals(pl.read_parquet(tmp_path / "one.parquet"))
     code, out, _ = concf("export", run, *items, "--to", "npz", "--out", str(tmp_path / "vectors.npz"), "--json")
     assert (code, json.loads(out)["new_items"] > 0) == (0, True)
     ranker = Ranker(load_run(run), items=Catalogue(tmp_path / "items.parquet"))

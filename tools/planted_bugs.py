@@ -307,7 +307,7 @@ BUGS = [
     Bug(
         "training/train.py", "train",
         'before.get("seed", 0) if seed is None', "0 if seed is None",
-        "a resumed run takes seed 0 instead of its own", "recipe_resume",
+        "a resumed run takes seed 0 instead of its own", "recipe",
     ),
     Bug(
         "training/trainer.py", "Trainer.load_state_dict",
