@@ -91,10 +91,7 @@ def intervals(key: str, label: str, rows: Mapping[str, Mapping[str, float]], loo
             options = {"color": looks[name]["color"], "gid": f"line-{number}"}
             axes.plot([row["low"], row["high"]], [number] * 2, linewidth=2.5, alpha=0.55, **options)
             axes.plot(row["mean"], number, marker=looks[name]["marker"], markersize=9, **options)
-            value = f"{row['mean']:.4f}"
-            axes.text(1.03, number, value, transform=axes.get_yaxis_transform(), va="center", color=INK)
-        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        _label_rows(axes, {name: row["mean"] for name, row in rows.items()})
         axes.grid(visible=False, axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         tooltips = [f"{name} {row['mean']:.4f} ({row['low']:.4f} to {row['high']:.4f})" for name, row in rows.items()]
@@ -106,13 +103,18 @@ def bars(key: str, label: str, rows: Mapping[str, float], strong: str) -> Markup
     with _figure(key, ROW * len(rows) + 4) as (figure, axes):
         colours = [HEADS[0] if name == strong else FAINT for name in rows]
         axes.barh(range(len(rows)), list(rows.values()), height=0.62, color=colours)
-        for number, value in enumerate(rows.values()):
-            axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
-        axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
+        _label_rows(axes, rows)
         axes.set_xticks([])
         axes.grid(visible=False)
         return _svg(figure, key, label)
+
+
+def _label_rows(axes: Axes, rows: Mapping[str, float]) -> None:
+    """Names to the left of a chart, values to its right."""
+    for number, value in enumerate(rows.values()):
+        axes.text(1.03, number, f"{value:.4f}", transform=axes.get_yaxis_transform(), va="center", color=INK)
+    axes.set_yticks(range(len(rows)), shortened(list(rows), LONGEST), color=INK)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 @lru_cache(256)

@@ -7,9 +7,11 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -89,7 +91,15 @@ def recommend(
         raise ConfigError("--items names no item. Leave it out to allow every item")
     n_users = len(model.user_ids) if chosen is None else len(chosen)
     if out is None:
-        _show(model.stream(model.user_ids.values[:FEW].tolist() if chosen is None else chosen, k, **options), as_json)
+        shown = model.user_ids.values[:FEW].tolist() if chosen is None else chosen
+        lists = [row for table in model.stream(shown, k, **options) for row in table.to_pylist()]
+        if as_json:
+            typer.echo(json.dumps(lists))
+        else:
+            cells = [
+                [str(row["user_id"]), str(row["item_id"]), f"{row['score']:.4f}", str(row["rank"])] for row in lists
+            ]
+            print_table(["user", "item", "score", "rank"], cells)
         if chosen is None and n_users > FEW:
             typer.echo(f"note: the first {FEW} of {n_users} users; --out writes them all", err=True)
         return
@@ -156,17 +166,6 @@ def _column(path: Path) -> list[Any]:
     return first[1:] if first and first[0].lower().replace("_", "") in HEADERS else first
 
 
-def _show(tables: Iterator[pa.Table], as_json: bool) -> None:
-    rows = [row for table in tables for row in table.to_pylist()]
-    if as_json:
-        typer.echo(json.dumps(rows))
-        return
-    print_table(
-        ["user", "item", "score", "rank"],
-        [[str(row["user_id"]), str(row["item_id"]), f"{row['score']:.4f}", str(row["rank"])] for row in rows],
-    )
-
-
 def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Callable[[], None]) -> int:
     """Write tables one after the other, and give the number of rows; the file appears when all are written."""
     from pyarrow.csv import CSVWriter
@@ -174,7 +173,7 @@ def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Calla
 
     from concf.runtime.files import new_file
 
-    writers = {".parquet": ParquetWriter, ".csv": CSVWriter, ".jsonl": JsonLinesWriter}
+    writers = {".parquet": ParquetWriter, ".csv": CSVWriter, ".jsonl": _json_lines}
     if out.suffix not in writers:
         raise ConfigError(f"--out {out}: choose a name that ends in {', '.join(writers)}")
     if out.is_file() and out.stat().st_size and _columns_of(out) != COLUMNS:
@@ -209,21 +208,12 @@ def _guarded(table: pa.Table) -> tuple[pa.Table, int]:
     return table, count
 
 
-class JsonLinesWriter:
-    """A JSON object a row, with the methods of Arrow's writers."""
-
-    def __init__(self, path: Path, _schema: pa.Schema) -> None:
-        self.file = path.open("w", encoding="utf-8")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-    def write_table(self, table: pa.Table) -> None:
-        """Append the rows of a table."""
-        self.file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())
+@contextmanager
+def _json_lines(path: Path, _schema: pa.Schema) -> Iterator[Any]:
+    """A JSON object a row, with the method of Arrow's writers."""
+    with path.open("w", encoding="utf-8") as file:
+        lines = lambda table: file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())  # noqa: E731
+        yield SimpleNamespace(write_table=lines)
 
 
 def _columns_of(path: Path) -> list[str]:

@@ -7,18 +7,14 @@ import re
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from concf.errors import ConfigError, MissingExtraError
 
-CATALOGUE, RELOADING, LIMITS, CONNECTIONS = (
-    "Titles and attributes of items",
-    "Reloading over HTTP",
-    "Limits of a request",
-    "Connections",
-)
+CATALOGUE, RELOADING = "Titles and attributes of items", "Reloading over HTTP"
+LIMITS, CONNECTIONS = "Limits of a request", "Connections"
 TOKEN = "CONCF_TOKEN"
 LIBRARIES = ("starlette", "uvicorn", "httptools", "prometheus_client")  # of the extra `serve`
 
@@ -89,11 +85,8 @@ def serve(
         raise ConfigError("--run-root is for POST /reload, which is off; give --admin-token-file too")
     if compare is not None:
         RunFolder(compare).description()  # refuses what is no run
-    titles = (
-        None
-        if catalogue is None
-        else Catalogue(catalogue, catalogue_item, catalogue_title, image=catalogue_image, image_sources=sources)
-    )
+    columns: dict[str, Any] = {"image": catalogue_image, "image_sources": sources}
+    titles = None if catalogue is None else Catalogue(catalogue, catalogue_item, catalogue_title, **columns)
     limits = Limits(
         max_k, max_users, max_listed, max_history, max_histories, max_body, max_requests, max_batches, body_seconds,
         seconds,
@@ -101,8 +94,10 @@ def serve(
     for name in allow_host or ():
         if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|[\da-fA-F:.]+", name):
             raise ConfigError(f"--allow-host {name}: expected a name without port, such as recs.example.com, or *")
-    token = _token(os.environ.get(TOKEN), TOKEN) if token_file is None else _token_in(token_file)
-    admin = None if admin_token_file is None else _token_in(admin_token_file)
+    token, admin = (  # not on the command line, which others can see
+        _token(file.read_text(encoding="utf-8", errors="replace") if file else otherwise, file or TOKEN)
+        for file, otherwise in ((token_file, os.environ.get(TOKEN)), (admin_token_file, None))
+    )
     access = Access(token, admin, (host.lower(), *(name.lower() for name in allow_host or ())), sources)
     serve_run(
         partial(Service, Loader(data, titles, new_items), folder, limits, run_root, compare), host, port, access,
@@ -111,15 +106,8 @@ def serve(
     )  # fmt: skip
 
 
-def _token_in(file: Path) -> str | None:
-    """The token in a file; not on the command line, which others can see."""
-    return _token(file.read_text(encoding="utf-8", errors="replace"), file)
-
-
 def _token(text: str | None, where: object) -> str | None:
-    if text is None:
-        return None
-    token = text.strip()
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
+    token = None if text is None else text.strip()
+    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
         raise ConfigError(f"{where}: expected a token: one word of ASCII letters, digits and signs")
     return token
