@@ -435,10 +435,3 @@ def test_a_voter_that_was_fitted_on_validation_trips_the_alarm() -> None:
     note_leaks(split, users, {"mine": torch.from_numpy(honest)})  # a warning would be an error
     with pytest.warns(ConcfWarning, match="voter 'mine'.*fitted on the validation part too"):
         combine(split, {"mine": frame(EASE(regularisation=50.0).fit(both), both), "svd": vectors()}, settings=SMALL)
-
-
-def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
-    stages = Combine(combined(), torch.device("cpu"))
-    als = stages._solver(data().train)
-    _, item = als.fit(als.start(stages._seed(1)), **SOLVED_BY, sweeps=FIRST_SWEEPS)
-    assert stages._start().equal(item)
