@@ -135,7 +135,7 @@ class _NegativeLogPermutation(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
         if scores.is_cuda:  # scans; a launch a place would take longer
             below = scores.flip(-1).logcumsumexp(-1).flip(-1)
-            there = F.pad(scores[..., :length] > -torch.inf, (0, scores.shape[-1] - length))
+            there = F.pad(scores[..., :length] > -torch.inf, (0, max(scores.shape[-1] - length, 0)))
             above = (-below).masked_fill(~there, -torch.inf).logcumsumexp(-1)  # constant from place N on
             ctx.save_for_backward((scores + above).exp() - there.to(scores.dtype))
             return (below - scores).masked_fill(~there, 0.0).sum(-1)

@@ -37,14 +37,16 @@ class Adam:
     def __init__(self, tables: Sequence[Tensor]) -> None:
         self.tables = list(tables)
         self.first, self.second = ([torch.zeros_like(each) for each in tables] for _ in range(2))
-        self.steps = [torch.zeros((), device=each.device) for each in tables]
+        self.steps = [torch.zeros(()) for _ in tables]
+        self.fused = not any(each.is_cuda for each in tables)  # a GPU's fused kernel corrects the bias in float32
 
     @torch.no_grad()
     def step(self, rate: float, gradients: Sequence[Tensor]) -> None:
         """Move the tables at a learning rate."""
         adam(
-            self.tables, list(gradients), self.first, self.second, [], self.steps, fused=True, amsgrad=False,
-            beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=1e-8, maximize=False,
+            self.tables, list(gradients), self.first, self.second, [], self.steps, fused=self.fused,
+            foreach=not self.fused, amsgrad=False, beta1=0.9, beta2=0.999, lr=rate, weight_decay=0.0, eps=1e-8,
+            maximize=False,
         )  # fmt: skip
 
 
