@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ import torch._dynamo  # else every process would import it
 import concf.cli.app
 import concf.training.checkpoint as checkpoint
 import concf.training.train as training
+from functools import partial
+training.train = partial(training.train, checkpoint_seconds=0)
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -134,7 +137,7 @@ def killed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs that were killed at every moment."""
 
     def make(folder: Path) -> None:
-        script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS, "--checkpoint-seconds", "0"]
+        script = [sys.executable, "-c", MOMENTS, folder, "train", data, *SETS]
         answer = subprocess.run(script, stdout=subprocess.PIPE, text=True, env=QUIET, check=True, timeout=300)
         deaths = dict(line.split() for line in answer.stdout.splitlines())
         assert set(deaths.values()) == {str(-signal.SIGKILL)}, (folder / "said").read_text()
@@ -321,8 +324,11 @@ def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path,
     assert set(run.evaluate(at=[5])) == {"cml", "mine", "R-consensus", "consensus"}
 
 
-def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(concf: CLI, data: Path, tmp_path: Path) -> None:
-    words = ["--set", "training.batch=4096", "--set", "training.learning_rate=1e39", "--checkpoint-seconds", 0]
+def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(
+    concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("concf.training.train.train", partial(train, checkpoint_seconds=0))
+    words = ["--set", "training.batch=4096", "--set", "training.learning_rate=1e39"]
     code, _, err = concf("train", data, "--out", tmp_path / "run", "--single", "bpr", *SETS, *words)
     assert (code, "'user' is not finite after the last batch of epoch 0" in err) == (2, True), err
     assert not (tmp_path / "run" / CHECKPOINT).exists()

@@ -16,6 +16,7 @@ from concf.data.split import Split
 from concf.model.objectives import FIVE
 from concf.training.checkpoint import HISTORY, RUN
 from concf.training.config.presets import choose_settings
+from concf.training.tracking.watchers import TensorBoard
 from concf.training.train import train
 from concf.training.trainer import Trainer
 
@@ -131,9 +132,10 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return {name: {each.step: each.value for each in events.Scalars(name)} for name in events.Tags()["scalars"]}
 
 
-def test_tensorboard_shows_what_the_history_holds(concf: CLI, data: Path, tmp_path: Path) -> None:
+def test_tensorboard_shows_what_the_history_holds(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    assert concf("train", data, "--out", out, *SETS, "--tensorboard")[0] == 0
+    chosen = choose_settings("reference", words=SMALL)
+    train(Split.load(data), chosen, out=out, watch=TensorBoard(out / "tensorboard"))
     shown = scalars(out / "tensorboard")
     records = [json.loads(line) for line in (out / HISTORY).read_text().splitlines()]
     for kind in ("loss", "consensus_loss", "gradient", "weight", "validation"):

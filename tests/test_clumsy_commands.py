@@ -69,7 +69,6 @@ def test_a_table_of_a_comparison_replaces_no_log(data: Path, tmp_path: Path, con
         (["compare", "DATA", "--metrics", " , "], "no metric"), (["compare", "DATA", "--models", ""], "no model"),
         (["evaluate", "RUN", "--metrics", ""], "no metric"),
         (["train", "DATA", "--preset", "reference", "--set", "model.dimensions=10000000000", "--out", "NEW"], "memory"),
-        (["train", "DATA", "--restarts", 2, "--out", "NEW"], "--processes"),
         (["recommend", "RUN", "--users", 1, "-k", 99999999], "consensus.shown"),
         (["recommend", "RUN", "--users", 1, "--items", ""], "--items"),
     ],

@@ -42,9 +42,7 @@ def test_what_it_compares(short: dict[str, Any]) -> None:
     assert {name for kind, name in rows if kind == "baseline"} == ALL
     assert [name for kind, name in rows if kind == "ConCF"] == [*STRONG.heads, "R-consensus", "consensus"]
     learned = load_run(short["run"]).best
-    assert all(
-        rows["ConCF", name]["validation"] == pytest.approx(best.validation) for name, best in learned.best.items()
-    )
+    assert all(rows["ConCF", name]["validation"] == pytest.approx(best.validation) for name, best in learned.items())
     baselines = [row["means"] for row in short["rows"] if row["kind"] == "baseline"]
     for name in ("consensus", short["best_head"]):
         for figure, gain in short["gains"][name].items():

@@ -23,7 +23,7 @@ from skipping import absent, posix
 from small_run import SMALL, small_data
 
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError
+from concf.errors import ConfigError, DataError, PeerError
 from concf.experiments.compare import compare
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
@@ -31,7 +31,7 @@ from concf.inference.recommender import Recommender
 from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.table import Candidate
 from concf.runtime import executors
-from concf.runtime.executors import STARTED, DeadWorkersError, execute, one_after_the_other, ray_cluster
+from concf.runtime.executors import STARTED, execute, one_after_the_other, ray_cluster
 from concf.training.checkpoint import RunFolder
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
@@ -198,7 +198,7 @@ def test_a_job_that_fails_or_kills_every_worker_leaves_the_others(
     monkeypatch.setattr(executors, "RETRIES", 1)
     done = dict(execute(Counting(tmp_path), [BAD, DEADLY, 5, 6], "ray", workers=1))
     assert isinstance(done.pop(BAD).exception(), DataError)
-    assert isinstance(done.pop(DEADLY).exception(), DeadWorkersError)
+    assert isinstance(done.pop(DEADLY).exception(), PeerError)
     assert (tmp_path / "deaths").read_text() == "xx"
     assert [future.exception() for future in done.values()] == [None, None]
 

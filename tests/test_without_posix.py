@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from small_run import QUIET
-
-from concf.runtime import system
 
 SCRIPT = Path(__file__).with_name("without_posix.py")
 
@@ -21,10 +18,3 @@ def test_the_core_runs_without_what_only_posix_has(tmp_path: Path) -> None:
     ended = subprocess.run(words, env=QUIET, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["done"]), ended.stderr
     assert len((tmp_path / "lists.csv").read_text(encoding="utf-8").splitlines()) == 1 + 40 * 3
-
-
-def test_a_process_is_alive_or_not() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    assert system.is_alive(os.getpid())
-    assert not system.is_alive(gone.pid)

@@ -44,7 +44,6 @@ LACKING = (
 )  # fmt: skip
 SIGNALS = ("SIGKILL", "SIGHUP", "SIGSTOP", "SIGCONT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGCHLD", "SIGPIPE", "SIGQUIT")
 MODULES = ("fcntl", "grp", "pty", "pwd", "resource", "termios", "tty", "_posixsubprocess", "posix")
-STILL_RUNNING = 0x102
 REAL_OPEN = builtins.open
 asked: list[int] = []  # processes, of which Windows was asked whether they run
 
@@ -53,14 +52,8 @@ def no_program(*words: Any, **_: Any) -> Any:
     raise FileNotFoundError(2, "No such file or directory", words)
 
 
-def kernel(name: str | None = None, **_: Any) -> types.SimpleNamespace:
-    """Windows' own library; there is none of that name elsewhere, as there is no C library without one."""
-    assert name == "kernel32", "ctypes.CDLL(None) is a TypeError on Windows"
-    return types.SimpleNamespace(
-        OpenProcess=lambda access, inherit, pid: asked.append(pid) or (0 if pid > 9_000_000 else pid),
-        WaitForSingleObject=lambda handle, milliseconds: STILL_RUNNING if handle == os.getpid() else 0,
-        CloseHandle=lambda handle: 1,
-    )
+def kernel(name: str | None = None, **_: Any) -> Any:
+    raise AssertionError("ctypes.CDLL(None) is a TypeError on Windows", name)
 
 
 def guard_files() -> None:
@@ -97,7 +90,7 @@ def become_windows() -> None:
     for name in MODULES:
         sys.modules[name] = None  # type: ignore[assignment]
     ctypes.CDLL = ctypes.WinDLL = kernel  # type: ignore[attr-defined, misc, assignment]
-    ctypes.get_last_error = lambda: 87  # type: ignore[attr-defined]
+    psutil.pid_exists = lambda pid: asked.append(pid) or pid == os.getpid()
     del os.kill  # Windows would send Ctrl-C to a process, or end it
     subprocess.Popen = no_program  # type: ignore[assignment, misc]
     multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[method-assign]
@@ -114,7 +107,7 @@ def main(folder: Path) -> None:
     from concf.cli.app import app
     from concf.errors import ConfigError
     from concf.inference.recommender import Recommender
-    from concf.runtime import executors, provenance
+    from concf.runtime import provenance
     from concf.runtime.launch import launch
     from concf.runtime.locks import held
     from concf.training.memory import available_memory
@@ -144,7 +137,6 @@ def main(folder: Path) -> None:
         assert (folder / "lock").exists()
     assert available_memory(torch.device("cpu")) == 8 << 30
     assert provenance.provenance()["machine"]["cores"]
-    assert executors._context().get_start_method() == "spawn"
     try:
         launch(["train"], 2)
     except ConfigError as error:

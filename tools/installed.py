@@ -31,8 +31,6 @@ NOT_FOR_A_WHEEL = {  # tests about the repository: what they read is not in the 
     "test_leaderboard.py": "benchmarks/leaderboard/",
     "test_release.py": "workflows, CITATION.cff, SECURITY.md",
     "test_watch.py": "benchmarks/watch.py",
-    "test_explorer_default.py::test_sentences_of_the_page_are_the_glossarys": "docs/glossary.md",
-    "test_export.py::test_the_page_of_practice_works": "docs/export.md",
 }
 
 

@@ -132,7 +132,9 @@ class Run:
         return max(self.model.names, key=lambda name: self._of(name).validation)
 
     def why_best_head(self) -> str:
-        """Why `best_head` is the one to deploy."""
+        """Why `best_head` is the one to deploy; nothing before anything was measured."""
+        if not set(self.model.names) <= self.best.keys():
+            return "no head was measured yet"
         best, name, student = self._best_factors(), self.best_head(), self.model.names[-1]
         figure, lower = self._of(best).validation, self._of(student).validation
         if self.settings.recipe is None or best == student or not self.finished:
