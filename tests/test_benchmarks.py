@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import shutil
 from collections.abc import Callable
 from importlib import import_module
+from importlib import import_module as benchmark
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
@@ -86,3 +88,22 @@ def test_a_page_is_that_of_its_lines(script: str, page: str, rendered: Callable[
     module = import_module(script)
     path = DOCS / f"{page}.md" if page else module.PAGE
     assert path.read_text(encoding="utf-8") == rendered(module, path), f"run: python benchmarks/{script}.py"
+
+
+def test_a_row_of_the_leaderboard_comes_of_one_line() -> None:
+    script, sources = benchmark("render_strong"), benchmark("sources")
+    measured = set()
+    for line in [each for name in ("strong", "strong-alone", "strong-baselines") for each in sources.lines(name)]:
+        for row in line.get("rows", {"": line}).values():
+            figures = row["test"]["recall@20"], row["test"]["ndcg@20"]
+            measured.add((*figures, line["seconds"], sources.commit_of(line)))
+    shown = {(row.recall, row.ndcg, row.seconds, row.commit) for row in script.ours()}
+    assert shown
+    assert shown <= measured
+
+
+def test_a_line_of_gpu_tests_says_whether_its_pytest_is_the_pinned_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (pinned,) = re.findall(r"^pytest==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    for version in (pinned, pinned.rpartition(".")[0]):
+        monkeypatch.setattr(pytest, "__version__", version)
+        assert benchmark("gpu_tests").pytest_used() == {"pytest": version, "pinned": version == pinned}

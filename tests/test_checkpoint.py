@@ -35,7 +35,7 @@ from concf.errors import ConfigError, DataError
 from concf.model import losses
 from concf.model.heads import DotHead
 from concf.model.objectives import Objective
-from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, load_run
+from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 from concf.training.config.presets import choose_settings
 from concf.training.train import train
 
@@ -332,3 +332,14 @@ def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(
     code, _, err = concf("train", data, "--out", tmp_path / "run", "--single", "bpr", *SETS, *words)
     assert (code, "'user' is not finite after the last batch of epoch 0" in err) == (2, True), err
     assert not (tmp_path / "run" / CHECKPOINT).exists()
+
+
+def test_a_file_is_no_folder_for_a_run_on_any_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "thesis.txt").write_text("ten years")
+
+    def at_once(_path: Path) -> Any:  # as of Python 3.13
+        raise NotADirectoryError
+
+    monkeypatch.setattr(Path, "iterdir", at_once)
+    with pytest.raises(ConfigError, match="it is left alone"):
+        RunFolder(tmp_path / "thesis.txt").refuse_occupied()

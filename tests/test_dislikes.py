@@ -20,6 +20,7 @@ from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
+from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.ease import EASE
@@ -178,3 +179,20 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, concf: CLI) -> None:
     code, out, err = concf(*words, 2)
     assert code == 0, err
     assert json.loads(out)["dislikes"] == len(named(Split.load(tmp_path / "data").interactions)) > 0
+
+
+def test_a_search_measures_lists_without_dislikes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every voter, as the lists that are recommended."""
+    split, settings, listed = rated(), small(budget="thorough"), []
+    disliked, figure = torch.from_numpy(split.disliked.toarray()), Validation.of_its_users  # type: ignore[union-attr]
+
+    def measure(self: Validation, lists: torch.Tensor) -> float:
+        listed.append(disliked[self.users].gather(1, lists.long()).sum())
+        return figure(self, lists)
+
+    monkeypatch.setattr(Validation, "of_its_users", measure)
+    recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
+    for number in range(3):  # search, als, softmax-a
+        recipe.stage(number)
+    assert {"rp3beta", "userknn", "ease", "als-b", "softmax-a"} <= recipe.chosen.keys()
+    assert sum(listed) == 0

@@ -180,3 +180,13 @@ def test_training_in_a_host_program_leaves_malloc_alone(library: Library) -> Non
     memory.own_process.clear()
     train(data(), settings, device="cpu")
     assert library.told == []
+
+
+def test_the_command_line_owns_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    from concf.cli import app
+
+    ours = Event()
+    monkeypatch.setattr(app, "own_process", ours)
+    monkeypatch.setattr(app, "app", lambda **_: None)
+    app.main()
+    assert ours.is_set()

@@ -24,18 +24,20 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.evaluation.validation import shared_items
+from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
 from concf.model.als import Pairs
 from concf.model.baselines.factorisation import Popularity
 from concf.model.baselines.neighbours import RP3beta
 from concf.model.baselines.table import BASELINES
+from concf.model.scorers import Factors
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.training.checkpoint import RunFolder, load_run
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import TrainingSettings
+from concf.training.recipe import recipe as stages
 from concf.training.recipe import search
-from concf.training.recipe.recipe import STUDENT, VOTER_TEMPERATURE, Recipe
+from concf.training.recipe.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
 from concf.training.run import Run, make_model
 from concf.training.train import train
 
@@ -353,3 +355,20 @@ def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: 
     assert (code, "--resume" in err) == (2, True)
     with pytest.raises(ConfigError, match=r"the run has other settings: recipe\.refit"):
         train(data(), {"recipe": {"refit": "none"}}, out=tmp_path / "cut", resume=True)
+
+
+@pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])
+def test_a_softmax_goes_on_if_it_is_not_far_behind_als_on_the_users_of_the_search(
+    share: float, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, random = begun(), torch.Generator().manual_seed(0)
+    item = torch.randn(data().train.shape[1], 8, generator=random)
+    vectors = torch.from_numpy(data().train.toarray()) @ item, item
+    recipe.searched = Validation(data(), recipe.run.metric, recipe.device, validated=data().validated[:9])
+    figure = search.measured(Factors(*vectors), data().train, recipe.searched)
+    assert 0 < figure < 1
+    recipe.vectors["als-a"], recipe.figures["als-a"] = vectors, float(goes_on)  # of other users
+    monkeypatch.setattr(search, "search_temperature", lambda *_: [(share * BEHIND * figure, 0.1, vectors)])
+    monkeypatch.setattr(stages, "fit_softmax", lambda *_, **__: vectors)
+    recipe._softmax("softmax-a")
+    assert recipe.chosen["softmax-a"]["epochs"] == 1 + recipe.plan.softmax[0] * goes_on

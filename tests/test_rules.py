@@ -325,3 +325,9 @@ def test_the_service_answers_what_python_gives(tmp_path: Path) -> None:
             ({"where": "x" * 1001}, 422), ({"at_most": {"kind": 0}}, 422), ({"diversity": 2}, 422),
         ):  # fmt: skip
             assert client.post("/recommend", {"users": [1]} | wrong).status_code == status
+
+
+def test_a_catalogue_of_all_items_says_so(run: Trained, catalogue: pl.DataFrame) -> None:
+    more = pl.concat([catalogue, catalogue[:1].with_columns(item=pl.lit(10**6, pl.Int64))])
+    with pytest.warns(ConcfWarning, match="attributes for all 30 items of the log; 1 others are not in it"):
+        Recommender(run.run).recommend(catalogue=more, where="true")

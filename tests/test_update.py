@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from concf.inference.recommender import Recommender
 from concf.model.als import ALS, Pairs
 from concf.training.checkpoint import CARD, RunFolder, load_run
 from concf.training.recipe import update as stages
-from concf.training.recipe.update import beside_neighbours
+from concf.training.recipe.update import Update, UpdateSettings, beside_neighbours
 from concf.training.run import Run
 from concf.training.train import train
 from concf.training.update import update
@@ -266,3 +267,22 @@ def test_the_estimator_is_updated_in_place(tmp_path: Path) -> None:
     assert model.update(FIRST, out=tmp_path / "new") is model
     assert_same(model.run, load_run(tmp_path / "new"))
     assert len(model.recommend([int(FIRST["user_id"][-1])], k=3)) == 3
+
+
+@pytest.mark.parametrize("hold", [0.5, 1.0])
+def test_the_basis_that_a_refit_comes_to_changes_nothing_that_is_held(hold: float) -> None:
+    """The vectors are held part of the way, all known ones with hold = 1, however they were turned before."""
+    random = torch.Generator().manual_seed(1)
+    before, now = ([torch.randn(n, 4, generator=random, dtype=torch.float64) for n in (9, 12)] for _ in range(2))
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=random, dtype=torch.float64)).Q
+    known = torch.arange(9) < 7, torch.arange(12) < 10
+    held = []
+    for vectors in ((now[0], now[1]), (now[0] @ turn, now[1] @ turn)):
+        recipe: Any = SimpleNamespace(vectors={"als-a": vectors}, known=known, softmaxes=[])
+        recipe.update = UpdateSettings(hold=hold)
+        Update._hold(recipe, "als-a", (before[0], before[1]))
+        held.append(recipe.vectors["als-a"])
+    for one, other, was, old in zip(*held, before, known, strict=True):
+        assert torch.allclose(one, other)
+        assert torch.equal(one[old], was[old]) == (hold == 1)
+    assert torch.allclose(held[0][0][7:] @ held[0][1][10:].T, now[0][7:] @ now[1][10:].T)  # new ones move freely

@@ -360,3 +360,12 @@ def test_a_weight_that_is_none_is_refused_with_its_row(bad: float, tmp_path: Pat
             read(log)
     with pytest.raises(DataError, match="not a time"):
         read(WEIGHED.with_columns(timestamp=pl.lit(np.inf)))
+
+
+def test_weight_2_is_an_item_twice_for_the_softmax_of_a_history() -> None:
+    matrix, pairs = doubled()
+    row, items = np.array(pairs).T
+    ends = np.searchsorted(row, np.arange(matrix.shape[0] + 1))
+    twice = csr_array((np.ones(len(items), np.float32), items, ends), matrix.shape)
+    solver = softmax.UserSoftmax(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)), 0.3)
+    assert torch.allclose(solver(matrix), solver(twice), atol=1e-5)
