@@ -154,7 +154,8 @@ def test_a_gzipped_split_is_checked_by_what_it_contains(server: Path, monkeypatc
     (home / "test.txt.gz").write_bytes(gzip.compress(TEST_LINES, 1))
     (home / "train.txt.gz").write_bytes(gzip.compress(TRAIN_LINES, 9))
     assert [path.name for path in fetch("small")] == ["train.txt.gz", "test.txt.gz"]
-    for content in (gzip.compress(TRAIN_LINES + b"4 1\n"), gzip.compress(TRAIN_LINES)[:-12]):
+    whole = gzip.compress(TRAIN_LINES)
+    for content in (gzip.compress(TRAIN_LINES + b"4 1\n"), whole[:-12], whole[:10] + b"\xff" * 4 + whole[14:]):
         (home / "train.txt.gz").write_bytes(content)
         with pytest.raises(DataError, match=r"train\.txt\.gz: (SHA-256|the gzip data is damaged)"):
             fetch("small")
