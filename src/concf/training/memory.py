@@ -209,7 +209,7 @@ def cgroup_memory(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
 def kept_memory(model: torch.nn.Module) -> Iterator[None]:
     """Keep freed memory inside the block, in a process of our own with a small model on the CPU.
 
-    glibc cannot be asked for its thresholds, so that a host program could not be left as it was: there nothing is set.
+    glibc has no getter for its thresholds, so a host program's could not be restored: there nothing is set.
     """
     parameters = list(model.parameters())
     size = sum(each.numel() * each.element_size() for each in parameters)

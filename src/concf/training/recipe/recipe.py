@@ -63,11 +63,10 @@ class Recipe:
     vectors: head -> ([own users, d], [items, d])
     figures: head, voter or consensus -> its validation
     weights: of the re-ranker
-    group:   of several processes each has its own users: their rows of the log, vectors, lists and votes; positions of
-             users are counted from the first of them. What is of items all have
-    shape:   (own users, items)
-    asked:   own users whom the voters are asked for in the end, ascending: all who have a learned pair, or those of a
-             sample
+    group:   several processes divide the users: each holds the log, vectors, lists and votes of its local users, whose
+             positions are offset by the first of them; items are whole in every process
+    shape:   (local users, items)
+    asked:   local users for whom the consensus is computed, ascending: all with a learned pair, or a sample of them
     """
 
     def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
