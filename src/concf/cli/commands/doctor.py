@@ -48,7 +48,7 @@ def examine() -> dict[str, Any]:
 
 
 def _libraries() -> str:
-    """Name and version of each library that concf or one of its extras names; a missing one is said to be missing."""
+    """Version of each library of concf and its extras, or "missing"."""
     shown = {}
     for name in dict.fromkeys(found for line in requires("concf") or [] for found in findall(r"^[\w.-]+", line)):
         try:

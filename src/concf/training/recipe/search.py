@@ -68,7 +68,7 @@ PLANS = {
 
 
 def n_asked(shape: tuple[int, int], settings: ConCFSettings) -> int:
-    """How many users the voters are asked for in the end, of a log [users, items]."""
+    """Number of users for whom the consensus is computed, of a log [users, items]."""
     assert settings.recipe is not None
     users, items = shape
     paid = max(PLANS[settings.recipe.budget].cells // items, RECIPE_USERS)
