@@ -21,10 +21,10 @@ import torch.distributed as dist
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.trainer import Trainer
 
 
 def alone(group: ProcessGroup, threads: int, work: Callable[[], object]) -> Callable[[], None]:

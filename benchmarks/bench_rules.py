@@ -28,8 +28,8 @@ from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING
 from concf.inference.ranker import Positions, Ranker, Short
 from concf.inference.rules import catalogue_of, rules_of
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import train
+from concf.runs.presets import choose_settings
 
 K, ROUNDS = 20, 3
 

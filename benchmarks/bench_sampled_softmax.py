@@ -23,10 +23,10 @@ from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import train
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 
 NAME = "sampled_softmax"
 USERS, PAIRS_PER_USER = 20_000, 30

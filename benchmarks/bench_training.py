@@ -19,9 +19,9 @@ import torch
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import train
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
 
 PRESET = "reference"
 

@@ -35,12 +35,12 @@ from concf.data.simulate import DRIFTING
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
+from concf.evaluation.scorers import ListFunction
 from concf.experiments.results_log import ResultsLog
-from concf.model.scorers import ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.update import update
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.strong.update import update
 
 RESULTS = Path(__file__).parent / "results" / "update.jsonl"
 BASE, PERIODS = 0.45, 11  # share of the pairs in the base; the periods after it, of equal length, the last to test on

@@ -27,18 +27,18 @@ import torch
 from measuring import busy_cores
 from scipy.sparse import csr_array
 
+from concf.baselines.als import ALS, Pairs, UserSolver
+from concf.baselines.ease import EASE
+from concf.baselines.table import BASELINES
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.scorers import Factors
 from concf.experiments.results_log import ResultsLog
 from concf.inference.ranker import Ranker
-from concf.model.als import ALS, Pairs, UserSolver
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import train
+from concf.runs.checkpoint import load_run
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
 
 if TYPE_CHECKING:
     from concf.data.options import LogOptions

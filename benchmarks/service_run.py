@@ -11,9 +11,9 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
-from concf.training.checkpoint import RunFolder
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run, make_model
+from concf.runs.checkpoint import RunFolder
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run, make_model
 
 PLACES = 100  # K
 

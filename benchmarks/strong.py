@@ -28,19 +28,19 @@ import torch
 from measuring import busy_cores
 from scipy.sparse import csr_array
 
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.table import BASELINES
 from concf.consensus.voters import by_factors
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
 from concf.experiments.results_log import ResultsLog
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.recipe import search
-from concf.training.recipe.recipe import Recipe
-from concf.training.train import train
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.strong import search
+from concf.strong.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

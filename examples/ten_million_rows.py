@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import pyarrow.parquet as pq
 
 import concf
-from concf.training.memory import large_tables
+from concf.runs.memory import large_tables
 
 ROWS = 40_000
 FULL = 10_000_000

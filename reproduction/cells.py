@@ -13,21 +13,21 @@ import torch
 from torch import Tensor
 
 from concf.consensus.consensus import consensus
-from concf.consensus.consistency import consistency_by_rank
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
+from concf.evaluation.consistency import consistency_by_rank
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation
 from concf.evaluation.validation_metric import fitting_metric
-from concf.model.scorers import ListFunction
+from concf.models import train
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.run import Best, Run
+from concf.runs.settings import ConCFSettings
 from concf.runtime.provenance import provenance
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Best, Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
 from reproduction.ablations import ABLATIONS
 from reproduction.controls import tuned
 from reproduction.plan import Cell

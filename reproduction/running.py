@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
 from concf.experiments.results_log import ResultsLog
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
 from reproduction.cells import measure
 from reproduction.plan import Cell
 from reproduction.variants import VARIANTS

@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small, with_a_student
 
+from concf import models as training
 from concf.data.split import Split
+from concf.reference import cuda_graphs as capture
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup
-from concf.training import cuda_graphs as capture
-from concf.training import train as training
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

@@ -18,22 +18,22 @@ from gpu_kernels import near, small
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.als import Pairs
+from concf.baselines.neighbours import Walks
 from concf.consensus import voters as voting
-from concf.consensus.reranker import TOP, Reranker, Weights
 from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.model.als import Pairs
-from concf.model.baselines.neighbours import Walks
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.recipe import softmax
-from concf.training.recipe.recipe import STUDENT, Recipe
-from concf.training.recipe.students import solve_student, teach_student
-from concf.training.run import Run, make_model
-from concf.training.train import train
+from concf.evaluation.scorers import Factors
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run, make_model
+from concf.runs.settings import ConCFSettings
+from concf.strong import softmax
+from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.reranker import TOP, Reranker, Weights
+from concf.strong.students import solve_student, teach_student
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

@@ -16,8 +16,8 @@ from literal_branch import Branch, Draws, Lists
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.model.model import Model
-from concf.training.config.settings import ConCFSettings
+from concf.reference.model import Model
+from concf.runs.settings import ConCFSettings
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
 Triples = tuple[list[int], list[int], list[int], Draws | None]  # users, items they used, items they did not

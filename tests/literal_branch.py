@@ -8,8 +8,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.model.model import Model
-from concf.training.config.settings import ConCFSettings
+from concf.reference.model import Model
+from concf.runs.settings import ConCFSettings
 
 Lists = list[list[int]]  # [users] of items, best first
 Draws = tuple[list[int], list[int]]  # items, and users, that a sampled softmax drew

@@ -13,11 +13,11 @@ import torch
 from small_run import SMALL
 
 from concf.data.prepare import prepare
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.evaluation.scorers import Factors
+from concf.models import train
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
 
 NON_VOTING = "cml"
 LIVELY = (

@@ -18,11 +18,11 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
 
 SEED = 5
 CASES: dict[str, dict[str, Any]] = {

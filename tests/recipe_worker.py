@@ -18,12 +18,12 @@ from small_run import Killed, die_after
 
 from concf.data.prepare import prepare
 from concf.data.split import Split
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
 from concf.runtime import process_group
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
 
 SEED = 5
 DEFAULT, EVERYTHING, UNEVEN = "the default", "everything at once", "the last users only train"

@@ -9,8 +9,8 @@ import torch
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 
 SEED = 5
 PEERS = tuple(f"multinomial#{start}" for start in range(1, 6))

@@ -11,10 +11,10 @@ import torch
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
 
 CLI = Callable[..., tuple[int, str, str]]
 SMALL: dict[str, Any] = {

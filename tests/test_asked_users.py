@@ -12,21 +12,21 @@ import torch
 from recipe_worker import disliking
 from small_recipe import LOG, assert_same, data, small, trained
 
+from concf.baselines.als import Pairs, UserSolver
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
-from concf.model.als import Pairs, UserSolver
-from concf.model.scorers import ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.recipe import search
-from concf.training.recipe.recipe import STUDENT
-from concf.training.recipe.search import PLANS, n_asked
-from concf.training.run import RECIPE_USERS, Run
-from concf.training.train import train
-from concf.training.update import update
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import RECIPE_USERS, Run
+from concf.strong import search
+from concf.strong.recipe import STUDENT
+from concf.strong.search import PLANS, n_asked
+from concf.strong.update import update
 
 ASKED = 20
 pytestmark = pytest.mark.filterwarnings("ignore:the consensus was formed for", "ignore:only .* of .* users are")

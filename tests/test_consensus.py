@@ -19,9 +19,9 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation import validation
 from concf.evaluation.validation import shared_items
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import train
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -13,9 +13,9 @@ import pytest
 import concf.experiments.demo as subject
 from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
+from concf.runs.checkpoint import load_run
+from concf.runs.presets import STRONG
 from concf.service.loading import Loader
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import STRONG
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import ALL_METRICS, by_popularity, evaluate, score_lists
 from concf.evaluation.metrics import ACCURACY
-from concf.model.baselines.factorisation import Popularity
-from concf.model.scorers import ListFunction
+from concf.evaluation.scorers import ListFunction
 
 CUTS = (1, 5, 10)
 PER_USER = (*ACCURACY, "novelty", "popularity")

@@ -12,21 +12,21 @@ from scipy.sparse import csr_array
 from small_recipe import data, small, trained
 from torch import Tensor
 
-from concf.consensus.reranker import popularity_and_activity
+from concf.baselines.als import Pairs, UserSolver
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
-from concf.model.als import Pairs, UserSolver
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, IALS, Popularity, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.training.config.presets import choose_settings
-from concf.training.recipe.fold_in import LISTED, FoldedHead
-from concf.training.recipe.softmax import UserSoftmax
-from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import train
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.strong.fold_in import LISTED, FoldedHead
+from concf.strong.reranker import popularity_and_activity
+from concf.strong.softmax import UserSoftmax
+from concf.strong.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

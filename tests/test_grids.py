@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from concf.baselines.ease import EASE
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -18,9 +19,8 @@ from concf.experiments.compare import compare
 from concf.experiments.contenders import contenders
 from concf.experiments.grids import with_grid
 from concf.experiments.measure import Fit
-from concf.model.baselines.ease import EASE
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import train
+from concf.runs.presets import choose_settings
 
 CLI = Callable[..., tuple[int, str, str]]
 QUICK = {

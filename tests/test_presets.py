@@ -17,13 +17,13 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.inference.estimator import ConCF
-from concf.model.encoders import Encoder
-from concf.model.heads import DotHead
-from concf.model.objectives import FIVE, Objective
-from concf.training.config.presets import PRESETS, choose_settings, preset
-from concf.training.config.settings import ConCFSettings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import train
+from concf.reference.encoders import Encoder
+from concf.reference.heads import DotHead
+from concf.reference.objectives import FIVE, Objective
+from concf.reference.trainer import Trainer
+from concf.runs.presets import PRESETS, choose_settings, preset
+from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -15,7 +15,10 @@ from scipy.sparse import csr_array
 from small_recipe import CLI, LOG, REFITS, SMALL, STAGES, assert_same, data, small, trained, without_seconds
 from small_run import Killed, assert_same_end, die_after
 
-from concf.consensus.reranker import FOLDS, Weights
+from concf.baselines.als import Pairs
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
+from concf.baselines.table import BASELINES
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
 from concf.data.prepare import prepare
@@ -24,22 +27,19 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
-from concf.model.als import Pairs
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors
+from concf.models import train
+from concf.runs.checkpoint import RunFolder, load_run
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run, make_model
+from concf.runs.settings import TrainingSettings
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.training.checkpoint import RunFolder, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import TrainingSettings
-from concf.training.recipe import recipe as stages
-from concf.training.recipe import search
-from concf.training.recipe.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
-from concf.training.run import Run, make_model
-from concf.training.train import train
+from concf.strong import recipe as stages
+from concf.strong import search
+from concf.strong.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
+from concf.strong.reranker import FOLDS, Weights
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
 

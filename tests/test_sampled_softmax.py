@@ -14,13 +14,13 @@ from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.model.heads import Columns, ItemTableHead
-from concf.training.batches import distinct
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
-from concf.training.train import train
+from concf.models import train
+from concf.reference.batches import distinct
+from concf.reference.heads import Columns, ItemTableHead
+from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -16,17 +16,17 @@ from small_combine import K, frame, vectors, voters
 from small_recipe import SMALL, assert_same, data
 from small_run import Killed, assert_same_end, die_after
 
-from concf.consensus.reranker import Reranker
+from concf.baselines.ease import EASE
 from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
-from concf.model.baselines.ease import EASE
-from concf.training.checkpoint import load_run
-from concf.training.combining.combine import combine
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import train
+from concf.runs.checkpoint import load_run
+from concf.runs.run import Run
+from concf.strong.combine import combine
+from concf.strong.reranker import Reranker
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 TEMPERATURE = 20.0  # consensus.temperature of the preset

@@ -15,15 +15,15 @@ from small_ablations import SEED, generator, small, tiny
 from small_run import SMALL, assert_same_end, small_data
 from torch import Tensor
 
-from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.model.objectives import FIVE
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.train import train as train_anywhere
-from concf.training.trainer import Trainer
+from concf.models import train as train_anywhere
+from concf.reference.objectives import FIVE
+from concf.reference.ranking_consensus import RankingConsensus
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -12,19 +12,19 @@ import torch
 from literal import LiteralConCF
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.model.baselines.factorisation import Popularity
-from concf.model.objectives import FIVE
+from concf.models import train
+from concf.reference.batches import DRAWS, Sampler, distinct
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
 from concf.runtime.seeds import derive_seed
-from concf.training.batches import DRAWS, Sampler, distinct
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -270,7 +270,7 @@ def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list
 
 @pytest.mark.parametrize(("piece", "by_user"), [(1, False), (7, True), (1000, True)])
 def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.training.batches.PIECE", piece)
+    monkeypatch.setattr("concf.reference.batches.PIECE", piece)
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
     for part in (tiny().train, csr_array(dense.astype(np.float32))):

@@ -17,11 +17,11 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.ranking import NOTHING, Seen, rank, rank_everyone
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.evaluation.validation import Validation
-from concf.model.scorers import Factors, ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.trainer import Trainer
+from concf.reference.trainer import Trainer
+from concf.runs.presets import choose_settings
+from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -20,6 +20,8 @@ from pydantic import ValidationError
 from scipy.sparse import csr_array
 from small_recipe import LOG, SMALL, assert_same, data, small, trained
 
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.neighbours import RP3beta, Walks
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
@@ -29,17 +31,15 @@ from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.neighbours import RP3beta, Walks
-from concf.model.model import Model
-from concf.model.objectives import LossSettings, choose
-from concf.training.batches import Batch, Sampler
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.head_losses import HeadLosses
-from concf.training.recipe import softmax
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import train
+from concf.reference.batches import Batch, Sampler
+from concf.reference.head_losses import HeadLosses
+from concf.reference.model import Model
+from concf.reference.objectives import LossSettings, choose
+from concf.runs.checkpoint import load_run
+from concf.runs.presets import choose_settings
+from concf.runs.run import Run
+from concf.strong import softmax
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

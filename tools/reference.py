@@ -17,11 +17,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
+from concf.runs.presets import PRESETS
+from concf.runs.settings import ConCFSettings
 from concf.runtime.files import new_file
 from concf.runtime.settings import Settings
 from concf.runtime.text_tables import markdown
-from concf.training.config.presets import PRESETS
-from concf.training.config.settings import ConCFSettings
 
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "in steps of {}"}

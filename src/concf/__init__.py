@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
+    from concf.baselines.table import BASELINES, Candidate
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
@@ -34,14 +35,13 @@ if TYPE_CHECKING:
     from concf.experiments.compare import compare
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
-    from concf.model.baselines.table import BASELINES, Candidate
-    from concf.model.objectives import Objective
-    from concf.training.checkpoint import load_run
-    from concf.training.combining.combine import combine
-    from concf.training.config.presets import PRESETS, choose_settings
-    from concf.training.config.settings import ConCFSettings
-    from concf.training.train import train
-    from concf.training.update import update
+    from concf.models import train
+    from concf.reference.objectives import Objective
+    from concf.runs.checkpoint import load_run
+    from concf.runs.presets import PRESETS, choose_settings
+    from concf.runs.settings import ConCFSettings
+    from concf.strong.combine import combine
+    from concf.strong.update import update
 
 __all__ = [
     "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
@@ -64,14 +64,14 @@ _MODULES = {
     "experiments.compare": ("compare",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
-    "model.baselines.table": ("BASELINES", "Candidate"),
-    "model.objectives": ("Objective",),
-    "training.checkpoint": ("load_run",),
-    "training.combining.combine": ("combine",),
-    "training.config.presets": ("PRESETS", "choose_settings"),
-    "training.config.settings": ("ConCFSettings",),
-    "training.train": ("train",),
-    "training.update": ("update",),
+    "baselines.table": ("BASELINES", "Candidate"),
+    "reference.objectives": ("Objective",),
+    "runs.checkpoint": ("load_run",),
+    "strong.combine": ("combine",),
+    "runs.presets": ("PRESETS", "choose_settings"),
+    "runs.settings": ("ConCFSettings",),
+    "models": ("train",),
+    "strong.update": ("update",),
 }
 
 

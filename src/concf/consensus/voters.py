@@ -11,15 +11,15 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.features import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
+from concf.baselines.ease import EASE
+from concf.baselines.neighbours import RP3beta, UserKNN
+from concf.baselines.table import Candidate
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank, top_k
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import RP3beta, UserKNN
-from concf.model.baselines.table import Candidate
-from concf.model.scorers import Factors, Scorer
+from concf.evaluation.scorers import Factors, Scorer
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.strong.features import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
 
 NEIGHBOURS = 500  # of each item or user, that are kept
 FIXED = {  # voters without vectors, and the values of their settings that are searched

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from concf.baselines.table import Candidate
 from concf.data.split import Split
 from concf.errors import ConfigError, option
 from concf.evaluation.evaluate import known_metrics
@@ -22,7 +23,6 @@ from concf.experiments.grid_search import Point, at_edges, search
 from concf.experiments.grids import MOST_POINTS, Grid, read_grid, refuse_other_metric, with_grid
 from concf.experiments.measure import Figures, Measurements, Wanted
 from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
 from concf.runtime.text_tables import settings_line, short
 

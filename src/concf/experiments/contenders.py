@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict
 
+from concf.baselines.table import BASELINES, Baseline, Candidate, candidate
 from concf.consensus.settings import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.model.baselines.table import BASELINES, Baseline, Candidate, candidate
-from concf.model.objectives import OBJECTIVES, kind_of
+from concf.reference.objectives import OBJECTIVES, kind_of
+from concf.runs.presets import DEFAULT_OF_ONE, PRESETS, choose_settings
+from concf.runs.settings import ConCFSettings
 from concf.runtime.settings import Settings, flat, nested
-from concf.training.config.presets import DEFAULT_OF_ONE, PRESETS, choose_settings
-from concf.training.config.settings import ConCFSettings
 
 PREFIX = "concf:"
 
@@ -85,7 +85,7 @@ class Trained(Settings, Several):
 
         Where new users are tested, a refit is on all pairs of the users who train, as any baseline is fitted on.
         """
-        from concf.training.train import train
+        from concf.models import train
 
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
         if self.refits:

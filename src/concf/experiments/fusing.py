@@ -11,14 +11,14 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.table import Baseline
 from concf.consensus.fusion import FUSIONS, Fusions
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.evaluation.validation import Validation, sample
 from concf.experiments.contenders import Several
-from concf.model.baselines.table import Baseline
-from concf.model.scorers import Factors, ListFunction
-from concf.training.recipe.combine import GivenLists
+from concf.strong.combine_stages import GivenLists
 
 VOTES = 200  # items of a model that vote, or as many as are evaluated
 USERS, BLOCK = 2048, 1024  # validated ones whom weights are chosen on, at most; users that are fused at a time
@@ -84,7 +84,7 @@ class Voters:
         self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES,
         device: str | torch.device = "cpu",
     ) -> None:  # fmt: skip
-        from concf.training.combining.voters import as_voter  # which reads frames: not needed to compare others
+        from concf.strong.given_voters import as_voter  # which reads frames: not needed to compare others
 
         self.split, self.k = split, min(k, log.shape[1])
         self.seen = log if split.disliked is None else csr_array(log + split.disliked)

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from concf.baselines.table import BASELINES, Candidate
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, option
 from concf.evaluation.validation_metric import fitting_metric
 from concf.experiments.contenders import PREFIX, Trained, contenders
-from concf.model.baselines.table import BASELINES, Candidate
 from concf.runtime.settings import flat, read_toml
 
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> the values to try

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from concf.baselines.table import Baseline
 from concf.data.split import Split
 from concf.data.weights import UNWEIGHTED
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.contenders import Model, Several, Trained
 from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.table import Baseline
 from concf.runtime.executors import RUNS_PER_GPU, execute
 from concf.runtime.progress import working
 

@@ -12,13 +12,13 @@ from concf.data.reading.times import When
 from concf.errors import ConfigError
 from concf.inference.frames import Library, library_of
 from concf.inference.recommender import Recommender
+from concf.models import train
+from concf.runs.checkpoint import RunFolder, load_run
+from concf.runs.presets import DEFAULT, PRESETS, choose_settings, nearest_preset
+from concf.runs.settings import ConCFSettings
+from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
-from concf.training.checkpoint import RunFolder, load_run
-from concf.training.config.presets import DEFAULT, PRESETS, choose_settings, nearest_preset
-from concf.training.config.settings import ConCFSettings
-from concf.training.tracking.watchers import Watch
-from concf.training.train import train
-from concf.training.update import update
+from concf.strong.update import update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,7 +180,7 @@ class ConCF(Recommender):
 
             model.update("tuesday.csv", out="runs/tuesday")
 
-        See `concf.training.update.update` for the arguments; `options` say how to read the log, if not as the first.
+        See `concf.strong.update.update` for the arguments; `options` say how to read the log, if not as the first.
         Until it is done, and if it fails, the model stays as it was.
         """
         run = update(

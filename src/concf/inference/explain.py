@@ -12,9 +12,9 @@ from concf.errors import ConfigError, DataError
 from concf.inference.lookup import Id
 from concf.inference.ranker import Ranker
 from concf.inference.votes import Kind, Vote, similarity_shares, speakers
+from concf.runs.run import Run
 from concf.runtime.text_tables import settings_line
-from concf.training.recipe.recipe import STUDENT
-from concf.training.run import Run
+from concf.strong.recipe import STUDENT
 
 KINDS = {
     "als": "least squares",

@@ -27,12 +27,12 @@ from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.ranking import NOTHING, rank
+from concf.evaluation.scorers import Factors
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
-from concf.model.scorers import Factors
+from concf.runs.run import Run
 from concf.runtime.files import new_file, new_folder
 from concf.runtime.provenance import VERSION
-from concf.training.run import Run
 
 FORMAT = 1
 ABOUT = "export.json"  # metadata of a folder of vectors; an .npz file holds it as `metadata`

@@ -19,11 +19,11 @@ from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
 from concf.inference.votes import Contributions, Votes, votes_of
-from concf.model.scorers import Factors, ListFunction
-from concf.training.run import Run
+from concf.runs.run import Run
 
 Positions = NDArray[np.int64]
 Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores

@@ -30,9 +30,9 @@ from concf.inference.lookup import (
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
 from concf.inference.rules import RuleOptions, catalogue_of, rules_of
+from concf.runs.checkpoint import load_run
+from concf.runs.run import Run
 from concf.runtime.arguments import check_count, check_names
-from concf.training.checkpoint import load_run
-from concf.training.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,7 +209,7 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
-                 they are added. The users are folded in (`concf.training.recipe.fold_in`); their consensus is
+                 they are added. The users are folded in (`concf.strong.fold_in`); their consensus is
                  re-ranked as that of others, or by rank alone where there is no re-ranker. Without any known item the
                  list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log

@@ -13,8 +13,12 @@ from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
 from concf.consensus.consensus import rank_importance
-from concf.consensus.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
-from concf.consensus.reranker import (
+from concf.consensus.settings import CONSENSUS
+from concf.evaluation.scorers import Factors
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
+from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
+from concf.strong.reranker import (
     CURVE_FEATURES,
     LIST_FEATURES,
     TOP,
@@ -23,10 +27,6 @@ from concf.consensus.reranker import (
     feature_rows,
     popularity_and_activity,
 )
-from concf.consensus.settings import CONSENSUS
-from concf.model.scorers import Factors
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
 
 Kind = Literal["rank", "score", "similarity", "popularity"]
 SPEAKERS = 3  # items of a history that are named

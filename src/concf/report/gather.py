@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
 from concf.data.split import Split
@@ -17,13 +19,11 @@ from concf.evaluation.significance import paired_t
 from concf.inference.explain import Contribution, about, cross_fitted
 from concf.inference.lookup import place_of
 from concf.inference.recommender import Recommender
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
+from concf.runs.presets import nearest_preset
+from concf.runs.run import Run
+from concf.runs.settings import ConCFSettings
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
-from concf.training.config.presets import nearest_preset
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
 
 AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")

@@ -13,12 +13,12 @@ from typing import Any
 
 from concf.errors import ConfigError, MissingExtraError, note
 from concf.report.gather import gather
+from concf.runs.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
+from concf.runs.run import Run
+from concf.runs.watchers import figures_of, time_of
 from concf.runtime.files import new_file
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
-from concf.training.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
-from concf.training.run import Run
-from concf.training.tracking.watchers import figures_of, time_of
 
 ARTIFACTS = (RUN, CARD, HISTORY, CHECKPOINT, USERS, ITEMS, DATA)
 ID = "mlflow.txt"  # in the folder of the run: the id of its run in MLflow
@@ -27,7 +27,7 @@ LONGEST = 6000  # characters of a parameter
 
 
 class MLflow:
-    """A watcher for `train(..., watch=MLflow("mlruns"))`; see `concf.training.tracking.watchers.Watcher`.
+    """A watcher for `train(..., watch=MLflow("mlruns"))`; see `concf.runs.watchers.Watcher`.
 
     store:      a folder, or the address of a tracking server such as http://localhost:5000
     experiment: its name in MLflow; made if it is not there

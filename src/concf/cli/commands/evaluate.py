@@ -29,7 +29,7 @@ def evaluate(
     """
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
-    from concf.training.checkpoint import load_run
+    from concf.runs.checkpoint import load_run
 
     cuts, wanted = lengths(at), names(metrics)
     run = load_run(folder, data)

@@ -19,11 +19,11 @@ from concf.runtime.launch import Stopped, follows, launch, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
+    from concf.runs.checkpoint import RunFolder
+    from concf.runs.run import Run
+    from concf.runs.settings import ConCFSettings
+    from concf.runs.watchers import Watch
     from concf.runtime.process_group import ProcessGroup
-    from concf.training.checkpoint import RunFolder
-    from concf.training.config.settings import ConCFSettings
-    from concf.training.run import Run
-    from concf.training.tracking.watchers import Watch
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
 SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
@@ -62,10 +62,10 @@ def train(
     continues, with exactly the same result: `concf train --resume --out runs/first`. On several machines:
     `torchrun --nproc-per-node 8 -m concf train ...`
     """
+    from concf.models import train as train_model
+    from concf.runs.checkpoint import RunFolder
+    from concf.runs.presets import choose_settings
     from concf.runtime.process_group import joined, launched, restarted
-    from concf.training.checkpoint import RunFolder
-    from concf.training.config.presets import choose_settings
-    from concf.training.train import train as train_model
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
@@ -141,8 +141,8 @@ def update(
     Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
     be served, exported, and updated again. One that was killed goes on with `concf train --resume --out runs/tuesday`.
     """
-    from concf.training.checkpoint import load_run
-    from concf.training.update import update as update_run
+    from concf.runs.checkpoint import load_run
+    from concf.strong.update import update as update_run
 
     with _resumable(out):
         run = update_run(
@@ -174,8 +174,8 @@ def combine(
     The run is as good as any: it can be evaluated, served, exported, explained. One that was killed goes on with `concf
     train --resume --out runs/both`.
     """
-    from concf.training.combining.combine import combine as combine_voters
-    from concf.training.config.presets import choose_settings
+    from concf.runs.presets import choose_settings
+    from concf.strong.combine import combine as combine_voters
 
     if folder.is_file():
         raise ConfigError(
@@ -208,7 +208,7 @@ def _files(flag: str, words: list[str]) -> dict[str, Path]:
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
     """Work that can be stopped, and goes on with --resume once its run is there."""
-    from concf.training.checkpoint import RunFolder
+    from concf.runs.checkpoint import RunFolder
 
     try:
         with stoppable():
