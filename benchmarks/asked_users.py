@@ -21,7 +21,7 @@ from concf.data.split import Split
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
 from concf.experiments.results_log import ResultsLog
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings
 from concf.runs.run import Run, make_model
 from concf.runtime.executors import one_thread_each
 from concf.strong.recipe import STUDENT, Recipe

@@ -23,9 +23,9 @@ from bench_scaling import random_split
 from measuring import RESULTS, in_fresh_process, write
 from scipy.optimize import nnls
 
+from concf.models import choose_settings
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 
 SAMPLES, STEPS = 1024, 5
 BASE = {"users": 20_000, "items": 20_000, "pairs": 400_000, "dimensions": 64, "heads": 6, "batch": 1024}

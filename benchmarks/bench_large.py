@@ -28,8 +28,7 @@ from concf.data.protocols import TEST, TRAIN, VALID, Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.experiments.results_log import ResultsLog
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 
 TASTES, ZIPF, SPREAD, NOISE = 64, 0.8, 0.7, 0.1
 SHARES = (0.6, 0.9, 1.0)  # of a user's three tastes, added up

@@ -95,8 +95,8 @@ def train_an_epoch(folder: Path, words: list[str], single: str | None, sample: i
 
     from concf.data.split import Split
     from concf.evaluation.ranking import rank
+    from concf.models import choose_settings
     from concf.reference.trainer import Trainer
-    from concf.runs.presets import choose_settings
 
     refuse_more_memory(limit)
     anonymous = AnonymousPeak()

@@ -21,8 +21,8 @@ import torch.distributed as dist
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
+from concf.models import choose_settings
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.settings import ConCFSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 

@@ -21,15 +21,14 @@ import torch
 from measuring import write
 from numpy.typing import NDArray
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import fetch
 from concf.data.prepare import prepare
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING
 from concf.inference.ranker import Positions, Ranker, Short
 from concf.inference.rules import catalogue_of, rules_of
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 
 K, ROUNDS = 20, 3
 

@@ -23,9 +23,8 @@ from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.settings import ConCFSettings
 
 NAME = "sampled_softmax"

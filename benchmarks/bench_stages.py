@@ -21,8 +21,8 @@ from measuring import RESULTS, in_fresh_process, write
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from concf.models import choose_settings
 from concf.runs.memory import CPU, large_tables
-from concf.runs.presets import choose_settings
 from concf.runs.run import RECIPE_USERS
 from concf.runtime.process_group import ProcessGroup
 from concf.strong.recipe import SMALL

@@ -19,9 +19,8 @@ import torch
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 
 PRESET = "reference"
 

@@ -25,7 +25,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.interactions import Interactions
 from concf.data.join import places
 from concf.data.prepare import prepare, split_of
@@ -37,8 +37,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import ListFunction
 from concf.experiments.results_log import ResultsLog
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.strong.update import update
 

@@ -37,7 +37,7 @@ from strong import split_of
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import BASELINES
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import by_popularity, evaluate
 from concf.evaluation.scorers import ListFunction, ScoreFunction

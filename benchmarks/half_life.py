@@ -23,8 +23,7 @@ from concf.data.split import Split
 from concf.data.weights import Weighting
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.results_log import ResultsLog
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 
 RESULTS = Path(__file__).parent / "results" / "half_life.jsonl"
 SEEDS = range(3)

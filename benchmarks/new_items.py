@@ -29,8 +29,7 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.inference.ranker import evaluate_new
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 
 AT, METRICS = (20, 50), ("recall", "ndcg")

@@ -35,9 +35,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
 from concf.experiments.results_log import ResultsLog
 from concf.inference.ranker import Ranker
-from concf.models import train
-from concf.runs.checkpoint import load_run
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, load_run, train
 from concf.runs.run import Run
 
 if TYPE_CHECKING:

@@ -37,8 +37,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
 from concf.experiments.results_log import ResultsLog
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.strong import search
 from concf.strong.recipe import Recipe
 

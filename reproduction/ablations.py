@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.reference.batches import Batch

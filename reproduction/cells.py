@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import consensus
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
 from concf.evaluation.consistency import consistency_by_rank
@@ -22,9 +21,8 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation
 from concf.evaluation.validation_metric import fitting_metric
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.run import Best, Run
 from concf.runs.settings import ConCFSettings
 from concf.runtime.provenance import provenance

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
 from concf.experiments.results_log import ResultsLog
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings
 from concf.runs.settings import ConCFSettings
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working

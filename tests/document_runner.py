@@ -29,7 +29,7 @@ from concf.baselines.table import BASELINES
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
 from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
-from concf.runs.presets import PRESETS, choose_settings
+from concf.models import PRESETS, choose_settings
 from concf.service.app import create_app
 
 ROOT = Path(__file__).parents[1]

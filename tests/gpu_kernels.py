@@ -15,21 +15,20 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.consensus import consensus
+from concf.consensus.listwise import listwise
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.batches import distinct
 from concf.reference.kernels import Sparse, listed_scores, log_partition, two_layers
-from concf.reference.losses import listwise
 from concf.reference.objectives import FIVE
 from concf.reference.rows import added_groups, sums_of_groups, take_and_part, take_rows
 from concf.reference.sampled_softmax import NOTHING
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")

@@ -22,8 +22,8 @@ from gpu_kernels import settings, small, with_a_student
 
 from concf import models as training
 from concf.data.split import Split
+from concf.models import choose_settings
 from concf.reference import cuda_graphs as capture
-from concf.runs.presets import choose_settings
 from concf.runs.settings import ConCFSettings
 from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup

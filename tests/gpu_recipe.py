@@ -21,13 +21,12 @@ from torch import Tensor
 from concf.baselines.als import Pairs
 from concf.baselines.neighbours import Walks
 from concf.consensus import voters as voting
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run, make_model
 from concf.runs.settings import ConCFSettings
 from concf.strong import softmax

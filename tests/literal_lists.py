@@ -14,9 +14,8 @@ from small_run import SMALL
 
 from concf.data.prepare import prepare
 from concf.evaluation.scorers import Factors
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 
 NON_VOTING = "cml"

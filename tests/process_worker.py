@@ -18,8 +18,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.runs.settings import ConCFSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined

@@ -9,7 +9,7 @@ import torch
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings
 from concf.runs.settings import ConCFSettings
 
 SEED = 5

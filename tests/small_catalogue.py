@@ -10,8 +10,7 @@ import polars as pl
 
 from concf.data.prepare import prepare
 from concf.data.split import Split
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 
 KINDS = ("red wine", "jazz", "boots", "novels")

@@ -16,9 +16,8 @@ from safetensors.torch import save_file
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY
-from concf.runs.presets import choose_settings
 from concf.runtime.files import BLANK, FIELD, seal
 
 SMALL = (

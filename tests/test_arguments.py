@@ -19,9 +19,8 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.bulk import write_lists
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.runs.checkpoint import RunFolder
-from concf.runs.presets import choose_settings
 from concf.runtime.arguments import LARGEST_SEED, check_count, check_cutoffs, check_seed
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

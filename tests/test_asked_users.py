@@ -13,15 +13,14 @@ from recipe_worker import disliking
 from small_recipe import LOG, assert_same, data, small, trained
 
 from concf.baselines.als import Pairs, UserSolver
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import RECIPE_USERS, Run
 from concf.strong import search
 from concf.strong.recipe import STUDENT

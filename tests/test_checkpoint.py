@@ -32,12 +32,11 @@ from small_run import (
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference import losses
 from concf.reference.heads import DotHead
 from concf.reference.objectives import Objective
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
-from concf.runs.presets import choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

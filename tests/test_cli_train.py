@@ -13,11 +13,10 @@ from small_run import SETS, SMALL, history, small_data
 
 import concf as library
 from concf.data.split import Split
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.checkpoint import HISTORY, RUN
-from concf.runs.presets import choose_settings
 from concf.runs.watchers import TensorBoard
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -22,7 +22,7 @@ from small_run import Killed, assert_same_end, die_after
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import by_scores, moments_of_lists
 from concf.data.prepare import prepare
 from concf.data.reading.lists import read_lists

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_recipe import trained
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.evaluation.scorers import Factors
 from concf.inference.recommender import Recommender
 from concf.inference.votes import SPEAKERS, similarity_shares, speakers

@@ -13,8 +13,7 @@ import pytest
 import concf.experiments.demo as subject
 from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
-from concf.runs.checkpoint import load_run
-from concf.runs.presets import STRONG
+from concf.models import STRONG, load_run
 from concf.service.loading import Loader
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -20,10 +20,10 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation
+from concf.models import choose_settings
 from concf.models import train as train_anywhere
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from reproduction.ablations import ABLATIONS
 from reproduction.cells import measure
 from reproduction.plan import Cell

@@ -25,8 +25,7 @@ from concf.data.ids import Ids
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.service.explorer.schemas import Facts, SearchResult, View
 from concf.service.explorer.search import Search

@@ -20,8 +20,7 @@ from small_service import loaded
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.titles import Catalogue
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.service.loading import Loader, Service
 
 TOKEN = "a-token-of-this-test"

@@ -27,10 +27,8 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.evaluation.ranking import rank
 from concf.inference.export import ABOUT, FORMATS, Vectors, export
-from concf.models import train
+from concf.models import choose_settings, load_run, train
 from concf.reference.objectives import OBJECTIVES
-from concf.runs.checkpoint import load_run
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

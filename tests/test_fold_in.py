@@ -16,12 +16,11 @@ from concf.baselines.als import Pairs, UserSolver
 from concf.baselines.ease import EASE
 from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.strong.fold_in import LISTED, FoldedHead
 from concf.strong.reranker import popularity_and_activity

@@ -19,9 +19,8 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.strong import fold_in as folding
 from concf.strong.fold_in import RIDGE, Folding
 

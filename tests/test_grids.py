@@ -19,8 +19,7 @@ from concf.experiments.compare import compare
 from concf.experiments.contenders import contenders
 from concf.experiments.grids import with_grid
 from concf.experiments.measure import Fit
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 
 CLI = Callable[..., tuple[int, str, str]]
 QUICK = {

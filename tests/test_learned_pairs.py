@@ -16,9 +16,8 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.runs.model_card import model_card
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -11,9 +11,9 @@ import pytest
 import torch
 from small_recipe import LOG, SMALL, data, small, trained
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.model import Model
 from concf.reference.trainer import Trainer
 from concf.runs import memory
@@ -27,7 +27,6 @@ from concf.runs.memory import (
     large_tables,
     refuse_too_large,
 )
-from concf.runs.presets import choose_settings
 from concf.runtime.process_group import ProcessGroup
 from concf.strong.combine import combine
 from concf.strong.update import update

@@ -18,9 +18,8 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.validation_metric import fitting_metric, refuse_blind
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

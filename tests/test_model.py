@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
+from concf.models import choose_settings
 from concf.reference.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
 from concf.reference.model import Model
 from concf.reference.objectives import OBJECTIVES, LossSettings, choose, minus_distance
-from concf.runs.presets import choose_settings
 
 pytestmark = pytest.mark.usefixtures("in_double")
 

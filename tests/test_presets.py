@@ -17,12 +17,11 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.inference.estimator import ConCF
-from concf.models import train
+from concf.models import PRESETS, choose_settings, preset, train
 from concf.reference.encoders import Encoder
 from concf.reference.heads import DotHead
 from concf.reference.objectives import FIVE, Objective
 from concf.reference.trainer import Trainer
-from concf.runs.presets import PRESETS, choose_settings, preset
 from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -30,9 +30,8 @@ from concf.experiments.compare import compare
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.runs.checkpoint import RunFolder
-from concf.runs.presets import choose_settings
 from concf.runtime import executors
 from concf.runtime.executors import STARTED, execute, one_after_the_other, ray_cluster
 

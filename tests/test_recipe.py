@@ -19,7 +19,7 @@ from concf.baselines.als import Pairs
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import BASELINES
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST
@@ -30,9 +30,8 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.runs.checkpoint import RunFolder, load_run
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run, make_model
 from concf.runs.settings import TrainingSettings
 from concf.runtime.process_group import ALONE, ProcessGroup

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.neighbours import Walks
-from concf.reference.losses import listwise
+from concf.consensus.listwise import listwise
 from concf.strong import search, softmax, students
 from concf.strong.search import Point, climb
 

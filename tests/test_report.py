@@ -32,12 +32,11 @@ from concf.data.simulate import Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 from concf.report.gather import FIGURES, gather
 from concf.report.page import CURVES, page
 from concf.runs.checkpoint import CHECKPOINT, RunFolder, load_run
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -18,7 +18,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
 from concf.experiments.results_log import ResultsLog
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings
 from reproduction.__main__ import app
 from reproduction.plan import EXPERIMENTS, Cell
 from reproduction.running import is_current, rounded, run_cells

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.batches import distinct
 from concf.reference.heads import Columns, ItemTableHead
 from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 from concf.runs.settings import ConCFSettings
 

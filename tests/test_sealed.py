@@ -17,9 +17,8 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.runs.checkpoint import CHECKPOINT, load_run
-from concf.runs.presets import choose_settings
 from concf.runtime.files import BLANK, FIELD, PLACE, refuse_changed, seal
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

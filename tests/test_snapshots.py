@@ -17,13 +17,12 @@ from small_recipe import SMALL, assert_same, data
 from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.ease import EASE
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.consensus.voters import Voter
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.checkpoint import load_run
+from concf.models import load_run, train
 from concf.runs.run import Run
 from concf.strong.combine import combine
 from concf.strong.reranker import Reranker

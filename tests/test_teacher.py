@@ -18,11 +18,11 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
+from concf.models import choose_settings
 from concf.models import train as train_anywhere
 from concf.reference.objectives import FIVE
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -19,8 +19,7 @@ from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.experiments.measure import Figures
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.presets import choose_settings
+from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.strong.combine import combine
 

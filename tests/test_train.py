@@ -17,11 +17,10 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.models import train
+from concf.models import choose_settings, train
 from concf.reference.batches import DRAWS, Sampler, distinct
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 from concf.runs.settings import ConCFSettings
 from concf.runtime.seeds import derive_seed

@@ -17,7 +17,7 @@ from small_recipe import CLI, assert_same, small
 from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.als import ALS, Pairs
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import split_of
 from concf.data.protocols import TEST
 from concf.data.simulate import DriftingSimulation

@@ -19,8 +19,8 @@ from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.ranking import NOTHING, Seen, rank, rank_everyone
 from concf.evaluation.scorers import Factors, ListFunction
 from concf.evaluation.validation import Validation
+from concf.models import choose_settings
 from concf.reference.trainer import Trainer
-from concf.runs.presets import choose_settings
 from concf.runs.settings import ConCFSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

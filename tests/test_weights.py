@@ -31,13 +31,11 @@ from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
-from concf.models import train
+from concf.models import choose_settings, load_run, train
 from concf.reference.batches import Batch, Sampler
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
 from concf.reference.objectives import LossSettings, choose
-from concf.runs.checkpoint import load_run
-from concf.runs.presets import choose_settings
 from concf.runs.run import Run
 from concf.strong import softmax
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from concf.runs.presets import PRESETS
+from concf.models import PRESETS
 from concf.runs.settings import ConCFSettings
 from concf.runtime.files import new_file
 from concf.runtime.settings import Settings

@@ -35,19 +35,18 @@ if TYPE_CHECKING:
     from concf.experiments.compare import compare
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
-    from concf.models import train
-    from concf.reference.objectives import Objective
-    from concf.runs.checkpoint import load_run
-    from concf.runs.presets import PRESETS, choose_settings
-    from concf.runs.settings import ConCFSettings
+    from concf.models import PRESETS, choose_settings, load_run, train
+    from concf.reference.objectives import OBJECTIVES, Objective
+    from concf.reference.settings import ReferenceSettings
     from concf.strong.combine import combine
+    from concf.strong.settings import StrongSettings
     from concf.strong.update import update
 
 __all__ = [
-    "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
-    "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
-    "Weighting", "__version__", "choose_settings", "combine", "compare", "evaluate", "load_run", "prepare", "rank",
-    "read", "train", "update",
+    "BASELINES", "OBJECTIVES", "PRESETS", "Candidate", "ConCF", "ConcfError", "ConcfWarning", "ConfigError",
+    "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "ReferenceSettings",
+    "Simulation", "Split", "StrongSettings", "Weighting", "__version__", "choose_settings", "combine", "compare",
+    "evaluate", "load_run", "prepare", "rank", "read", "train", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -65,12 +64,11 @@ _MODULES = {
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
     "baselines.table": ("BASELINES", "Candidate"),
-    "reference.objectives": ("Objective",),
-    "runs.checkpoint": ("load_run",),
+    "reference.objectives": ("OBJECTIVES", "Objective"),
     "strong.combine": ("combine",),
-    "runs.presets": ("PRESETS", "choose_settings"),
-    "runs.settings": ("ConCFSettings",),
-    "models": ("train",),
+    "models": ("PRESETS", "choose_settings", "load_run", "train"),
+    "reference.settings": ("ReferenceSettings",),
+    "strong.settings": ("StrongSettings",),
     "strong.update": ("update",),
 }
 

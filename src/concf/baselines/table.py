@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
+from math import inf
 from typing import Any, Protocol
 
 import torch
@@ -31,16 +32,34 @@ class Baseline(Protocol):
 
 
 @dataclass(frozen=True)
+class Vote:
+    """How a baseline votes in the model strong.
+
+    grid:   values of its settings that are searched, on validation
+    fixed:  settings that are not
+    budget: the smallest budget with this voter
+    most:   (on a CPU, on a GPU) the most users or items, whichever are fewer, of a log on which it pays
+    """
+
+    grid: dict[str, tuple[float, ...]]
+    fixed: dict[str, int] = field(default_factory=dict)
+    budget: str = "thorough"
+    most: tuple[float, float] = (inf, inf)
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A baseline, and the values tried for its settings.
 
     library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `grid_search`
+    vote: how it votes; None: it is only compared
     """
 
     make: Any
     grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     library: str | None = None
     every_point: bool = False
+    vote: Vote | None = None
 
     def refuse_if_absent(self) -> None:
         """Say at once, not after an hour of tuning, that a library is missing."""
@@ -63,6 +82,19 @@ class Candidate:
 
 BASELINES = {
     "popularity": Candidate(Popularity),
+    "rp3beta": Candidate(
+        RP3beta,
+        {
+            "alpha": (0.3, 0.5, 0.7, 0.9),
+            "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
+            "neighbours": (200, 1000, 5000),
+        },
+        vote=Vote(
+            {"alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)},
+            fixed={"neighbours": 500},
+            budget="fast",
+        ),
+    ),
     "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
     "userknn": Candidate(
         UserKNN,
@@ -71,15 +103,12 @@ BASELINES = {
             "power": (1.0, 1.5, 2.0, 3.0),
             "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
         },
+        vote=Vote({"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}, fixed={"neighbours": 500}),
     ),
-    "ease": Candidate(EASE, {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)}),
-    "rp3beta": Candidate(
-        RP3beta,
-        {
-            "alpha": (0.3, 0.5, 0.7, 0.9),
-            "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
-            "neighbours": (200, 1000, 5000),
-        },
+    "ease": Candidate(
+        EASE,
+        {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)},
+        vote=Vote({"regularisation": (30.0, 100.0, 300.0, 1000.0)}, most=(10_000, 50_000)),
     ),
     "puresvd": Candidate(PureSVD, {"factors": (4, 8, 16, 32, 64, 128, 192, 256)}),
     "ials": Candidate(
@@ -112,3 +141,11 @@ def candidate(name: str) -> Candidate:
     if name not in BASELINES:
         raise ConfigError(f"unknown model {name!r}; choose from {', '.join(BASELINES)}")
     return BASELINES[name]
+
+
+VOTERS: dict[str, Vote] = {name: each.vote for name, each in BASELINES.items() if each.vote is not None}
+
+
+def voter(name: str, settings: Mapping[str, float]) -> Any:
+    """A voter at searched settings, ready to be fitted."""
+    return BASELINES[name].make(**VOTERS[name].fixed, **settings)

@@ -8,12 +8,12 @@ from typing import Any, Literal
 from pydantic import ConfigDict
 
 from concf.baselines.table import BASELINES, Baseline, Candidate, candidate
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.errors import ConfigError
+from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings
 from concf.reference.objectives import OBJECTIVES, kind_of
-from concf.runs.presets import DEFAULT_OF_ONE, PRESETS, choose_settings
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.runtime.settings import Settings, flat, nested
 
 PREFIX = "concf:"
@@ -69,7 +69,7 @@ class Trained(Settings, Several):
         """The preset and its changes."""
         return f"{self.preset} {self.model_extra}" if self.model_extra else self.preset
 
-    def settings(self, **changes: Any) -> ConCFSettings:
+    def settings(self, **changes: Any) -> RunSettings:
         """Those of the run. changes: nested, over all others"""
         own = dict(self.model_extra or {})
         single = own.pop("single", None)

@@ -16,7 +16,7 @@ from concf.baselines.ease import EASE
 from concf.baselines.factorisation import IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.baselines.table import Candidate
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import MissingExtraError
 from concf.evaluation.evaluate import Evaluation
@@ -24,10 +24,9 @@ from concf.evaluation.significance import paired_t
 from concf.experiments.compare import Comparison, Entrant, compare
 from concf.inference.lookup import Id
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import DEFAULT, choose_settings, train
 from concf.report.gather import gather
 from concf.runs.checkpoint import RunFolder
-from concf.runs.presets import DEFAULT, choose_settings
 from concf.runs.run import Run
 from concf.runtime.files import new_file, new_folder
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.ranking import NOTHING, rank
@@ -162,8 +162,8 @@ def _head(run: Run, name: str | None) -> str:
             f"{name!r} is lists, not vectors: no index can hold it. Export a head, such as --head {run.best_head()}; "
             f"for the lists themselves, in Python: concf.rank(run.recommender({name!r}), users, k)"
         )
-    if name is not None and name not in run.model.names:
-        raise ConfigError(f"no head is called {name!r} in this run; there are {', '.join(run.model.names)}")
+    if name is not None and name not in run.heads:
+        raise ConfigError(f"no head is called {name!r} in this run; there are {', '.join(run.heads)}")
     return name or run.best_head()
 
 

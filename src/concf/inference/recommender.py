@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError, DataError, note
 from concf.inference.explain import Explanation, explain
 from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, kind_of, long_table
@@ -30,7 +30,7 @@ from concf.inference.lookup import (
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
 from concf.inference.rules import RuleOptions, catalogue_of, rules_of
-from concf.runs.checkpoint import load_run
+from concf.models import load_run
 from concf.runs.run import Run
 from concf.runtime.arguments import check_count, check_names
 

@@ -12,11 +12,10 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
-from concf.consensus.consensus import rank_importance
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS, rank_importance
 from concf.evaluation.scorers import Factors
 from concf.runs.run import Run
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.strong.reranker import (
     CURVE_FEATURES,
@@ -69,9 +68,9 @@ class Votes:
     weights:       ([F], [F]) the mean of each of the re-ranker's features, and its weight, float64
     """
 
-    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: ConCFSettings, by: str) -> None:
+    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: RunSettings, by: str) -> None:
         chosen, everyone = settings.consensus, [*settings.heads, *settings.fixed_voters]
-        voting = [row for row, name in enumerate(everyone) if name not in chosen.non_voting]
+        voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
         consistency = torch.zeros(1).expand(items.shape)

@@ -13,23 +13,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+ITEM_SHARE = 0.5  # of the items' norm in a gradient scale
 TINY = 1e-30  # a head without gradient has scale 0 and slope 0
 
 
 def gradient_scale(
-    squares: Sequence[Tensor], products: Sequence[Tensor], norm: Literal["sides", "joint"], item_share: float
+    squares: Sequence[Tensor], products: Sequence[Tensor], norm: Literal["sides", "joint"]
 ) -> tuple[Tensor, Tensor]:
     """([heads], [heads]) G_x, and lambda_x dG_x / dlambda_x if only g_CF carries lambda_x.
 
     squares, products: |g|^2 and <lambda_x g_CF, g>, each on (users [heads], items [heads])
-    norm: "joint" of both sides as one vector; "sides" |users| + item_share |items|
+    norm: "joint" of both sides as one vector; "sides" |users| + |items| / 2
     """
     if norm == "joint":
         scale = (squares[0] + squares[1]).sqrt()
         return scale, (products[0] + products[1]) / scale.clamp(min=TINY)
     norms = [square.sqrt() for square in squares]
     slopes = [product / each.clamp(min=TINY) for product, each in zip(products, norms, strict=True)]
-    return norms[0] + item_share * norms[1], slopes[0] + item_share * slopes[1]
+    return norms[0] + ITEM_SHARE * norms[1], slopes[0] + ITEM_SHARE * slopes[1]
 
 
 def training_ratio(loss: Tensor, initial: Tensor, exponent: float = 1.0) -> Tensor:

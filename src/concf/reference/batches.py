@@ -112,11 +112,10 @@ class Sampler:
         for rows in _pieces(train.nnz):
             self.observed[rows] = self._cells(self.user[rows], self.positive[rows])
 
-    def epoch(self, seed: int, epoch: int, by_user: bool = False) -> Batch:
+    def epoch(self, seed: int, epoch: int) -> Batch:
         """Every observed pair once, in an order that seed and epoch alone decide: no state to keep.
 
         A pair of weight w comes floor(w) or ceil(w) times, w on average, and all of them as often as there are pairs.
-        by_user: a user's pairs come one after the other, so that a batch has few users
         """
         random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 0)))
         user, positive = self.user, self.positive
@@ -136,9 +135,6 @@ class Sampler:
             negative[again] = random.integers(self.n_items, size=len(again))
         order: Positions = np.arange(len(negative), dtype=user.dtype)
         random.shuffle(order)
-        if by_user:
-            turn = random.permutation(self.n_users).astype(user.dtype)
-            order = _taken(order, np.argsort(_taken(turn, _taken(user, order)), kind="stable"))
         users, used, unused = (torch.from_numpy(_taken(column, order)) for column in (user, positive, negative))
         return Batch(users, used, unused)
 
@@ -170,37 +166,24 @@ def unique(ids: Tensor, n: int) -> Tensor:
     return torch.zeros(n, dtype=torch.bool, device=ids.device).index_fill_(0, ids.long(), True).nonzero()[:, 0]
 
 
-def distinct(
-    ids: Tensor, n: int, kind: torch.dtype, most: int | None = None, among: Among | None = None
-) -> tuple[Tensor | slice, Tensor]:
+def distinct(ids: Tensor, n: int, kind: torch.dtype, among: Among | None = None) -> tuple[Tensor | slice, Tensor]:
     """(rows, weights) that count each distinct one of the ids [B] (of 0 .. n-1) once.
 
-    most: no more than so many are distinct; None: not known. On a GPU, where shapes must stay the same, so many rows,
-    those to spare with weight 0, or all rows with weight 1 / multiplicity; elsewhere as many as there are.
+    On a GPU, where shapes must stay the same, all rows with weight 1 / multiplicity; elsewhere as many as there are.
     among: the ids of all processes, of which each is counted by one alone: the one that has its last row
     """
     row = torch.arange(len(ids), device=ids.device)
     everyone, at = (ids, row) if among is None else among
-    if ids.is_cuda and (most is None or most >= len(everyone)):  # in all processes alike
+    if ids.is_cuda:
         one = torch.ones(len(everyone), dtype=kind, device=ids.device)
         times = torch.zeros(n, dtype=kind, device=ids.device).index_add_(0, everyone, one)
         return slice(None), 1 / times[ids]
-    every_row = torch.arange(len(everyone), device=ids.device)
-    last = torch.full((n,), -1, device=ids.device).scatter_reduce_(0, everyone, every_row, "amax")
-    if ids.is_cuda and most is not None:
-        rows = torch.nonzero_static(last[ids] == at, size=most, fill_value=-1)[:, 0]
-        return rows.clamp(min=0), (rows >= 0).to(kind)
+    every_row = torch.arange(len(everyone))
+    last = torch.full((n,), -1).scatter_reduce_(0, everyone, every_row, "amax")
     rows = last[last >= 0]
     if among is not None:
         rows = torch.full_like(every_row, -1).index_copy_(0, at, row)[rows]
         rows = rows[rows >= 0]
         if not len(rows):
-            return row[:1], torch.zeros(1, dtype=kind)  # an operation on no row at all is a case of its own
+            return row[:1], torch.zeros(1, dtype=kind)  # avoids operations on no row at all
     return rows, torch.ones(len(rows), dtype=kind)
-
-
-def most_users(degree: NDArray[np.int64], pairs: int) -> int:
-    """How many users so many pairs can belong to at most, where a user's pairs come one after the other."""
-    fewest = np.sort(degree[degree > 0])
-    whole = int(np.searchsorted(np.cumsum(fewest), pairs, side="right"))  # users that fit in whole ...
-    return min(whole + 2, len(fewest))  # ... and two at the ends of which only a part does

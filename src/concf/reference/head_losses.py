@@ -1,4 +1,4 @@
-"""What a batch costs each branch: its own loss, and how far it is from the consensus."""
+"""Per-head losses L_CF (Eq. 1-5) and L_CL (Eq. 13, 14) of a batch."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.reference import losses
-from concf.reference.batches import Among, Batch, distinct, most_users, unique
+from concf.consensus.listwise import listwise
+from concf.reference.batches import Among, Batch, distinct, unique
 from concf.reference.cuda_graphs import Streams
 from concf.reference.encoders import MLP, Encoder
 from concf.reference.heads import Columns, TableHead
-from concf.reference.kernels import Sparse, listed_scores, log_partition
+from concf.reference.kernels import Sparse, listed_scores
 from concf.reference.model import Model
 from concf.reference.objectives import Objective
 from concf.reference.rows import take_and_part, take_from, take_rows
@@ -22,21 +22,15 @@ from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax
 class HeadLosses:
     """The losses of all branches on embedding tables with a copy for each head.
 
-    batch_by_user: pairs of a batch, where a user's pairs come one after the other; None: in any order
-    sampled: what stands for all items, and all users, in a softmax; None: they do themselves
-    The copies are what the gradient of each head is read from: a head's loss depends on its own copy alone.
+    sampled: the sampled softmax; None: softmaxes run over all items, and all users
+    A head's loss depends on its own copy alone, so that the gradient on the copy is the gradient of that head.
     """
 
     def __init__(
-        self, model: Model, objectives: dict[str, Objective], train: csr_array, batch_by_user: int | None = None,
-        sampled: SampledSoftmax | None = None,
-    ) -> None:  # fmt: skip
+        self, model: Model, objectives: dict[str, Objective], train: csr_array, sampled: SampledSoftmax | None = None
+    ) -> None:
         self.model, self.objectives, self.sampled = model, objectives, sampled
         by_user, by_item = (train.sum(axis=axis, dtype=np.float64) for axis in (1, 0))  # weights
-        degree = np.diff(train.indptr).astype(np.int64)
-        if (train.data != 1).any():  # a user comes in an epoch as often as it weighs, one time less or more
-            degree = np.where(degree > 0, np.maximum(by_user.astype(np.int64) - 1, 1), 0)
-        self.most_users = None if batch_by_user is None else most_users(degree, batch_by_user)
         device, kind = model.user.device, model.user.dtype
         self.streams, self.consensus_streams = (Streams(device, len(objectives)) for _ in range(2))
         if {"items", "users"} & {objective.needs for objective in objectives.values()}:
@@ -49,12 +43,9 @@ class HeadLosses:
         if self.propagates():
             return [None, None]
         users, needs = unique(batch.user, self.model.n_users), {each.needs for each in self.objectives.values()}
-        columns = self._columns(ITEMS, batch) if "catalogue" in needs else None
-        if "everything" in needs or ("catalogue" in needs and columns is None):
+        if "everything" in needs:
             return [users, None]
-        items = batch.items if self._draws() else batch.positive
-        items = items if columns is None else torch.cat([items, columns[0]])
-        return [users, unique(items, self.model.n_items)]
+        return [users, unique(batch.items if self._draws() else batch.positive, self.model.n_items)]
 
     def touched_by_consensus(self, batch: Batch, consensus_target: Tensor) -> list[Tensor | None]:
         """The same by `consensus`."""
@@ -100,18 +91,17 @@ class HeadLosses:
         h_user, h_item = h_users.unbind(), h_items.unbind()
         costs = []
         for x, name in enumerate(self.objectives):
-            h_all, columns = self._catalogue(name, tables, batch, noise)
-            reads = [each for each in (h_user[x], h_item[x], both, h_all, *(columns or ())) if each is not None]
+            h_all = self._all_items(x, tables, noise) if self.objectives[name].needs == "everything" else None
+            reads = [each for each in (h_user[x], h_item[x], both, h_all) if each is not None]
             with self.streams.stream(x, *reads):
-                costs.append(self._own(name, h_user[x], h_item[x], h_all, columns, batch, both))
+                costs.append(self._own(name, h_user[x], h_item[x], h_all, batch, both))
         self.streams.join()
         return torch.stack(costs)
 
     def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, columns: Columns | None, batch: Batch,
-        both: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """One head's. h_user: [B, size]; h_item: [n, size] of the items `both`; h_all, columns: of `_catalogue`."""
+        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor
+    ) -> Tensor:
+        """L_CF of one head. h_user: [B, size]; h_item: [n, size] of the items `both`; h_all: [items, size]."""
         objective = self.objectives[name]
         if objective.needs == "items":
             columns = self._columns(ITEMS, batch)
@@ -122,30 +112,18 @@ class HeadLosses:
         if objective.needs == "pairs":
             return objective.loss(*self._pair_scores(name, h_user, h_item, batch.user, both))
         assert h_all is not None
-        if objective.needs == "catalogue":
-            (positive,) = self._pair_scores(name, h_user, h_item[: len(batch)], batch.user, batch.positive)
-            return objective.loss(positive, *self._partitions(name, h_user, batch.user, h_all, columns))
         vectors = self._whole_vectors(name, h_user, batch.user, h_all)
         _, used = self._whole_vectors(name, h_user, batch.user, h_item[: len(batch)], batch.positive)
         return objective.loss(vectors[0], used, vectors[1], 1 / self.user_degree[batch.user])
 
-    def _catalogue(
-        self, name: str, tables: tuple[Tensor, ...], batch: Batch, noise: torch.Generator | None
-    ) -> tuple[Tensor | None, Columns | None]:
-        """[n, size] the encodings of all items by one head that looks at them, or of the columns that stand for them.
+    def _all_items(self, x: int, tables: tuple[Tensor, ...], noise: torch.Generator | None) -> Tensor:
+        """[items, size] encodings of all items by head x. tables: of each head [items, d]
 
-        tables: of each head [items, d]. Before the head's stream, since encoders' parameters are all heads'.
+        Computed before the head's stream begins, since all heads may share the encoder's parameters.
         """
-        needs = self.objectives[name].needs
-        if needs not in ("everything", "catalogue"):
-            return None, None
-        columns = self._columns(ITEMS, batch) if needs == "catalogue" else None
-        x, divides = self.model.names.index(name), self.model.encoder.divides
-        rows = tables[x][None] if divides else torch.stack(tables)
-        rows = rows if columns is None else take_rows(rows, columns[0])
-        if divides:
-            return self.model.encode(rows, noise, slice(x, x + 1))[0], columns
-        return self.model.encode(rows, noise)[x], columns
+        if self.model.encoder.divides:
+            return self.model.encode(tables[x][None], noise, slice(x, x + 1))[0]
+        return self.model.encode(torch.stack(tables), noise)[x]
 
     def _columns(self, side: int, batch: Batch) -> Columns | None:
         """What stands for all items, or all users, in a softmax of this batch; None: they do themselves.
@@ -158,21 +136,6 @@ class HeadLosses:
         ids, n = ((whole.positive, self.model.n_items), (whole.user, self.model.n_users))[side]
         rows, weight = distinct(ids, n, self.model.user.dtype)
         return self.sampled.columns(side, ids[rows], weight, batch.drawn[side])
-
-    def _partitions(
-        self, name: str, h_user: Tensor, user: Tensor, h_item: Tensor, columns: Columns | None
-    ) -> tuple[Tensor, Tensor]:
-        """([b], [b]) the log-partition over items of the batch's users, and how often each of them comes.
-
-        h_item: of all items, or of the columns
-        """
-        rows, weight = distinct(user, self.model.n_users, h_user.dtype, self.most_users)
-        head, users = self.model.head(name), user[rows]
-        vectors, offset = head.user(h_user[rows], users)
-        items, bias = head.item(h_item, None if columns is None else columns[0])
-        bias = bias if columns is None else bias + columns[1]
-        times = torch.zeros_like(self.user_degree).index_add_(0, user, torch.ones_like(h_user[:, 0]))[users]
-        return offset + log_partition(vectors, items, bias), times * weight
 
     def _pair_scores(self, name: str, h_user: Tensor, h_item: Tensor, user: Tensor, item: Tensor) -> list[Tensor]:
         """[B] scores, one for each item of a user: `item` [k B] holds the first of every user, then the second, ..."""
@@ -190,8 +153,6 @@ class HeadLosses:
         """([B, size + 2], [n, size + 2]) vectors that hold offset and bias too, if any: their product is the score."""
         vectors, offset = self.model.head(name).user(h_user, user)
         item_vectors, bias = self.model.head(name).item(h_item, item)
-        if not self.model.head(name).offsets:
-            return vectors, item_vectors
         ones, more_ones = torch.ones_like(offset), torch.ones_like(bias)
         whole_user = torch.cat([vectors, offset[:, None], ones[:, None]], 1)
         return whole_user, torch.cat([item_vectors, more_ones[:, None], bias[:, None]], 1)
@@ -238,7 +199,7 @@ class HeadLosses:
         scores = torch.stack(
             [self._consensus_score(name, each, clip or {}) for name, each in zip(names, raw, strict=True)]
         )
-        return self._of_all(names, losses.listwise(scores.masked_fill(empty, -torch.inf), length, weight))
+        return self._of_all(names, listwise(scores.masked_fill(empty, -torch.inf), length, weight))
 
     def _sides(
         self, user: Tensor, item: Tensor, batch: Batch, names: list[str], noise: torch.Generator | None
@@ -246,7 +207,7 @@ class HeadLosses:
         """The distinct users [b], their weights, and vectors, offsets, items and biases [heads, ...] of those heads."""
         user, item = self.model.encoder.propagate(user, item)
         kind = self.model.user.dtype
-        rows, weight = distinct(batch.user, self.model.n_users, kind, self.most_users, batch.among_users())
+        rows, weight = distinct(batch.user, self.model.n_users, kind, batch.among_users())
         users = batch.user[rows]
         of_users, of_items = self.student_slices(names)
         h_user = self._encoded(take_rows(user, users), noise, of_users)

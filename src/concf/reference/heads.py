@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from concf.reference.kernels import log_partition
@@ -22,11 +21,9 @@ class Head(nn.Module, ABC):
     """What every head offers. encoding: [n, size] of the users or items at the positions `places` [n], None: of all.
 
     encodes_user, encodes_item: whether the head looks at such encodings at all
-    offsets: whether it has offsets and biases, or zeros
     """
 
     encodes_user = encodes_item = True
-    offsets = True
 
     @abstractmethod
     def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:
@@ -95,36 +92,6 @@ class ProductHead(Head):
     def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
         """h_i."""
         return encoding, _none(encoding)
-
-
-class InnerHead(Head):
-    """<h_u, h_i>, the encodings as they are."""
-
-    offsets = False
-
-    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
-        """h_u."""
-        return encoding, _none(encoding)
-
-    item = user
-
-
-class CosineHead(Head):
-    """cos(h_u, h_i) / temperature."""
-
-    offsets = False
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = temperature
-
-    def user(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
-        """h_u / (|h_u| temperature)."""
-        return F.normalize(encoding, dim=1) / self.temperature, _none(encoding)
-
-    def item(self, encoding: Tensor, places: Tensor | None = None) -> Side:  # noqa: ARG002
-        """h_i / |h_i|."""
-        return F.normalize(encoding, dim=1), _none(encoding)
 
 
 class TableHead(Head):

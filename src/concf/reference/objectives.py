@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 from torch import Tensor
 
 from concf.errors import ConfigError
 from concf.reference import losses
 from concf.reference.heads import (
-    CosineHead,
     DotHead,
     Head,
-    InnerHead,
     ItemTableHead,
     MetricHead,
     ProductHead,
@@ -25,7 +23,7 @@ from concf.reference.heads import (
 )  # fmt: skip
 from concf.runtime.settings import Settings, named
 
-Needs = Literal["pairs", "everything", "catalogue", "items", "users"]
+Needs = Literal["pairs", "everything", "items", "users"]
 
 
 def _unchanged(scores: Tensor) -> Tensor:
@@ -39,7 +37,6 @@ class Objective:
     loss:   with needs "pairs" of (positive, negative) scores [B];
             with "everything" of (user [B, d], used [B, d], item [items, d], share [B]), where <user, used> and
             <user, item> are scores and share is 1 / |I_u|, see `losses.squared_error_everywhere`;
-            with "catalogue" of (positive [B], partition [b], times [b]), see `losses.softmax`;
             with "items" or "users" of (partition, observed, degree, weight), see `losses.multinomial`, over all items
             for each user or over all users for each item, by a `TableHead`
     head:   made from (size of an encoding, number of users, number of items)
@@ -67,15 +64,9 @@ class LossSettings(Settings):
         "rows", description="CF-E: sum over the rows of a batch (Eq. 5), each by its length (users), or their mean"
     )
     unobserved: float = Field(0.05, gt=0, description="weight of an unobserved pair in CF-D over all pairs")
-    penalty: float = Field(0.03, ge=0, description="L2 penalty of weighted-squares, on the vectors of every pair")
-    squares_scale: float = Field(
-        10.0, gt=0, description="in the consensus loss weighted-squares scores by its score, times this"
-    )
-    temperature: float = Field(0.15, gt=0, description="temperature of cosine-softmax")
     softmax_samples: int | None = Field(
         None, ge=1, description="sampled softmax: draws that stand for what a batch does not hold; none: exact"
     )
-    softmax_power: float = Field(0.5, ge=0, le=1, description="popular ones are drawn by (1 + degree) to this power")
 
 
 def minus_distance(scores: Tensor) -> Tensor:
@@ -130,63 +121,37 @@ def _squared_error_everywhere(chosen: LossSettings) -> Objective:
     return Objective(loss, _product, needs="everything")
 
 
-def _inner(size: int, users: int, items: int) -> Head:  # noqa: ARG001
-    return InnerHead()
-
-
-def _weighted_squares(chosen: LossSettings) -> Objective:
-    loss, times = partial(losses.squared_error_everywhere, unobserved=chosen.unobserved), chosen.squares_scale
-    penalised = partial(loss, penalty=chosen.penalty)
-    return Objective(penalised, _inner, needs="everything", consensus_score=lambda scores: times * scores)
-
-
-def _cosine_softmax(chosen: LossSettings) -> Objective:
-    def cosine(size: int, users: int, items: int) -> Head:  # noqa: ARG001
-        return CosineHead(chosen.temperature)
-
-    return Objective(losses.softmax, cosine, needs="catalogue")
-
-
-OBJECTIVES: dict[str, Callable[[LossSettings], Objective]] = {
-    "bpr": lambda chosen: Objective(losses.bpr, _dot),  # noqa: ARG005
+OBJECTIVES: dict[str, Objective | Callable[[LossSettings], Objective]] = {
+    "bpr": Objective(losses.bpr, _dot),
     "cml": _cml,
-    "cross-entropy": lambda chosen: Objective(losses.cross_entropy, _product),  # noqa: ARG005
+    "cross-entropy": Objective(losses.cross_entropy, _product),
     "squared-error": _squared_error,
     "multinomial": _multinomial("items", _item_table),
     "multinomial-users": _multinomial("users", _user_table),
     "squared-error-everywhere": _squared_error_everywhere,
-    "weighted-squares": _weighted_squares,
-    "cosine-softmax": _cosine_softmax,
-}
-OWN_SETTING = {"weighted-squares": "penalty", "cosine-softmax": "temperature"}  # what `name@value` sets
+}  # a row of yours: OBJECTIVES["mine"] = Objective(...)
 FIVE = ("bpr", "cml", "cross-entropy", "squared-error", "multinomial", "multinomial-users")  # of the paper, E both ways
 
 
-def choose(
-    names: tuple[str, ...], chosen: LossSettings | None = None, own: Mapping[str, Objective] | None = None
-) -> dict[str, Objective]:
-    """Head -> its objective: the user's own, of the table, or `module:name` of an `Objective` to import.
+def choose(names: tuple[str, ...], chosen: LossSettings | None = None) -> dict[str, Objective]:
+    """Head -> its objective: a row of the table, or `module:name` of an `Objective` to import.
 
-    `als-a=weighted-squares@0.02`: a head with a name of its own; else it is called by its objective.
+    `mine=bpr`: a head with a name of its own; else it is called by its objective.
     `multinomial#1`, `multinomial#2`: the same objective several times, each with a start of its own.
-    `cosine-softmax@0.1`, `weighted-squares@0.03`: with a temperature or a penalty of its own.
     """
-    own, found = own or {}, {}
-    for head, name in map(named, names):
-        found[head] = own.get(head) or own.get(kind_of(name)) or _objective(name, chosen or LossSettings())
-    return found
+    return {head: _objective(name, chosen or LossSettings()) for head, name in map(named, names)}
 
 
 def kind_of(name: str) -> str:
-    """The objective without its value and its number: `cosine-softmax` of `cosine-softmax@0.1#2`."""
-    return name.partition("#")[0].partition("@")[0]
+    """The objective without its number: `bpr` for `bpr#2`."""
+    return name.partition("#")[0]
 
 
 def _objective(name: str, chosen: LossSettings) -> Objective:
-    valued, again, start = name.partition("#")
-    kind, at, value = valued.partition("@")
+    kind, again, start = name.partition("#")
     if kind in OBJECTIVES and bool(again) == bool(start):
-        return OBJECTIVES[kind](_with_value(name, kind, value, chosen) if at else chosen)
+        row = OBJECTIVES[kind]
+        return row if isinstance(row, Objective) else row(chosen)
     found = imported(name) if ":" in name else None
     if isinstance(found, Objective):
         return found
@@ -194,16 +159,6 @@ def _objective(name: str, chosen: LossSettings) -> Objective:
     raise ConfigError(
         f"unknown objective {name!r}{where}; choose from {', '.join(OBJECTIVES)}, or name one of yours as module:name"
     )
-
-
-def _with_value(name: str, kind: str, value: str, chosen: LossSettings) -> LossSettings:
-    if kind not in OWN_SETTING:
-        raise ConfigError(f"objective {name!r}: only {', '.join(OWN_SETTING)} take a value after @")
-    try:
-        return LossSettings.model_validate(chosen.model_dump() | {OWN_SETTING[kind]: value})
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"]
-        raise ConfigError(f"objective {name!r}: {OWN_SETTING[kind]} = {value!r}: {problem}") from None
 
 
 def imported(name: str) -> object:

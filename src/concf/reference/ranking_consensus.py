@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import NOTHING, consensus, consistencies
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS, ConsensusSettings
+from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS, consensus, consistencies
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, shared_items
 from concf.reference.model import Model
+from concf.reference.settings import ConsensusSettings
 
 
 class RankingConsensus:

@@ -1,4 +1,4 @@
-"""A softmax over a part of the catalogue that stands for all of it, where all of it would be too dear."""
+"""Sampled softmax, for catalogues over which the full one is too expensive."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from concf.reference.heads import Columns
 from concf.reference.objectives import LossSettings
 from concf.runtime.seeds import derive_seed
 
+POWER = 0.5  # popular items and users are drawn by (1 + degree) to this power
 ITEMS, USERS = 0, 1  # the sides that a softmax can run over
 NOTHING = -1e9  # log of a count of 0, but finite: a tile of logits that are all -inf has no greatest
 
@@ -36,7 +37,7 @@ class SampledSoftmax:
     ) -> SampledSoftmax | None:
         """As the settings say; None where they say nothing, or where both sides are summed in full."""
         n = chosen.softmax_samples
-        return None if n is None or n >= max(train.shape) else cls(train, n, chosen.softmax_power, device, kind)
+        return None if n is None or n >= max(train.shape) else cls(train, n, POWER, device, kind)
 
     def in_full(self, side: int) -> bool:
         """Whether that side is no larger than a sample of it."""

@@ -1,4 +1,4 @@
-"""One epoch of Algorithm 1 and one step of it; `train.py` has the rest. Line numbers: docs/paper.md.
+"""One epoch of Algorithm 1 and one step of it; `train.py` has the rest. Lines are numbered as in the paper.
 
 Of several processes each takes its part of every batch and holds the whole model; gradients are added up.
 """
@@ -6,7 +6,7 @@ Of several processes each takes its part of every batch and holds the whole mode
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,24 +21,41 @@ from concf.evaluation.validation_metric import fitting_metric
 from concf.reference.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.reference.batches import Batch, Sampler
 from concf.reference.cuda_graphs import CudaGraph, Streams
-from concf.reference.encoders import EVERY_HEAD, EncoderMaker
+from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
-from concf.reference.objectives import Objective, choose
+from concf.reference.objectives import choose
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.rows import added_groups, sums_of_groups
+from concf.reference.run import make_model
 from concf.reference.sampled_softmax import SampledSoftmax
-from concf.runs.run import make_model
-from concf.runs.settings import ConCFSettings
+from concf.reference.settings import ReferenceSettings
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
+
+CLIPPED = ("bpr", "multinomial")  # heads whose scores grow without bound: `consensus.clip` is for them
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the paper's ablations replace: how heads lose, and how they agree."""
+    """Parts of Algorithm 1 that ablations replace.
+
+    head_losses, consensus: losses of the heads, and how they agree
+    teacher: [users, L] ranked items, -1 at an empty place, taught from the first epoch on in place of the consensus
+             (two-stage distillation); the heads agree all the same, but are not taught what they agree on
+    watch_rankings: called with every ranking: the epoch, the trainer (`trainer.consensus.queue` holds the newest
+             rankings) and the lists [users, ...] of each head and consensus; of several processes each has its own
+             users'
+    """
 
     head_losses: type[HeadLosses] = HeadLosses
     consensus: type[RankingConsensus] = RankingConsensus
+    teacher: Tensor | None = None
+    watch_rankings: Callable[[int, Trainer, dict[str, Tensor]], None] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the losses and the consensus are those of the paper."""
+        return (self.head_losses, self.consensus) == (HeadLosses, RankingConsensus)
 
 
 @dataclass
@@ -64,13 +81,10 @@ class Trainer:
     def __init__(
         self,
         data: Split,
-        settings: ConCFSettings,
+        settings: ReferenceSettings,
         seed: int = 0,
         device: str | torch.device = "cpu",
         *,
-        objectives: Mapping[str, Objective] | None = None,
-        encoder: EncoderMaker | None = None,
-        teacher: Tensor | None = None,
         parts: Parts | None = None,
         group: ProcessGroup = ALONE,
     ) -> None:
@@ -78,20 +92,17 @@ class Trainer:
             raise ConfigError("losses.likelihood = 'mean' is over the rows of a whole batch: train in one process")
         self.data, self.settings, self.seed, self.group = data, settings, seed, group
         self.device, parts = torch.device(device), parts or Parts()
-        self.model = make_model(data, settings, objectives, encoder, seed).to(self.device)  # line 1
+        self.model = make_model(data, settings, seed).to(self.device)  # line 1
         self.weights = torch.ones(len(self.model.names), device=self.device, dtype=self.model.user.dtype)  # line 2
         self.initial = torch.ones_like(self.weights)
         self.settling = torch.ones((), dtype=torch.bool, device=self.device)  # whether L^0 is overwritten
-        self.weight_gradient = torch.zeros_like(self.weights)  # the sum of Eq. 16's gradients in this epoch
         self.names = self.model.names
         self.students = [name for name in self.names if name not in settings.consensus.undistilled]
-        self.batch_size = settings.training.pairs_of_batch(data.train.nnz)
-        by_user = self.batch_size if settings.training.order == "users" else None
         self.sampler = Sampler(data.train)
         self.sampled = SampledSoftmax.of(data.train, settings.losses, self.device, self.model.user.dtype)
-        chosen = choose(settings.objectives, settings.losses, objectives)
-        self.head_losses = parts.head_losses(self.model, chosen, data.train, by_user, self.sampled)
-        self.consensus = self._make_consensus(parts.consensus, teacher)
+        chosen = choose(settings.objectives, settings.losses)
+        self.head_losses = parts.head_losses(self.model, chosen, data.train, self.sampled)
+        self.consensus = self._make_consensus(parts.consensus, parts.teacher)
         embeddings = {id(self.model.user), id(self.model.item)}
         self.others = [each for each in self.model.parameters() if id(each) not in embeddings]
         self._make_optimisers()
@@ -123,8 +134,6 @@ class Trainer:
         taught = self.consensus.is_taught(epoch)
         with self._precision():
             steps = [self.step(batch, taught).clone() for batch in self.batches(epoch)]  # line 4
-        if self.settings.balances and self.settings.balance.update == "epoch":
-            self._move_weights(len(steps))
         if epoch + 1 < self.settings.training.epochs:
             self._next = {epoch + 1: self._draw(epoch + 1)}  # while a GPU is still at work
         report = torch.stack(steps).cpu()  # [batches, 3, heads]
@@ -139,7 +148,7 @@ class Trainer:
     def batches(self, epoch: int) -> Iterator[Batch]:
         """This process's part of every batch of an epoch."""
         pairs = self._next.pop(epoch, None) or self._draw(epoch)
-        for number, batch in enumerate(pairs.split(self.batch_size)):
+        for number, batch in enumerate(pairs.split(self.settings.training.batch)):
             if number < 2:
                 self.settling.fill_(epoch < self.settings.balance.settle or epoch == number == 0)
             if self.sampled is not None:
@@ -147,8 +156,7 @@ class Trainer:
             yield batch.part(self.group.share(len(batch))) if self.group.several else batch
 
     def _draw(self, epoch: int) -> Batch:
-        by_user = self.settings.training.order == "users"
-        return self.sampler.epoch(self.seed, epoch, by_user).to(self.device)
+        return self.sampler.epoch(self.seed, epoch).to(self.device)
 
     def _step(self, batch: Batch, taught: bool) -> Tensor:
         """Lines 5 to 12: [3, heads] L_CF-x, L_CL-x and the gradient scale G_x of this batch.
@@ -180,7 +188,7 @@ class Trainer:
     def _consensus_term(self, batch: Batch) -> Term:
         """alpha lambda_x L_CL-x (Eq. 13, 14) of the students."""
         chosen = self.settings.consensus
-        clip = {} if chosen.clip is None else dict.fromkeys(chosen.clipped, chosen.clip)
+        clip = {} if chosen.clip is None else dict.fromkeys(CLIPPED, chosen.clip)
         weights = self.weights if chosen.weight_range is None else self.weights.clamp(*chosen.weight_range)
         copies = self._copies(*self.head_losses.student_slices(self.students))
         loss = self.head_losses.consensus(
@@ -222,7 +230,7 @@ class Trainer:
             table.grad = total.reshape(table.shape).contiguous()
             squares.append(square)
             products.append(product)
-        return gradient_scale(squares, products, self.settings.balance.norm, self.settings.balance.item_share)
+        return gradient_scale(squares, products, self.settings.balance.norm)
 
     def _all_reduce(self, whole: Batch, own: Term, learned: Term, others: list[Tensor]) -> None:
         """Replace losses and gradients by those of the whole batch.
@@ -252,15 +260,8 @@ class Trainer:
         self.initial.copy_(torch.where(self.settling & (loss > 0), loss, self.initial))  # 0 would be no measure
         ratio = training_ratio(loss, self.initial, balance.exponent)
         slope = (scale if chosen.weight_range is None else slope) / self.weights
-        self.weight_gradient += weight_gradient(scale, slope, ratio)
-        if balance.update == "batch":
-            self._move_weights(1)
-
-    def _move_weights(self, batches: int) -> None:
-        balance = self.settings.balance
-        self.weights.grad = self.weight_gradient / batches
+        self.weights.grad = weight_gradient(scale, slope, ratio)
         self.weight_optimiser.step()
-        self.weight_gradient.zero_()
         total = balance.total if balance.total is not None else float(len(self.names))
         self.weights.copy_(normalise(self.weights, total, balance.floor))
 

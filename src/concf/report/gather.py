@@ -10,8 +10,8 @@ from scipy.sparse import csr_array
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import NEIGHBOURS
+from concf.baselines.table import voter
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
@@ -19,9 +19,8 @@ from concf.evaluation.significance import paired_t
 from concf.inference.explain import Contribution, about, cross_fitted
 from concf.inference.lookup import place_of
 from concf.inference.recommender import Recommender
-from concf.runs.presets import nearest_preset
 from concf.runs.run import Run
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
 
@@ -67,7 +66,7 @@ def gather(
             each | _figures(each["name"], parts) | {"about": about(run, each["name"]) if each["objective"] else ""}
             for each in run.summary()["recommenders"]
         ],
-        "curves": {kind: {} if run.settings.recipe else _curve(run, kind) for kind in CURVES},
+        "curves": {kind: {} if run.unit == "stages" else _curve(run, kind) for kind in CURVES},
         "stages": [_stage(record) for record in run.history if "stage" in record],
         "complementarity": _complementarity(run, of_the_log),
         "groups": {name: each.by_activity() for name, each in parts["test"].items()},
@@ -77,18 +76,18 @@ def gather(
 
 
 def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any]:
-    settings, heads = run.settings, list(run.model.names)
+    settings, heads = run.settings, run.heads
     first = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
     return {key: value for key, value in run.summary().items() if key != "recommenders"} | {
         "name": name,
-        "at_most": settings.training.epochs,
+        "at_most": run.at_most,
         "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
         "device": description["device"],
         "heads": heads,
         "fixed_voters": list(settings.fixed_voters),
         "cross_fitted": cross_fitted(run),
         "all_validated_users": len(run.data.validated),
-        "non_voting": [each for each in settings.consensus.non_voting if each in heads],
+        "non_voting": [each for each in settings.non_voting if each in heads],
         "first_consensus_epoch": next(first, None),
     }
 
@@ -103,9 +102,9 @@ def _data(data: Split) -> dict[str, Any]:
     }
 
 
-def _settings(chosen: ConCFSettings) -> dict[str, Any]:
+def _settings(chosen: RunSettings) -> dict[str, Any]:
     """The nearest preset and the differences from it."""
-    preset, changes = nearest_preset(chosen)
+    preset, changes = chosen.nearest_preset()
     rows = [{"name": name, "value": mine, "preset": theirs} for name, (mine, theirs) in changes.items()]
     return {"preset": preset, "changes": rows, "all": flat(chosen.model_dump(mode="json"))}
 
@@ -138,7 +137,7 @@ def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:
         for name, value in record.get(kind, {}).items():
             if kind != "consensus_loss" or value:
                 curves.setdefault(name, []).append((record["epoch"], value))
-    return {name: curves[name] for name in (*run.model.names, R_CONSENSUS, CONSENSUS) if name in curves}
+    return {name: curves[name] for name in (*run.heads, R_CONSENSUS, CONSENSUS) if name in curves}
 
 
 def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
@@ -147,7 +146,7 @@ def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | Non
         return None
     n = AT[-1]
     hits = {name: hits_of(each, run.data, n) for name, each in evaluations.items() if name != R_CONSENSUS}
-    heads = {name: hits[name] for name in run.model.names}
+    heads = {name: hits[name] for name in run.heads}
     missed = {name: complementary_hit_ratio(each, heads.values()) for name, each in hits.items()}
     return {"n": n, "per": per_map(hits), "chr": missed, "hits": {name: len(each) for name, each in hits.items()}}
 
@@ -155,7 +154,7 @@ def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | Non
 def _notes(run: Run, has_test: bool) -> Iterator[str]:
     """What a reader should know before reading the figures."""
     if not run.finished:
-        of = f"{run.epoch} of at most {run.settings.training.epochs} epochs"
+        of = f"{run.epoch} of at most {run.at_most} epochs"
         yield f"This run is not finished. The report shows the last checkpoint, after {of}."
     if "valid" in run.learned:
         yield (
@@ -170,7 +169,7 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
         yield "The data set has no test part: there are no test figures, no hits and no examples."
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."
-    if not run.settings.several and run.settings.recipe is None:
+    if not run.settings.several:
         yield "This run has one head: there is no consensus, no agreement and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."
@@ -209,9 +208,7 @@ def overview(run: Run, evaluations: Mapping[str, Evaluation]) -> dict[str, Any] 
 def _baselines(run: Run) -> Iterator[tuple[str, tuple[str, Evaluation]]]:
     """Name -> what it is, and its figures: fitted on what the run has learned from."""
     chosen = run.chosen.get(WALKS) or run.chosen.get(f"{WALKS}-a")
-    tuned, walks = (
-        ("tuned on validation", RP3beta(**chosen, neighbours=NEIGHBOURS)) if chosen else ("not tuned", RP3beta())
-    )
+    tuned, walks = ("tuned on validation", voter("rp3beta", chosen)) if chosen else ("not tuned", RP3beta())
     for name, what, model in (
         (WALKS, f"random walks, {tuned}", walks),
         ("popularity", "the same for everyone", Popularity()),

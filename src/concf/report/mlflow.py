@@ -15,7 +15,7 @@ from concf.errors import ConfigError, MissingExtraError, note
 from concf.report.gather import gather
 from concf.runs.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
 from concf.runs.run import Run
-from concf.runs.watchers import figures_of, time_of
+from concf.runs.watchers import figures_of
 from concf.runtime.files import new_file
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
@@ -58,7 +58,7 @@ class MLflow:
         self.run, self.folder = run, folder
         with self._refused():
             self.id = self._before() or self._new()
-            self.logged = {each.step for each in self.client.get_metric_history(self.id, time_of(run.settings))}
+            self.logged = {each.step for each in self.client.get_metric_history(self.id, f"seconds/{run.unit[:-1]}")}
             self._log_missing()
 
     @contextmanager
@@ -136,7 +136,7 @@ class MLflow:
     def _log_artifacts(self) -> None:
         from concf.report.page import page
 
-        run, name, about = self.run, "run", {"device": str(self.run.model.user.device), "provenance": provenance()}
+        run, name, about = self.run, "run", {"device": str(self.run.device), "provenance": provenance()}
         if self.folder is not None:
             name, about = self.folder.resolve().name, RunFolder(self.folder).description()
             for each in ARTIFACTS:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -23,10 +22,10 @@ from torch import Tensor
 
 from concf.data.ids import Ids
 from concf.data.split import Split
-from concf.errors import ConfigError, DataError, note
+from concf.errors import ConfigError, DataError
 from concf.runs.model_card import model_card
-from concf.runs.run import Run, make_model
-from concf.runs.settings import ConCFSettings
+from concf.runs.run import Run
+from concf.runs.settings import differing
 from concf.runs.state import TRAINER, flatten, unflatten
 from concf.runtime.files import BLANK, FIELD, is_partial, new_file, refuse_changed, seal
 from concf.runtime.locks import held
@@ -34,7 +33,7 @@ from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.system import LOCKS_MAPPED_FILES
 
-FORMAT = 1  # a newer one is refused
+FORMAT = 2  # any other is refused
 RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
 USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
 LOCK = "train.lock"  # of the process that trains
@@ -214,7 +213,7 @@ class RunFolder:
         path = self.path / CHECKPOINT
         description, tensors = self._read(with_trainer=trainer is not None)
         _refuse_another(description, run, path)
-        device, rest = run.model.user.device, description["state"]
+        device, rest = run.device, description["state"]
         resumed = rest.pop(TRAINER, None)
         tensors = {name: tensor.to(device, copy=LOCKS_MAPPED_FILES) for name, tensor in tensors.items()}
         try:
@@ -237,10 +236,6 @@ class RunFolder:
             return _known(json.loads(path.read_text(encoding="utf-8")), path)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path}: damaged ({type(error).__name__}). Bring back a copy") from None
-
-    def settings(self) -> ConCFSettings:
-        """The run's settings."""
-        return ConCFSettings.model_validate(_filled(self.description()["settings"], self.path / RUN))
 
     def data(self) -> Split:
         """The data set that the run was trained on, from where it was then."""
@@ -283,33 +278,6 @@ class RunFolder:
         return kept
 
 
-def load_run(
-    folder: str | Path, data: Split | str | Path | None = None, device: str | torch.device = "cpu", **own: Any
-) -> Run:
-    """The run in a folder, each head and consensus at its best; no GPU is needed, wherever it was trained.
-
-    data: what it was trained on, or its folder; None: from where it was then
-    own:  objectives and encoder of yours, as `train` took them
-    """
-    home = RunFolder(folder)
-    chosen = home.settings()
-    split = (home.data() if data is None else data if isinstance(data, Split) else Split.load(data)).known
-    _refuse_other_data(home.description(), split, home.path)
-    run = Run(split, chosen, home.description()["seed"], make_model(split, chosen, **own).to(device))
-    home.load(run)
-    if not run.finished and chosen.recipe is not None:
-        raise DataError(
-            f"{home.path}: the run is not finished, and has no recommender before its last stage. "
-            f"Go on with: concf train --resume --out {home.path}"
-        )
-    if not run.finished:
-        note(
-            f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "
-            f"Go on with: concf train --resume --out {home.path}"
-        )
-    return run
-
-
 def _ids(data: Split) -> dict[str, Ids]:
     return {USERS: data.interactions.user_ids, ITEMS: data.interactions.item_ids}
 
@@ -340,33 +308,41 @@ def _description(run: Run) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "concf": VERSION,
+        "model": run.settings.kind,
         "settings": run.settings.model_dump(mode="json"),
         "seed": run.seed,
-        "device": str(run.model.user.device),
+        "device": str(run.device),
         "data": {"split_hash": run.data.hash, "recipe": run.data.recipe.model_dump(mode="json")},
     }
 
 
 def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
-    """A description of a format that is known, with all its parts."""
-    if description["format"] > FORMAT:
-        newer = f"format {description['format']} is newer than this concf ({VERSION}) knows"
-        raise DataError(f"{path}: {newer}. Update concf")
-    _ = description["settings"], description["seed"], description["data"]["split_hash"]
+    """Check that a description has the format of this version, and all its parts."""
+    if description["format"] != FORMAT:
+        older = description["format"] < FORMAT
+        advice = "Train the run again" if older else "Update concf"
+        raise DataError(
+            f"{path}: format {description['format']}, {'older' if older else 'newer'} than the format {FORMAT} of this "
+            f"concf ({VERSION}). {advice}"
+        )
+    _ = description["model"], description["settings"], description["seed"], description["data"]["split_hash"]
     return description
 
 
 def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
     wanted = _description(run)
-    _refuse_other_data(found, run.data, where)
+    refuse_other_data(found, run.data, where)
     if found["seed"] != wanted["seed"]:
         raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
-    other = _differing(_filled(found["settings"], where), wanted["settings"])
+    if found["model"] != wanted["model"]:
+        raise ConfigError(f"{where}: a run of the model {found['model']}, not {wanted['model']}. Leave --preset out")
+    other = list(differing(_filled(found, run, where), wanted["settings"]))
     if other:
         raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or begin anew")
 
 
-def _refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
+def refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
+    """Refuse a data set that the run of that description was not trained on."""
     trained_on = found["data"]["split_hash"]
     if trained_on != data.hash:
         raise DataError(
@@ -374,19 +350,10 @@ def _refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
         )
 
 
-def _filled(settings: dict[str, Any], where: Path) -> dict[str, Any]:
-    """As they were written, with defaults for those that have been added since."""
+def _filled(found: dict[str, Any], run: Run, where: Path) -> Any:
+    """Settings as they were written, with defaults for those that have been added since."""
     try:
-        return ConCFSettings.model_validate(settings).model_dump(mode="json")
+        return type(run.settings).model_validate(found["settings"]).model_dump(mode="json")
     except ValidationError as error:
         unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
         raise DataError(f"{where}: settings that this concf ({VERSION}) refuses: {unknown}") from None
-
-
-def _differing(found: Any, wanted: Any, name: str = "") -> list[str]:
-    """The names of settings that differ, with both values."""
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        parts = sorted(found.keys() | wanted.keys())
-        inner = (_differing(found.get(part), wanted.get(part), f"{name}.{part}".lstrip(".")) for part in parts)
-        return [word for words in inner for word in words]
-    return [] if found == wanted else [f"{name} = {json.dumps(found)}, not {json.dumps(wanted)}"]

@@ -1,7 +1,8 @@
 """Refuse a training run whose largest tables cannot fit into free memory; keep freed memory in processes of our own.
 
-Some systems grant any allocation and kill the process when it writes to it: so the tables are estimated from the
-settings before the first one. It is a lower bound; temporary tensors, libraries and the log itself come on top.
+Some systems grant any allocation and kill the process when it writes to it: so peak memory is estimated from the
+settings before the first allocation. The estimate is a lower bound: temporary tensors, libraries and the log itself
+come on top.
 
 A training step allocates tensors as large as the embedding tables and frees them again. The C library returns such
 blocks to the system at once, and the system zeroes every page before it hands it out again: much of a step.
@@ -18,43 +19,15 @@ from pathlib import Path
 
 import torch
 
-from concf.consensus.voters import LISTED_FEATURES
-from concf.data.split import Split
 from concf.errors import ConfigError, option
-from concf.reference import kernels
-from concf.reference.objectives import Objective, choose
-from concf.runs.run import n_validated
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.system import own_process
-from concf.strong.reranker import MOST_LEARNERS, TOP, n_features
-from concf.strong.search import PLANS, has_a_vote, list_length, n_asked
-from concf.strong.students import BATCHES, USERS
 
-CPU = torch.device("cpu")
 FLOAT = INT = 4  # bytes
-EASE = 12  # bytes of a pair of items: the inverse in double precision, and the weights
-PAIR, BLOCK = 24, 16  # bytes of a pair that ALS is fitted to, and of its place in the blocks of a side
-DRAWN = 12  # bytes of a pair of an epoch: user, item, unobserved item
-SMALLER = {  # table: settings that make it smaller
-    "vectors of all voters and the student": ("model.dimensions", "recipe.budget"),
-    "lists and votes of the consensus": ("consensus.top_k", "consensus.shown"),
-    "lists and votes gathered for all users": ("consensus.top_k", "consensus.shown"),
-    "features of the re-ranker": ("training.validated_users",),
-    "lists and scores of the voters": ("consensus.top_k", "recipe.asked_users"),
-    "weights of EASE^R": ("recipe.budget",),
-    "pairs that the student is fitted to": ("recipe.asked_users",),
-    "vectors of a batch of the student": ("model.dimensions", "recipe.asked_users"),
-    "embeddings of users and items": ("model.dimensions",),
-    "layers and output tables of the heads": ("model.dimensions",),
-    "gradients of each head": ("model.dimensions",),
-    "moments of Adam": ("model.dimensions",),
-    "best state of each head": ("model.dimensions",),
-    "rankings of the window": ("consensus.window", "consensus.kept"),
-    "pairs and encodings of a batch": ("training.batch", "model.dimensions"),
-}
+Tables = Mapping[str, tuple[int, tuple[str, ...]]]  # name -> bytes, and the settings that make the table smaller
 UNLIMITED = 1 << 60  # bytes: cgroup v1 writes a number near 2**63 where there is no limit
-CGROUPS = {  # version: folder of the memory controller, its limit, what is used, and what of it can be reclaimed
+CGROUPS = {  # version: folder of the memory controller, its limit, its usage, and the reclaimable part of that
     1: ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     2: ("", "memory.max", "memory.current", "inactive_file"),
 }
@@ -64,104 +37,23 @@ KEPT, USUAL = 1 << 30, 32 << 20  # bytes: larger blocks are returned at once; US
 
 
 def refuse_too_large(
-    data: Split, settings: ConCFSettings, device: torch.device, group: ProcessGroup = ALONE,
-    objectives: Mapping[str, Objective] | None = None,
-) -> None:  # fmt: skip
-    """Raise ConfigError if the largest tables do not fit into the free memory of this process. Allocates nothing."""
-    tables = large_tables(data, settings, device, group, objectives)
-    needed, free = sum(tables.values()), available_memory(device)
+    tables: Tables, shape: tuple[int, int], settings: RunSettings, device: torch.device, group: ProcessGroup = ALONE
+) -> None:
+    """Raise ConfigError if the largest tables do not fit into the free memory of this process. shape: users, items"""
+    needed, free = sum(size for size, _ in tables.values()), available_memory(device)
     free //= group.local_size if device.type == "cpu" else 1  # each process has a GPU of its own
     if needed <= free:
         return
-    largest = sorted(tables, key=lambda name: -tables[name])[:3]
-    named = ", ".join(f"{name} {tables[name] / 1e9:,.1f} GB" for name in largest)
-    paths = dict.fromkeys(path for name in largest for path in SMALLER[name])
+    largest = sorted(tables, key=lambda name: -tables[name][0])[:3]
+    named = ", ".join(f"{name} {tables[name][0] / 1e9:,.1f} GB" for name in largest)
+    paths = dict.fromkeys(path for name in largest for path in tables[name][1])
     values = {path: str(reduce(getattr, path.split("."), settings)).lower() for path in paths}
     advice = ", ".join(f"{path} (now {value})" for path, value in values.items() if value != "fast")
     raise ConfigError(
-        f"training needs at least {needed / 1e9:,.1f} GB of memory for {data.train.shape[0]:,} users and "
-        f"{data.train.shape[1]:,} items, and {free / 1e9:,.1f} GB are free{' for each process' * group.several}. "
+        f"training needs at least {needed / 1e9:,.1f} GB of memory for {shape[0]:,} users and "
+        f"{shape[1]:,} items, and {free / 1e9:,.1f} GB are free{' for each process' * group.several}. "
         f"Largest tables: {named}. Set a lower {advice}; or leave out users of few items ({option('min_user')})"
     )
-
-
-def large_tables(
-    data: Split, settings: ConCFSettings, device: torch.device = CPU,
-    group: ProcessGroup = ALONE, objectives: Mapping[str, Objective] | None = None,
-) -> dict[str, int]:  # fmt: skip
-    """Name -> bytes of the tables that a process holds at the same time. objectives: your own, if any"""
-    if settings.recipe is None:
-        return _heads_tables(data, settings, group, choose(settings.objectives, settings.losses, objectives))
-    return _recipe_tables(data, settings, device, group)
-
-
-def _recipe_tables(data: Split, settings: ConCFSettings, device: torch.device, group: ProcessGroup) -> dict[str, int]:
-    """Of the preset strong: tables that stay, and the largest of those that come one after the other."""
-    recipe, shape, d = settings.recipe, data.train.shape, settings.model.dimensions
-    assert recipe is not None
-    users, items = shape
-    local, plan = users // group.size, PLANS[recipe.budget]
-    fixed = [name for name in recipe.fixed_voters if has_a_vote(name, shape, device)]
-    heads, voters = len(settings.heads), len(settings.heads) - 1 + len(fixed)
-    k = min(settings.consensus.top_k or items, items)
-    asked = n_asked(shape, settings)
-    kept = 3 * list_length(data, settings) * INT + (heads + len(recipe.fixed_voters)) * k * INT  # of a user
-    learners = min(n_validated(data, settings), MOST_LEARNERS) * min(TOP, items)
-    pairs = data.train.nnz + (0 if recipe.refit == "none" else data.valid.nnz) + asked * plan.places[0]
-    sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
-    in_turn = {
-        "features of the re-ranker": learners * n_features(voters, heads - 1, len(fixed)) * FLOAT // group.size,
-        "weights of EASE^R": min(shape) ** 2 * EASE if "ease" in fixed else 0,
-        "lists and scores of the voters":
-            asked * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,
-        "pairs that the student is fitted to": pairs * (PAIR * (1 + group.several) + 2 * BLOCK) // group.size + sent,
-        "vectors of a batch of the student":
-            asked // max(1, min(BATCHES, asked // USERS)) * min(plan.places[1], items) * d * FLOAT // group.size,
-        "lists and votes gathered for all users":
-            users * kept if asked < users or group.several else 0,
-    }  # fmt: skip
-    largest = max(in_turn, key=lambda name: in_turn[name])
-    return {
-        "vectors of all voters and the student": heads * (users + local + 2 * items) * d * FLOAT,
-        "lists and votes of the consensus": asked * kept // group.size,
-        largest: in_turn[largest],
-    }
-
-
-def _heads_tables(
-    data: Split, settings: ConCFSettings, group: ProcessGroup, objectives: Mapping[str, Objective]
-) -> dict[str, int]:
-    """Of Algorithm 1: the model with gradients and optimiser, copies of its best states, rankings, a batch."""
-    model, consensus, training = settings.model, settings.consensus, settings.training
-    (users, items), d, heads, several = data.train.shape, model.dimensions, len(objectives), settings.several
-    rows, local = users + items, users // group.size
-    first = heads if model.sharing in ("embedding", "none") else 1
-    layers = first * d * d // 2 + (1 if model.sharing == "full" else heads) * d * d // 8
-    size = d // 4 if model.encoder == "mlp" else d
-    outputs = sum({"items": items, "users": users}.get(each.needs, 0) for each in objectives.values()) * (size + 1)
-    embeddings, others = (heads if model.sharing == "none" else 1) * rows * d, outputs
-    others += layers if model.encoder == "mlp" else 0
-    taught = settings.teaches and training.epochs > consensus.first_consensus_epoch
-    students = len(set(objectives) - set(consensus.undistilled)) if taught else 0
-    copies = (heads + students) * rows * d
-    k, kept = (min(each or items, items) for each in (consensus.top_k, consensus.kept))
-    window = min(max(consensus.window, 2), 1 + training.epochs // consensus.every) if several else 0
-    batch = min(training.pairs_of_batch(data.train.nnz), data.train.nnz) // group.size
-    softmax = {"items", "users", "catalogue"} & {each.needs for each in objectives.values()}
-    logits = min(batch * items, kernels.KEPT) if softmax else 0
-    listed = students * min(batch, users) * min(consensus.length + (consensus.tail or 0), items)
-    agreed = users * (2 * list_length(data, settings) * INT + 3 * heads * k * INT) if several else 0
-    return {
-        "embeddings of users and items": embeddings * FLOAT,
-        "layers and output tables of the heads": others * FLOAT,
-        "gradients of each head": (copies + embeddings + others) * FLOAT,
-        "moments of Adam": 2 * (embeddings + others) * FLOAT,
-        "best state of each head": (heads * rows * d + outputs + several * (embeddings + others)) * FLOAT,
-        "rankings of the window": (window + 1) * heads * local * kept * INT,
-        "lists and votes of the consensus": agreed,
-        "pairs and encodings of a batch":
-            data.train.nnz * DRAWN + (3 * heads * batch * d + listed + logits) * FLOAT,
-    }  # fmt: skip
 
 
 def available_memory(device: torch.device) -> int:
@@ -206,15 +98,12 @@ def cgroup_memory(own: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys
 
 
 @contextmanager
-def kept_memory(model: torch.nn.Module) -> Iterator[None]:
-    """Keep freed memory inside the block, in a process of our own with a small model on the CPU.
+def kept_memory(size: int, device: torch.device) -> Iterator[None]:
+    """Keep freed memory inside the block, in a process of our own with a small model on the CPU. size: its bytes
 
     glibc has no getter for its thresholds, so a host program's could not be restored: there nothing is set.
     """
-    parameters = list(model.parameters())
-    size = sum(each.numel() * each.element_size() for each in parameters)
-    on_gpu = any(each.is_cuda for each in parameters)
-    if not own_process.is_set() or on_gpu or size > MOST or not _set_thresholds(KEPT):
+    if not own_process.is_set() or device.type != "cpu" or size > MOST or not _set_thresholds(KEPT):
         yield
         return
     try:

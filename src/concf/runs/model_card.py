@@ -7,12 +7,10 @@ never killed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 from concf.data.split import FEW_USERS
-from concf.runs.presets import nearest_preset
 from concf.runs.run import Run
-from concf.runs.settings import ConCFSettings
 from concf.runtime.provenance import VERSION
 from concf.runtime.text_tables import markdown, settings_line
 
@@ -26,7 +24,6 @@ HELD_OUT = {  # protocol -> what it holds out
     "new-users": "whole users, to be found part of their items from the rest",
 }
 AT_RANDOM = ("random", "released", "paper", "new-users")
-REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
 
 
 def model_card(run: Run) -> str:
@@ -39,7 +36,7 @@ def model_card(run: Run) -> str:
         "How to load it": _loading(run),
     }
     name = _safe(run.data.recipe.source.get("name", "a log"))
-    done = f"{run.epoch} {'epochs' if run.settings.recipe is None else 'stages'}"
+    done = f"{run.epoch} {run.unit}"
     state = f"Finished after {done}." if run.finished else f"**Not finished**: {done} so far."
     by = f"Written by concf {VERSION}, and again whenever the run goes on."
     top = f"# Recommender trained on {name}\n\n{state} {by}\n"
@@ -72,7 +69,7 @@ def _figures(run: Run) -> str:
     if not run.best:
         return "None yet.\n"
     summary = run.summary()
-    epochs, metric = run.settings.recipe is None, summary["metric"]
+    epochs, metric = run.unit == "epochs", summary["metric"]
     last = "best epoch" if epochs else "chosen on validation"
     rows = [
         [_safe(each["name"]), _safe(each["objective"] or ""), f"{each['validation']:.4f}",
@@ -91,39 +88,15 @@ def _figures(run: Run) -> str:
 
 def _settings(run: Run) -> str:
     """The way of training in a few sentences, and a row for each setting that differs from the preset."""
-    chosen, (preset, changes) = run.settings, nearest_preset(run.settings)
-    if chosen.recipe is not None:
-        voters, foreign = ", ".join(chosen.fixed_voters), ", ".join(chosen.recipe.foreign)
-        way = (
-            f"The stages of the recipe with budget `{chosen.recipe.budget}`; beside the heads vote: {voters or 'none'}."
-        )
-        way += f" Given from outside, not trained here: {foreign}." if foreign else ""
-        if chosen.recipe.refit in REFITTED:
-            way += f" Refitted on {REFITTED[chosen.recipe.refit]}."
-    elif chosen.several:
-        way = (
-            f"Algorithm 1: at most {chosen.training.epochs} epochs; a consensus every {chosen.consensus.every}, taught "
-            f"with weight {chosen.consensus.weight:g}; heads are {'' if chosen.balances else 'not '}balanced."
-        )
-    else:
-        way = f"One head alone, at most {chosen.training.epochs} epochs."
-    heads = f"Heads: {_safe(', '.join(chosen.heads))}, with {chosen.model.dimensions} dimensions each. Seed {run.seed}."
+    preset, changes = run.settings.nearest_preset()
+    way = f"{run.method()} Heads: {_safe(', '.join(run.heads))}. Seed {run.seed}."
     if not changes:
-        return f"{way} {heads} All settings are those of the preset `{preset}`.\n"
-    rows = [[f"`{name}`", *map(_safe, values), _safe(_meaning(name))] for name, values in changes.items()]
+        return f"{way} All settings are those of the preset `{preset}`.\n"
+    rows = [
+        [f"`{name}`", *map(_safe, values), _safe(run.settings.description(name))] for name, values in changes.items()
+    ]
     table = markdown(["setting", "value", f"in `{preset}`", "meaning"], rows)
-    return f"{way} {heads} The settings of the preset `{preset}`, except for:\n\n{table}"
-
-
-def _meaning(name: str) -> str:
-    """What a setting such as `consensus.weight` is, by its description."""
-    kind: Any = ConCFSettings
-    for part in name.split("."):
-        field = kind.model_fields[part]
-        kind = next(
-            (each for each in (field.annotation, *get_args(field.annotation)) if hasattr(each, "model_fields")), kind
-        )
-    return field.description or ""
+    return f"{way} The settings of the preset `{preset}`, except for:\n\n{table}"
 
 
 def _limits(run: Run) -> Iterator[str]:
@@ -136,10 +109,10 @@ def _limits(run: Run) -> Iterator[str]:
     yield from (f"Note: {_safe(note)}." for note in run.notes)
     if validated < FEW_USERS:
         yield f"Figures and choices rest on only {validated:,} validated users, and are uncertain."
-    if run.asked_users is not None:
+    if run.consensus_users is not None:
         yield (
-            f"The consensus was formed for {run.asked_users:,} of {run.data.train.shape[0]:,} users; the best head "
-            "ranks for the others. Validation figures of the consensus are of users with a consensus."
+            f"The consensus was computed for {run.consensus_users:,} of {run.data.train.shape[0]:,} users; the best "
+            "head ranks for the others. Validation figures of the consensus are of users with a consensus."
         )
     if run.updates:
         times = f"{len(run.updates)} time{'s' * (len(run.updates) > 1)}"

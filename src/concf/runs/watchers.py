@@ -1,4 +1,4 @@
-"""Who watches a run: a note beside a progress bar, a line a ranking or stage, TensorBoard."""
+"""Watchers of a run: a note beside a progress bar, a line for each ranking or stage, TensorBoard."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import MissingExtraError
 from concf.runs.run import Run
-from concf.runs.settings import ConCFSettings
+from concf.runtime.progress import shows
 from concf.runtime.text_tables import short
 
 if TYPE_CHECKING:
@@ -48,11 +48,6 @@ def watched(run: Run, folder: Path | None, watchers: Sequence[Watch]) -> Iterato
         yield
 
 
-def time_of(settings: ConCFSettings) -> str:
-    """The figure that every record has: the seconds of its epoch or stage."""
-    return "seconds/epoch" if settings.recipe is None else "seconds/stage"
-
-
 def figures_of(record: dict[str, Any]) -> dict[str, float]:
     """`loss/bpr`, `validation/consensus`, `seconds/epoch` and so on."""
     figures = {f"{kind}/{name}": value for kind in FIGURES for name, value in record.get(kind, {}).items()}
@@ -67,39 +62,33 @@ def note_of(record: dict[str, Any], metric: str) -> str:
     return f"{short(metric)} {', '.join(words)}" if shown else ""
 
 
-class ProgressLines:
-    """A line of standard error for every ranking: the epoch, the consensus and the best head, the seconds so far."""
+class Lines:
+    """Print a line on standard error for every ranking or stage: settings chosen, validation, the seconds so far.
 
-    def __init__(self, metric: str, epochs: int) -> None:
-        self.metric, self.epochs, self.begin = metric, epochs, time.monotonic()
+    Where a progress bar shows, nothing is printed.
+    """
 
-    def __call__(self, record: dict[str, Any]) -> None:
-        """Of an epoch's record."""
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in _shown(record).items())
-        if figures and "agreement" in record:  # a ranking
-            seconds = time.monotonic() - self.begin
-            print(
-                f"epoch {record['epoch']} of at most {self.epochs}: validation {short(self.metric)} {figures}; "
-                f"{seconds:.0f} s", file=sys.stderr, flush=True,
-            )  # fmt: skip
-
-
-class StageLines:
-    """A line of standard error for every stage: what was chosen, the validation figures, the seconds so far."""
-
-    def __init__(self, metric: str) -> None:
-        self.metric, self.begin = metric, time.monotonic()
+    def begin(self, run: Run, folder: Path | None) -> None:  # noqa: ARG002
+        """Start the clock."""
+        self.run, self.started, self.silent = run, time.monotonic(), shows()
 
     def __call__(self, record: dict[str, Any]) -> None:
-        """Of a stage's record."""
+        """Print the line of an epoch with a ranking, or of a stage."""
+        stage = record.get("stage")
+        if self.silent or (stage is None and "agreement" not in record):
+            return
         chosen = [
             f"{voter}: {', '.join(f'{name} {value:g}' for name, value in settings.items())}"
             for voter, settings in record.get("chosen", {}).items()
         ]
-        figures = [f"{name} {value:.4f}" for name, value in record.get("validation", {}).items()]
-        validated = [f"validation {short(self.metric)} {', '.join(figures)}"] if figures else []
-        words = "; ".join([*chosen, *validated, f"{time.monotonic() - self.begin:.0f} s"])
-        print(f"{record['stage']}: {words}", file=sys.stderr, flush=True)
+        metrics = _shown(record) if stage is None else record.get("validation", {})
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        validated = [f"validation {short(self.run.metric)} {figures}"] if figures else []
+        words = "; ".join([*chosen, *validated, f"{time.monotonic() - self.started:.0f} s"])
+        print(f"{stage or 'epoch ' + str(record['epoch'])}: {words}", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Nothing is left open."""
 
 
 def _shown(record: dict[str, Any]) -> dict[str, float]:

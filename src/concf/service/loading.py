@@ -18,13 +18,13 @@ import anyio.to_thread
 import torch
 import typer
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConcfError, ConcfWarning, DataError
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
-from concf.runs.checkpoint import load_run
+from concf.models import load_run
 from concf.runs.run import Run
 from concf.service.limits import Limits
 from concf.service.problems import Problem

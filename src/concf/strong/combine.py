@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,18 @@ from scipy.sparse import csr_array
 
 from concf.consensus.consensus import consistencies
 from concf.data.split import Split
-from concf.errors import ConfigError, note, option
+from concf.errors import ConfigError
 from concf.evaluation.validation_metric import fitting_metric, parsed, refuse_blind
-from concf.models import all_stages, device_of, train
 from concf.runs.checkpoint import RUN, RunFolder
-from concf.runs.memory import refuse_too_large
-from concf.runs.presets import choose_settings
-from concf.runs.run import Run, make_model
-from concf.runs.settings import ConCFSettings, RecipeSettings
-from concf.runs.watchers import Watch, watched
+from concf.runs.job import Job, as_watchers, device_of
+from concf.runs.watchers import Watch
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_folder, sha256
-from concf.strong.combine_stages import NOBODY, Combine, GivenLists, Voters
+from concf.strong.combine_stages import NO_VOTERS, Combine, GivenLists, Voters
 from concf.strong.given_voters import as_voter, ranking
+from concf.strong.run import StrongRun
+from concf.strong.settings import StrongSettings
+from concf.strong.train import check_memory, run_stages, train_strong
 
 FINAL_VOTERS = "final voters (--final-voter, final_voters=)"
 
@@ -34,84 +34,76 @@ def combine(
     voters: Mapping[str, Any],
     *,
     final_voters: Mapping[str, Any] | None = None,
-    with_own: bool = False,
-    final: bool = False,
-    settings: ConCFSettings | Mapping[str, Any] | None = None,
-    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
     out: str | Path | None = None,
     device: str | torch.device | None = None,
-    verbose: bool = False,
     watch: Watch | Sequence[Watch] | None = None,
-) -> Run:
-    """A run in which models of yours vote: they are weighed and re-ranked on validation, and a student is distilled.
+) -> StrongRun:
+    """Let models of yours vote: they are weighed and re-ranked on validation, and a student is distilled.
 
     data:     the data set, or its folder
-    voters:   name -> who votes, fitted on the training part alone: a file or a frame of lists (user, item, and score or
+    voters:   name -> voter, fitted on the training part alone: a file or a frame of lists (user, item, and score or
               rank; ids as in the log), (user vectors, item vectors[, item bias]), a model with factors() or
               scores(users), a model of implicit, a trained pipeline of LensKit, (model, dataset) of RecTools. Vectors,
               scores and implicit's models number users and items as `data.train` does. als@1, als@2 are the same
-              voter at two times: the last one votes, and how its ranks have changed is its consistency (Eq. 11)
+              voter at two times: the last one votes, and the change of its ranks is its consistency (Eq. 11)
     final_voters: the same voters, fitted on the training and the validation part, for the consensus and the student
-              that are recommended from; None: those are made of `voters`, and nothing is refitted
-    with_own: concf's own voters join
-    final:    `final_voters` were fitted on everything, the test part too; the run then has no test figures
-    settings: all of them, or changes to the preset strong such as {"consensus": {"top_k": 100}}
-    seed, out, device, verbose, watch: as for `train`, which resumes the run in `out` once its folder is there
+              that are recommended from; None: `voters` are used, and nothing is refitted
+    settings: changes to the preset strong. {"own": True}: concf's own voters join. {"refit": "everything"}:
+              `final_voters` were fitted on everything, the test part too; the run then has no test metrics
+    seed, out, device, watch: as for `train`, which resumes the run in `out` once its folder is there
     """
-    _refuse_types(data, voters, final_voters, settings)
+    _check_types(data, voters, final_voters, settings)
     split = (data if isinstance(data, Split) else Split.load(data)).known
-    _refuse(split, voters, final_voters, final)
-    folder = None if out is None else RunFolder(out)
-    if folder is not None:
-        folder.refuse_occupied()
-    refit = "none" if final_voters is None else "everything" if final else "validation"
-    plain = settings if isinstance(settings, ConCFSettings) else choose_settings("strong", settings)
-    if plain.recipe is None:
-        raise ConfigError("settings: voters are combined by the recipe of the preset strong. Begin with that preset")
+    changes = dict(settings or {})
+    own = bool(changes.pop("own", False))
+    plain = StrongSettings().changed(changes)
+    final = plain.refit == "everything"
+    _check_voters(split, voters, final_voters, final)
+    job = Job(None if out is None else RunFolder(out), watchers=as_watchers(watch))
+    if job.folder is not None:
+        job.folder.refuse_occupied()
     split, here = split.weighted(plain.weights), device_of(device)
     given = _made(voters, split, ("train",), plain, here)
     learned = ("train", "valid", "test") if final else ("train", "valid")
-    refitted = NOBODY if final_voters is None else _made(final_voters, split, learned, plain, here)
-    _refuse_other_kinds(given, refitted)
-    for name, value, why in (("refit", refit, FINAL_VOTERS), ("own", with_own, option("with_own"))):
-        wanted = getattr(plain.recipe, name)
-        if wanted not in (value, RecipeSettings.model_fields[name].default):
-            note(f"recipe.{name}={wanted}: not used. It follows from {why}: {value}")
-    chosen = _settings(plain, given, refitted, with_own, refit)
-    refuse_too_large(split, chosen, here)
-    run = Run(split, chosen, 0 if seed is None else check_seed(seed), make_model(split, chosen).to(here))
+    refitted = NO_VOTERS if final_voters is None else _made(final_voters, split, learned, plain, here)
+    _check_kinds(given, refitted)
+    refit = "none" if final_voters is None else "everything" if final else "validation"
+    chosen = _settings(plain, given, refitted, own, refit)
+    check_memory(split, chosen, here)
+    run = StrongRun(split, chosen, check_seed(seed), here)
     refuse_blind(run.metric, split)
-    stages = Combine(run, here)
+    stages = Combine(run)
     stages.take(given, refitted)
-    watchers = [] if watch is None else [watch] if callable(watch) else list(watch)
-    if folder is None:
-        with watched(run, None, watchers):
-            all_stages(run, stages, None, verbose, watchers)
+    if job.folder is None:
+        with job.begun(run, stages):
+            run_stages(run, stages, job)
         return run
     kept = None if isinstance(data, Split) else str(Path(data).absolute())
-    with new_folder(folder.path, marker=RUN) as beside:
+    with new_folder(job.folder.path, marker=RUN) as beside:
         home = RunFolder(beside)
         if kept is None:
             home.keep(split)
         home.begin(run, kept, combine={"voters": _sources(voters), "final_voters": _sources(final_voters or {})})
         home.save(run, stages)
-    return train(split, device=here, out=out, resume=True, verbose=verbose, watch=watchers)
+    return train_strong(split, chosen, run.seed, here, replace(job, resume=True))
 
 
-def _refuse_types(data: Any, voters: Any, final_voters: Any, settings: Any) -> None:
-    """Refuse what is not what the arguments are for."""
+def _check_types(data: Any, voters: Any, final_voters: Any, settings: Any) -> None:
+    """Check argument types."""
     if not isinstance(data, Split | str | Path):
         raise ConfigError(f"data: expected a prepared data set or its folder, found {type(data).__name__}")
     for name, each in (("voters", voters), ("final_voters", final_voters or {})):
         if not isinstance(each, Mapping) or not all(isinstance(key, str) for key in each):
             kind = "other keys" if isinstance(each, Mapping) else type(each).__name__
             raise ConfigError(f"{name}: expected names and who votes, as {{'als': model}}, found {kind}")
-    if not isinstance(settings, ConCFSettings | Mapping | None):
-        raise ConfigError(f"settings: expected settings or changes to them, found {type(settings).__name__}")
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError(f"settings: expected changes to the preset strong, found {type(settings).__name__}")
 
 
-def _refuse(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, Any] | None, final: bool) -> None:
-    """Refuse what cannot come to a consensus."""
+def _check_voters(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, Any] | None, final: bool) -> None:
+    """Refuse voters that cannot be combined."""
     if not voters:
         raise ConfigError("no voter was given. Name at least one, such as als=als.parquet")
     if data.has_new_users:
@@ -121,7 +113,7 @@ def _refuse(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, A
         )
     if final and final_voters is None:
         raise ConfigError(
-            f"{option('final', True)}: only you can fit your voters on everything. Give them too ({FINAL_VOTERS})"
+            f"refit = everything (--final): only you can fit your voters on everything. Give them too ({FINAL_VOTERS})"
         )
     if final_voters is not None and voters.keys() != final_voters.keys():
         odd = sorted(voters.keys() ^ final_voters.keys())
@@ -135,15 +127,15 @@ def _refuse(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, A
             )
 
 
-def _length(data: Split, settings: ConCFSettings) -> int:
-    """Of a voter's list: what votes, or what its figure looks at."""
+def _length(data: Split, settings: StrongSettings) -> int:
+    """Length of a voter's list: as many items as vote, or as its metric needs."""
     depth = parsed(fitting_metric(settings.training.metric, data))[1] if len(data.validated) else 0
     n_items = data.interactions.n_items
     return min(max(settings.consensus.top_k or n_items, depth), n_items)
 
 
 def _made(
-    voters: Mapping[str, Any], data: Split, learned: Sequence[str], settings: ConCFSettings, device: torch.device
+    voters: Mapping[str, Any], data: Split, learned: Sequence[str], settings: StrongSettings, device: torch.device
 ) -> Voters:
     """The voters, with what users have not used of the parts that were learned from."""
     log: csr_array = data.log(learned)
@@ -176,7 +168,7 @@ def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: [known[time] for time in sorted(known)] for name, known in times.items()}
 
 
-def _refuse_other_kinds(given: Voters, refitted: Voters) -> None:
+def _check_kinds(given: Voters, refitted: Voters) -> None:
     for name, voter in refitted.by_name.items():
         if isinstance(given.by_name[name], GivenLists) != isinstance(voter, GivenLists):
             raise ConfigError(
@@ -184,15 +176,16 @@ def _refuse_other_kinds(given: Voters, refitted: Voters) -> None:
             )
 
 
-def _settings(plain: ConCFSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> ConCFSettings:
+def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
     """The settings, with the names of the voters, and vectors as long as the longest."""
     everyone = (*given.by_name.values(), *refitted.by_name.values())
     longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
     lists = [name for name, voter in given.by_name.items() if isinstance(voter, GivenLists)]
-    recipe = {"own": own, "given": lists, "given_vectors": [name for name in given.by_name if name not in lists],
-              "snapshots": list(given.consistency), "refit": refit}  # fmt: skip
-    dimensions = max(plain.model.dimensions, -(-longest // 4) * 4)
-    return choose_settings(plain, {"recipe": recipe, "model": {"dimensions": dimensions}})
+    dimensions = max(plain.dimensions, -(-longest // 4) * 4)
+    return plain.changed({
+        "own": own, "given": lists, "given_vectors": [name for name in given.by_name if name not in lists],
+        "snapshots": list(given.consistency), "refit": refit, "dimensions": dimensions,
+    })  # fmt: skip
 
 
 def _sources(voters: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,8 +26,8 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.neighbours import RP3beta
+from concf.consensus.consensus import CONSENSUS
 from concf.consensus.fusion import Fusions
-from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
 from concf.errors import note
@@ -35,9 +35,10 @@ from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, sample
-from concf.runs.run import Run
 from concf.strong import students
-from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.recipe import Recipe
+from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT
 
 FUSED_USERS, FUSED_ITEMS = 1024, 100  # that plain fusions are compared on, and of each voter's list
 FIRST_SWEEPS = 5  # of ALS, where no voter of ours is there for the student to begin with
@@ -62,7 +63,7 @@ class Voters(NamedTuple):
     consistency: Mapping[str, Tensor]
 
 
-NOBODY = Voters({}, {})
+NO_VOTERS = Voters({}, {})
 
 
 class Combine(Recipe):
@@ -72,14 +73,14 @@ class Combine(Recipe):
     fused: plain fusion -> its validation figure; compared: the users that it is of, and their rows among the validated
     """
 
-    def __init__(self, run: Run, device: torch.device) -> None:
-        super().__init__(run, device)
+    def __init__(self, run: StrongRun) -> None:
+        super().__init__(run)
         self.given: dict[str, GivenLists] = {}
         self.consistency: dict[str, Tensor] = {}
-        self.refitted = NOBODY
+        self.refitted = NO_VOTERS
         self.fused: dict[str, float] = {}
         some = sample(self.validation.validated, FUSED_USERS, self.seed)
-        few = Validation(self.data, run.metric, device, validated=some)
+        few = Validation(self.data, run.metric, run.device, validated=some)
         self.compared = few, torch.searchsorted(self.validation.users, few.users)
 
     def take(self, given: Voters, refitted: Voters) -> None:
@@ -109,8 +110,7 @@ class Combine(Recipe):
 
     def _measure(self, voters: list[Voter]) -> None:
         super()._measure(voters)
-        assert self.settings.recipe is not None
-        foreign = [voter for voter in voters if voter.name in self.settings.recipe.foreign]
+        foreign = [voter for voter in voters if voter.name in self.settings.foreign]
         few, rows = self.compared
         note_leaks(self.data, few.validated, {voter.name: voter.lists[rows] for voter in foreign})
         self.fused = self._fuse(voters)
@@ -129,8 +129,7 @@ class Combine(Recipe):
 
     def _rerank(self) -> dict[str, Any]:
         record = super()._rerank()
-        assert self.settings.recipe is not None
-        figures = {name: self.figures[name] for name in self.settings.recipe.given_vectors}
+        figures = {name: self.figures[name] for name in self.settings.given_vectors}
         few, rows = self.compared
         fused = self.fused | {CONSENSUS: few.of_its_users(self._cross_fitted()[rows])}
         return record | {"validation": figures | record["validation"], "fusions": fused}
@@ -144,7 +143,7 @@ class Combine(Recipe):
 
     def _refit(self) -> dict[str, Any]:
         self._adopt(self.refitted)
-        self.refitted = NOBODY
+        self.refitted = NO_VOTERS
         return super()._refit()
 
     def _final(self) -> dict[str, Any]:
@@ -155,7 +154,7 @@ class Combine(Recipe):
         if len(nobody):
             note(f"no voter lists anything for {len(nobody):,} of {len(lists):,} users: the student ranks for them")
             seen = self._seen(self.run.log)
-            users, student = self.asked[nobody], Factors(*self.vectors[STUDENT])
+            users, student = self.consensus_users[nobody], Factors(*self.vectors[STUDENT])
             ranked = by_factors(STUDENT, student, seen, users, lists.shape[1]).lists
             lists[nobody], plain[nobody] = ranked, ranked
             places = torch.arange(lists.shape[1], device=lists.device)

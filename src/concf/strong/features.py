@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.consensus.voters import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
 from concf.evaluation.scorers import Factors
 from concf.runtime.process_group import ALONE, ProcessGroup
 
@@ -37,10 +38,7 @@ SAMPLED_ITEMS = 4096  # items that stand for all of them
 ITEM_BLOCK = 4096  # that are held against them at a time
 CPU_USERS, GPU_USERS = 64, 1024  # that go through together
 PAIR_BLOCK = 1 << 16  # of the log, whose scores are held at a time
-LEAST_GAP = 0.05  # o_i - m_i is no less: few users say little
-LEAST_STD = 1e-3  # d_i is no less
 LEAST_SIMILARITY = 1e-9  # to all items
-Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # beyond is as good as there
 
 
 class Histories:

@@ -1,125 +1,70 @@
-"""New users: what a run would have come to for someone with a history, without training anything.
+"""Fold in new users for the model strong: rank for histories that a run was not trained on.
 
-Each head solves its own objective for the user, its items as they are: the heads of the recipe by least squares
-(`model/als.py`), by a softmax (`recipe/softmax.py`) or, the student, by least squares on the history and its consensus
-list, as it was taught; those of Algorithm 1, whose user vectors come from an encoder, by a regression on histories
-(`ridge.py`). Voters without vectors score a history by their own formula. The votes go through the same consensus and
-the same re-ranker as those of a known user, with the features standardised by the users of the log. Someone without any
-known item is the average user.
+Each head solves its own objective for the user, with its item vectors fixed: least squares (`baselines/als.py`), a
+softmax (`softmax.py`) or, the student, least squares on the history and its consensus list, as it was taught. Voters
+without vectors score a history by their own formula. The votes go through the same consensus and the same re-ranker as
+those of a known user, with the features standardised by the users of the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.sparse import csr_array, diags_array
+from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import Pairs, UserSolver
-from concf.consensus.consensus import consensus
-from concf.consensus.voters import FIXED, LISTED_FEATURES, Voter, by_scores, first_items, kept_votes
+from concf.baselines.table import voter
+from concf.consensus.voters import LISTED_FEATURES, Voter, by_scores, first_items, kept_votes
 from concf.evaluation.scorers import Factors, Scorer
-from concf.runs.settings import ConCFSettings
+from concf.runs.fold_in import Agreed, FoldIn, Solve
 from concf.strong.reranker import Context, Reranker, Weights
+from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import SOLVED_BY, listed_pairs
 
 CPU = torch.device("cpu")
-CELLS = 1 << 24  # of a table [histories, items] that is held at a time
-LISTED = 100  # places of the consensus list of a history that its student is solved towards
-RIDGE = 3.0  # chosen on held-out users by benchmarks/bench_folding.py
-STEPS, PRECISION = 200, 1e-5  # of conjugate gradients: the most steps, and the relative residual to stop at
+LISTED = 100  # items of the consensus list of a history that its student is solved towards
 
 
-class Agreed(NamedTuple):
-    """The consensus of n histories: its lists [n, L], the plain ones [n, L], the votes (`RankingConsensus.votes`)."""
+class StrongFoldIn(FoldIn):
+    """The heads and the consensus of a run. chosen: voter -> the settings that training chose for it"""
 
-    lists: Tensor
-    plain: Tensor
-    votes: dict[str, Tensor]
-
-
-class FoldedHead:
-    """One head, whose vectors of histories are solved.
-
-    chosen: the settings of its objective; None: by regression. taught: the lists [n, L] of histories that it is solved
-    towards, if it is a student
-    """
+    settings: StrongSettings
 
     def __init__(
-        self, factors: Factors, log: csr_array, chosen: Mapping[str, float] | None,
-        taught: Callable[[csr_array], Tensor] | None = None,
+        self, log: csr_array, settings: StrongSettings, heads: Mapping[str, Factors], voters: Mapping[str, Factors],
+        votes: Mapping[str, Tensor], chosen: Mapping[str, Mapping[str, float]],
     ) -> None:  # fmt: skip
-        self.factors, self.average = factors, factors.user.mean(0)
-        self.solve: Callable[[csr_array], Tensor]
-        if chosen is None:
-            ridge = Folding.learn(log, factors.user.numpy())
-            self.solve = lambda histories: torch.from_numpy(ridge.vectors(histories))
-        elif "temperature" in chosen:
-            softmax, length = UserSoftmax(factors.item, chosen["temperature"]), factors.user.norm(dim=1).max()
-            self.solve = lambda histories: softmax(histories) * length
-        else:
-            squares = UserSolver(factors.item, chosen["unobserved"], chosen["penalty"])
+        super().__init__(log, settings, heads, voters, votes)
+        self.chosen = chosen
 
-            def solve(histories: csr_array) -> Tensor:
-                pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
-                listed = [] if taught is None else [listed_pairs(torch.arange(n), taught(histories))]
-                return squares(pairs.and_more(*listed) if listed else pairs, n)
+    def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:  # noqa: ARG002
+        """A head, with a user for each history; voters are as they are at their best."""
+        return super().head(name, histories)
 
-            self.solve = solve
+    def _solver(self, name: str, factors: Factors) -> Solve:
+        if name in self.settings.given_vectors:
+            return super()._solver(name, factors)
+        chosen = self.chosen.get(name, SOLVED_BY)
+        if "temperature" in chosen:
+            return solve_softmax(factors, chosen["temperature"])
+        taught = self._consensus_lists if name == STUDENT and self.can_agree else None
+        return solve_squares(factors, chosen["unobserved"], chosen["penalty"], taught)
 
-    def __call__(self, histories: csr_array) -> Factors:
-        """The head, with a user for each history [n, items], in blocks."""
-        n, n_items = histories.shape
-        user, rows = self.average.repeat(n, 1), np.flatnonzero(np.diff(histories.indptr))
-        size = max(1, CELLS // n_items)
-        for begin in range(0, len(rows), size):
-            some = rows[begin : begin + size]
-            user[some] = self.solve(histories if len(some) == n else histories[some])
-        return Factors(user, self.factors.item, self.factors.bias)
-
-
-class FoldIn:
-    """The heads and the consensus of a run, on the CPU, for histories [n, items].
-
-    log:    [users, items] what the run has learned from
-    chosen: voter -> the settings that training chose for it
-    heads:  each at its best; voters: those that vote, at the best of the consensus
-    votes:  what the consensus was made of, see `RankingConsensus.votes`
-    """
-
-    def __init__(
-        self, log: csr_array, settings: ConCFSettings, chosen: Mapping[str, Mapping[str, float]],
-        heads: Mapping[str, Factors], voters: Mapping[str, Factors], votes: Mapping[str, Tensor],
-    ) -> None:  # fmt: skip
-        self.log, self.settings, self.chosen = log, settings, chosen
-        self.heads, self.voters = heads, voters
-        self.votes = {name: tensor.cpu() for name, tensor in votes.items()}
-        self._folded: dict[tuple[str, bool], FoldedHead] = {}
-
-    def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:
-        """A head, with a user for each history. voting: as it is at the best of the consensus, not at its own."""
-        key = name, voting and self.settings.recipe is None
-        if key not in self._folded:
-            recipe = self.settings.recipe
-            solved = recipe is not None and name not in recipe.given_vectors
-            chosen = self.chosen.get(name, SOLVED_BY) if solved else None
-            teaches = chosen is SOLVED_BY and self.can_agree
-            taught = (lambda some: self.agree(some).lists[:, :LISTED]) if teaches else None
-            self._folded[key] = FoldedHead((self.voters if key[1] else self.heads)[name], self.log, chosen, taught)
-        return self._folded[key](histories)
+    def _consensus_lists(self, histories: csr_array) -> Tensor:
+        return self.agree(histories).lists[:, :LISTED]
 
     def agree(self, histories: csr_array) -> Agreed:
-        """The consensus of histories, as for users of the log."""
+        """Consensus of histories, as for users of the log."""
         chosen, n_items = self.settings.consensus, histories.shape[1]
         k, users = min(chosen.top_k or n_items, n_items), torch.arange(histories.shape[0])
-        heads = {name: self.head(name, histories, voting=True) for name in self.voters}
+        heads = {name: self.head(name, histories) for name in self.voters}
         voters = [Voter(name, first_items(each, histories, users, k)[0], each) for name, each in heads.items()]
         for name, (fold_in, of_items) in self.fixed.items():
             if fold_in is None:
@@ -127,23 +72,18 @@ class FoldIn:
                 continue
             scorer = _OrAverage(fold_in(histories), histories, of_items)
             voters.append(by_scores(name, scorer, histories, users, k, of_items))
-        if self.settings.recipe is not None and self.settings.recipe.snapshots:  # of which a history has none
-            never, steady = torch.zeros(len(users), k), self.settings.recipe.snapshots
-            voters = [replace(each, consistency=never) if each.name in steady else each for each in voters]
-        names = [*self.settings.heads, *self.settings.fixed_voters]
-        given = dict(zip(names, self.votes.get("voter_weights", torch.ones(len(names))).tolist(), strict=True))
-        weights = [given[voter.name] for voter in voters]
-        votes = kept_votes(voters, weights, names, k)
+        if self.settings.snapshots:  # a history has only one
+            never = torch.zeros(len(users), k)
+            voters = [
+                replace(each, consistency=never) if each.name in self.settings.snapshots else each for each in voters
+            ]
+        given = self._voter_weights()
+        weights = [given[each.name] for each in voters]
+        votes = kept_votes(voters, weights, list(given), k)
         if not self.can_agree:
-            student = self.head(self.settings.heads[-1], histories)
+            student = self.head(STUDENT, histories)
             lists, scores = first_items(student, histories, users, min(chosen.shown, n_items))
             return Agreed(lists, lists, votes | {"reranked": scores})
-        if self.weights is None:
-            _, plain = consensus(
-                votes["items"], [], n_items, min(chosen.shown, n_items), voter_weights=list(given.values()), top_k=k,
-                temperature=chosen.temperature, consistency_temperature=None,
-            )  # fmt: skip
-            return Agreed(plain, plain, votes)
         context = self.context.folded(histories, [each.user for each in heads.values()])
         reranker = Reranker(
             histories, users, voters, weights, length=self.votes["reranked"].shape[1], top_k=k,
@@ -154,14 +94,14 @@ class FoldIn:
         return Agreed(lists, reranker.lists, votes)
 
     @cached_property
-    def weights(self) -> Weights | None:
-        """Of the re-ranker, if there is one."""
-        everyone = self.votes.get("weights")
-        return None if everyone is None else Weights(self.votes["centre"], everyone, everyone[None])
+    def weights(self) -> Weights:
+        """Weights of the re-ranker."""
+        everyone = self.votes["weights"]
+        return Weights(self.votes["centre"], everyone, everyone[None])
 
     @cached_property
     def can_agree(self) -> bool:
-        """Whether anyone can vote for a history; where all voters are lists from outside, their student ranks alone."""
+        """Whether anyone can vote for a history; where all voters are given lists, the student ranks alone."""
         return bool(self.voters) or any(fold_in is not None for fold_in, _ in self.fixed.values())
 
     @cached_property
@@ -171,18 +111,40 @@ class FoldIn:
 
     @cached_property
     def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer] | None, Tensor]]:
-        """Voter without vectors -> what scores histories, and [4, items] its statistics of the users of the log.
+        """Voter without vectors -> function that scores histories, and [4, items] its statistics over the log's users.
 
-        One from outside has lists of known users, and None for histories.
+        A given one has lists of known users, and None for histories.
         """
-        given = () if self.settings.recipe is None else self.settings.recipe.given
+        given = self.settings.given
         names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
-        fitted = [None if name in given else _fitted(FIXED[name].make(**self.chosen[name]), self.log) for name in names]
+        fitted = [None if name in given else _fitted(voter(name, self.chosen[name]), self.log) for name in names]
         return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
 
 
+def solve_softmax(factors: Factors, temperature: float) -> Solve:
+    """Function that solves the user vectors of a head trained with a softmax."""
+    softmax, length = UserSoftmax(factors.item, temperature), factors.user.norm(dim=1).max()
+    return lambda histories: softmax(histories) * length
+
+
+def solve_squares(factors: Factors, unobserved: float, penalty: float, taught: Solve | None = None) -> Solve:
+    """Function that solves the user vectors of a head trained by least squares.
+
+    taught: histories -> lists [n, L] that a student is solved towards
+    """
+    squares = UserSolver(factors.item, unobserved, penalty)
+
+    def solve(histories: csr_array) -> Tensor:
+        pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
+        if taught is not None:
+            pairs = pairs.and_more(listed_pairs(torch.arange(n), taught(histories)))
+        return squares(pairs, n)
+
+    return solve
+
+
 def _fitted(settings: Any, log: csr_array) -> Callable[[csr_array], Scorer]:
-    """What scores histories [n, items] as a baseline that was fitted to a log."""
+    """Fit a baseline to a log; returns a function that scores histories [n, items]."""
     model = settings.fit(log)
     return lambda histories: settings.fold_in(model, histories)
 
@@ -193,7 +155,7 @@ def _silent(name: str, n: int, k: int) -> Voter:
 
 
 class _OrAverage(NamedTuple):
-    """Scores of histories, and of an empty one the mean over the users of the log."""
+    """Scorer of histories; an empty one gets the mean scores over the users of the log."""
 
     scorer: Scorer
     histories: csr_array
@@ -205,50 +167,3 @@ class _OrAverage(NamedTuple):
         empty = torch.from_numpy(np.diff(self.histories.indptr) == 0)[users]
         scores[empty] = self.of_items[0] * self.of_items[3]
         return scores
-
-
-@dataclass(frozen=True)
-class Folding:
-    """Vectors of histories for one head. weights: [items, d]; average: [d] of the training users."""
-
-    weights: NDArray[np.float32]
-    average: NDArray[np.float32]
-
-    @classmethod
-    def learn(cls, train: csr_array, users: NDArray[np.float32], ridge: float = RIDGE) -> Folding:
-        """From the training users' histories [users, items] and their vectors [users, d]."""
-        rows = _scaled(train)
-        weights = _solve(rows, rows.T @ users.astype(np.float64), ridge)
-        return cls(weights.astype(np.float32), users.mean(0, dtype=np.float64).astype(np.float32))
-
-    def vectors(self, histories: csr_array) -> NDArray[np.float32]:
-        """[b, d] of histories [b, items]; one without any item is the average user."""
-        vectors = np.asarray(_scaled(histories) @ self.weights, np.float32)
-        vectors[np.diff(histories.indptr) == 0] = self.average
-        return vectors
-
-
-def _scaled(histories: csr_array) -> csr_array:
-    used = csr_array(histories > 0, dtype=np.float64)
-    lengths = np.maximum(np.diff(used.indptr), 1)
-    return csr_array(diags_array(lengths**-0.5) @ used)
-
-
-def _solve(rows: csr_array, right: NDArray[np.float64], ridge: float) -> NDArray[np.float64]:
-    """(rows' rows + ridge I)^-1 right, all columns at once."""
-    solution = np.zeros_like(right)
-    residual = right.copy()
-    direction = residual.copy()
-    size = (residual**2).sum(0)
-    enough = PRECISION**2 * np.maximum(size, np.finfo(np.float64).tiny)
-    for _ in range(STEPS):
-        if (size <= enough).all():
-            break
-        product = rows.T @ (rows @ direction) + ridge * direction
-        step = size / np.maximum((direction * product).sum(0), np.finfo(np.float64).tiny)
-        solution += step * direction
-        residual -= step * product
-        smaller = (residual**2).sum(0)
-        direction = residual + (smaller / np.maximum(size, np.finfo(np.float64).tiny)) * direction
-        size = smaller
-    return solution

@@ -28,28 +28,28 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs, UserSolver
-from concf.consensus.consensus import NOTHING
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import FIXED, Voter, by_factors, by_scores, kept_votes, voter_weights
+from concf.baselines.table import voter
+from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS
+from concf.consensus.voters import Voter, by_factors, by_scores, kept_votes, voter_weights
 from concf.errors import note
 from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.scorers import Factors, Offset
 from concf.evaluation.validation import Validation, sample
-from concf.runs.run import Best, Run, n_validated
+from concf.runs.run import Best
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed
-from concf.runtime.settings import named
 from concf.strong import search
 from concf.strong.reranker import TOP, Reranker, Weights
-from concf.strong.search import PLANS, list_length, n_asked
+from concf.strong.run import StrongRun
+from concf.strong.search import PLANS, list_length, n_consensus_users
+from concf.strong.settings import STUDENT
 from concf.strong.softmax import fit_softmax
 from concf.strong.students import SOLVED_BY, by_groups, solve_student, teach_student, without_lists
 
 SMALL = 32  # factors of the first search
 BEHIND = 0.8  # of ALS' validation: a softmax that is below it after its first epoch learns no longer
 VOTER_TEMPERATURE = 0.04  # a voter whose validation is this share below the best has weight 1/e
-STUDENT = "student"
 VOTES_OF_USERS = {  # votes that are of users: along which dimension, and what stands for nothing
     "items": (1, NOTHING), "consistency": (1, 0.0), "reranked": (0, -torch.inf),
 }  # fmt: skip
@@ -66,25 +66,24 @@ class Recipe:
     group:   several processes divide the users: each holds the log, vectors, lists and votes of its local users, whose
              positions are offset by the first of them; items are whole in every process
     shape:   (local users, items)
-    asked:   local users for whom the consensus is computed, ascending: all with a learned pair, or a sample of them
+    consensus_users: local users for whom the consensus is computed, ascending: all with a learned pair, or a sample
     """
 
-    def __init__(self, run: Run, device: torch.device, group: ProcessGroup = ALONE) -> None:
-        data, settings, seed = run.data, run.settings, run.seed
-        assert settings.recipe is not None
+    def __init__(self, run: StrongRun, group: ProcessGroup = ALONE) -> None:
+        data, settings, seed, device = run.data, run.settings, run.seed, run.device
         self.run, self.data, self.settings, self.seed, self.device = run, data, settings, seed, device
         self.group = group
-        self.plan = PLANS[settings.recipe.budget]
-        everyone = sample(data.validated, n_validated(data, settings), seed)
+        self.plan = PLANS[settings.budget]
+        everyone = sample(data.validated, run.n_validated, seed)
         self.validation = Validation(data, run.metric, device, group, validated=everyone)
         few = sample(everyone, self.plan.users, seed)
         self.searched = Validation(data, run.metric, device, group, validated=few)
         self.own = group.share(data.train.shape[0])
         self.shape: tuple[int, int] = (self.own.stop - self.own.start, data.train.shape[1])
-        sampled = sample(np.arange(data.train.shape[0]), n_asked(data.train.shape, settings), seed)
+        sampled = sample(np.arange(data.train.shape[0]), n_consensus_users(data.train.shape, settings), seed)
         mine = sampled[(sampled >= self.own.start) & (sampled < self.own.stop) & ~run.unlearned[sampled]]
-        self.asked = torch.from_numpy(mine - self.own.start).to(device)
-        self.factors = settings.model.dimensions
+        self.consensus_users = torch.from_numpy(mine - self.own.start).to(device)
+        self.factors = settings.dimensions
         self.top_k = min(settings.consensus.top_k or self.shape[1], self.shape[1])
         self.chosen: dict[str, dict[str, float]] = {}
         self.vectors: dict[str, tuple[Tensor, Tensor]] = {}
@@ -92,16 +91,15 @@ class Recipe:
         self.weights: Weights | None = None
         self.near: Tensor | None = None  # weights of before, for the re-ranker to stay near
         self._cache: dict[str, Any] = {}
-        self.fixed = [name for name in settings.recipe.own_fixed if search.has_a_vote(name, data.train.shape, device)]
-        heads = [named(entry)[0] for entry in settings.recipe.own_heads]
-        self.softmaxes = [head for head in heads if head.startswith("softmax")]
+        self.fixed = [name for name in settings.own_fixed if search.has_a_vote(name, data.train.shape, device)]
+        self.softmaxes = [head for head in settings.own_heads if head.startswith("softmax")]
         self.stages: dict[str, Callable[[], dict[str, Any]]] = {}
-        if settings.recipe.own:
+        if settings.own:
             self.stages = {"search": self._search, "als": self._als}
         for head in self.softmaxes:
             self.stages[head] = partial(self._softmax, head)
         self.stages |= {"rerank": self._rerank, "student": self._student}
-        self.stages |= {} if settings.recipe.refit == "none" else {"refit": self._refit}
+        self.stages |= {} if settings.refit == "none" else {"refit": self._refit}
         self.stages["final"] = self._final
 
     def stage(self, number: int) -> dict[str, Any]:
@@ -117,11 +115,11 @@ class Recipe:
     @torch.no_grad()
     def _finish(self) -> None:
         """Hand everything over to the run."""
-        model, last = self.run.model, len(self.stages) - 1
-        for place, head in enumerate(model.names):
-            user, model.item[place] = self.vectors[head]
-            model.user[place] = self._gather(user)
-            self.run.best[head] = Best(self.figures[head], last, last)
+        last = len(self.stages) - 1
+        for head in self.run.heads:
+            user, item = self.vectors[head]
+            vectors = {"user": self._gather(user), "item": item}
+            self.run.best[head] = Best(self.figures[head], last, last, vectors)
         lists, plain, votes = self.agreed()
         lists, plain = self._gather(self._spread(lists)), self._gather(self._spread(plain))
         votes |= {
@@ -137,13 +135,13 @@ class Recipe:
         return self.group.gather(part, self.data.train.shape[0], dim)
 
     def _spread(self, part: Tensor, dim: int = 0, nothing: float = NOTHING) -> Tensor:
-        """Of the own users what is of the asked ones along a dimension; nothing of the others."""
-        if len(self.asked) == self.shape[0]:
+        """Scatter the rows of the consensus users into a tensor of all local users, filled with `nothing`."""
+        if len(self.consensus_users) == self.shape[0]:
             return part
         shape = list(part.shape)
         shape[dim] = self.shape[0]
         whole = torch.empty(*shape, dtype=part.dtype, device=part.device)
-        return whole.fill_(nothing).index_copy_(dim, self.asked, part)
+        return whole.fill_(nothing).index_copy_(dim, self.consensus_users, part)
 
     def _seed(self, purpose: int) -> int:
         return derive_seed(self.seed, 18, purpose)
@@ -242,13 +240,13 @@ class Recipe:
         heads = [head for head in self.settings.heads if head in self.vectors and head != STUDENT]
         voters = [by_factors(head, Factors(*self.vectors[head]), seen, users, k) for head in heads]
         for name in self.fixed:
-            fitted = FIXED[name].make(**self.chosen[name]).fit(log, device=self.device, group=self.group)
+            fitted = voter(name, self.chosen[name]).fit(log, device=self.device, group=self.group)
             scorer = Offset(fitted, self.own.start)
             voters.append(by_scores(name, scorer, seen, users, k, group=self.group))
         return voters
 
     def _reranker(self, log: csr_array, users: Tensor, voters: list[Voter]) -> Reranker:
-        weights = voter_weights([self.figures[voter.name] for voter in voters], VOTER_TEMPERATURE)
+        weights = voter_weights([self.figures[each.name] for each in voters], VOTER_TEMPERATURE)
         length = max(list_length(self.data, self.settings), self.validation.depth)
         return Reranker(
             self._mine(log), users, voters, weights, length=length, top_k=self.top_k,
@@ -257,8 +255,8 @@ class Recipe:
 
     def _measure(self, voters: list[Voter]) -> None:
         """The validation figures of those who vote for the validated users."""
-        for voter in voters:
-            self.figures[voter.name] = self.validation.of_its_users(voter.lists)
+        for each in voters:
+            self.figures[each.name] = self.validation.of_its_users(each.lists)
 
     def _rerank(self) -> dict[str, Any]:
         """Fit the re-ranker on what the validated users hold out; its figures are cross-fitted."""
@@ -285,14 +283,13 @@ class Recipe:
 
     def _distil(self, log: csr_array, users: Tensor, lists: Tensor, start: Tensor) -> None:
         (sweeps, epochs), (regressed, taught) = self.plan.student, self.plan.places
-        assert self.settings.recipe is not None
-        groups, lessons = self.settings.recipe.popularity_groups, [lists[:, :taught]]
+        groups, target_lists = self.settings.popularity_groups, [lists[:, :taught]]
         if groups > 1:
             of_items = torch.from_numpy(popularity_groups(log, groups)).to(self.device)
-            lessons = by_groups(lists[:, :taught], of_items, groups)
+            target_lists = by_groups(lists[:, :taught], of_items, groups)
         pairs, group = self._pairs(log), self.group
         vectors = solve_student(pairs, users, lists[:, :regressed], self.shape, start, sweeps, group)
-        self.vectors[STUDENT] = teach_student(*vectors, users, lessons, epochs, self._seed(4), group)
+        self.vectors[STUDENT] = teach_student(*vectors, users, target_lists, epochs, self._seed(4), group)
 
     def _start(self) -> Tensor:
         """[items, d] where the student begins."""
@@ -318,34 +315,34 @@ class Recipe:
     def _final(self) -> dict[str, Any]:
         """The consensus of the voters as they are now, by the weights from before, and its student."""
         lists = self.agreed()[0]
-        self._distil(self.run.log, self.asked, lists, self.vectors[STUDENT][1])
-        n, everyone = n_asked(self.data.train.shape, self.settings), self.data.train.shape[0]
+        self._distil(self.run.log, self.consensus_users, lists, self.vectors[STUDENT][1])
+        n, everyone = n_consensus_users(self.data.train.shape, self.settings), self.data.train.shape[0]
         if n == everyone:
             return {}
         if self.group.is_main:
             note(
-                f"the consensus was formed for {n:,} of {everyone:,} users, drawn at random: they have taught the "
-                "student, which ranks for the others (recipe.asked_users)"
+                f"the consensus was computed for {n:,} of {everyone:,} users, drawn at random: they have taught the "
+                "student, which ranks for the others (consensus_users)"
             )
         user, item = self.vectors[STUDENT]
         solve = UserSolver(item, **self.chosen.get("als-a", SOLVED_BY))
         alone = solve(self._pairs(self.run.log), len(user))
         voters = [self.vectors[head][0] for head in self.vectors if head != STUDENT]
-        self.vectors[STUDENT] = without_lists(alone, user, voters, self.asked, self.group), item
-        return {"asked_users": n}
+        self.vectors[STUDENT] = without_lists(alone, user, voters, self.consensus_users, self.group), item
+        return {"consensus_users": n}
 
     def agreed(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The consensus of the asked users: its lists [asked, L], those of the plain one, and the votes."""
         if "consensus" not in self._cache:
             assert self.weights is not None
-            log, users = self.run.log, self.asked
+            log, users = self.run.log, self.consensus_users
             voters = self._voters(log, users)
             reranker = self._reranker(log, users, voters)
             lists, scores = reranker.rerank(self.weights)
             names = [*self.settings.heads, *self.settings.fixed_voters]
             votes = kept_votes(voters, reranker.voter_weights, names, self.top_k)
             votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
-            without = [voter.of_items for voter in voters if voter.of_items is not None]
+            without = [each.of_items for each in voters if each.of_items is not None]
             votes |= {"of_items": torch.stack(without)} if without else {}
             self._cache["consensus"] = lists, reranker.lists, votes
         found: tuple[Tensor, Tensor, dict[str, Tensor]] = self._cache["consensus"]

@@ -1,4 +1,4 @@
-"""What a log needs: the settings of its voters, chosen on its own validation part by a small search.
+"""Hyper-parameter search for the voters, on the validation part of a log.
 
 A search walks over a grid from its middle to the best of the neighbours, until none is better. Every point is measured
 once, on the same users; of equals the first stays.
@@ -7,6 +7,7 @@ once, on the same users; of equals the first stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 import torch
@@ -15,24 +16,23 @@ from torch import Tensor
 
 from concf.baselines.als import ALS
 from concf.baselines.neighbours import Walks
-from concf.consensus.voters import FIXED, by_factors, first_items
+from concf.baselines.table import VOTERS, voter
+from concf.consensus.voters import by_factors, first_items
 from concf.data.split import Split
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import top_k
 from concf.evaluation.scorers import Factors, Offset
 from concf.evaluation.validation import Validation
-from concf.runs.run import RECIPE_USERS
-from concf.runs.settings import ConCFSettings
 from concf.runtime.executors import in_blocks
 from concf.strong.reranker import TOP
+from concf.strong.settings import VALIDATED, StrongSettings
 from concf.strong.softmax import fit_softmax
 
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MIDDLE = 3, 4  # where a search begins: unobserved 0.01, penalty 0.01
-ALPHA, BETA = FIXED["rp3beta"].grid.values()
+ALPHA, BETA = VOTERS["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
-CPU_EASE, GPU_EASE = 10_000, 50_000  # users or items, whichever are fewer, of a log on which EASE^R has a vote
 WALKERS = 256  # users who walk together
 STEADY = 0.9  # of a point's validation: below it after more sweeps, the point is passed over
 TRIED = 6  # points that are looked at for those that stay
@@ -67,16 +67,15 @@ PLANS = {
 }
 
 
-def n_asked(shape: tuple[int, int], settings: ConCFSettings) -> int:
+def n_consensus_users(shape: tuple[int, int], settings: StrongSettings) -> int:
     """Number of users for whom the consensus is computed, of a log [users, items]."""
-    assert settings.recipe is not None
     users, items = shape
-    paid = max(PLANS[settings.recipe.budget].cells // items, RECIPE_USERS)
-    return min(users, settings.recipe.asked_users or paid)
+    paid = max(PLANS[settings.budget].cells // items, VALIDATED)
+    return min(users, settings.consensus_users or paid)
 
 
-def list_length(data: Split, settings: ConCFSettings) -> int:
-    """Of a consensus list: what is recommended from it, when what a user holds out is taken out of it."""
+def list_length(data: Split, settings: StrongSettings) -> int:
+    """Length of a stored consensus list: shown items plus held-out ones."""
     longest = int((data.valid.indptr[1:] - data.valid.indptr[:-1]).max())
     return int(min(max(settings.consensus.shown + 2 * longest, TOP), data.train.shape[1]))
 
@@ -220,20 +219,24 @@ def search_fixed(
 
     train: of all users; seen: [own users, items] what is not listed
     """
-    voter = FIXED[name]
+    grid = VOTERS[name].grid
+
+    def settings(place: tuple[int, ...]) -> dict[str, float]:
+        return {setting: values[at] for (setting, values), at in zip(grid.items(), place, strict=True)}
 
     def measure(place: tuple[int, ...]) -> Point:
-        fitted = voter.make(**voter.values(place)).fit(train, device=device, group=validation.group)
+        fitted = voter(name, settings(place)).fit(train, device=device, group=validation.group)
         lists = first_items(Offset(fitted, validation.first), seen, validation.users, validation.depth)[0]
         return Point(place, validation.of_its_users(lists))
 
-    sizes = tuple(map(len, voter.grid.values()))
-    return voter.values(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].place)
+    sizes = tuple(map(len, grid.values()))
+    return settings(climb(sizes, tuple((size - 1) // 2 for size in sizes), measure, rounds)[0].place)
 
 
 def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
-    """Whether a fixed voter pays on such a log: the cost of EASE^R grows with the cube of its smaller side."""
-    return name != "ease" or min(shape) <= (CPU_EASE if device.type == "cpu" else GPU_EASE)
+    """Whether a fixed voter pays on such a log; a given one always votes."""
+    on_cpu, on_gpu = VOTERS[name].most if name in VOTERS else (inf, inf)
+    return min(shape) <= (on_cpu if device.type == "cpu" else on_gpu)
 
 
 def search_temperature(

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from concf.baselines.als import ALS, Pairs
-from concf.reference.losses import listwise
+from concf.consensus.listwise import listwise
 from concf.runtime.executors import each_block
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong.softmax import Adam

@@ -25,15 +25,16 @@ from scipy.sparse import csr_array, diags_array
 from torch import Tensor
 
 from concf.baselines.als import START
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.protocols import PARTS, TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.validation import Validation, sample
-from concf.runs.run import Run
 from concf.runtime.settings import Settings
-from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.recipe import Recipe
 from concf.strong.reranker import Weights
+from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT
 
 if TYPE_CHECKING:
     from concf.data.join import Joined  # which loads Polars
@@ -56,8 +57,9 @@ class Update(Recipe):
     known: ([users], [items]) whether each was there before; fresh: [pairs] whether a pair is new
     """
 
-    def __init__(self, run: Run, device: torch.device, settings: UpdateSettings) -> None:
-        super().__init__(run, device)
+    def __init__(self, run: StrongRun, settings: UpdateSettings) -> None:
+        super().__init__(run)
+        device = run.device
         self.update = settings
         self.validated_users = run.validated_users
         self.plan = self.plan._replace(sweeps=(0, SWEEPS), softmax=(0, EPOCHS), student=DISTILLED)
@@ -66,7 +68,7 @@ class Update(Recipe):
         self.stages = {"rerank": self._rerank} if settings.rerank == "refit" else {}
         self.stages |= {"refit": self._refit, "final": self._final}
 
-    def carry(self, before: Run, joined: Joined) -> None:
+    def carry(self, before: StrongRun, joined: Joined) -> None:
         """Begin with what a finished run has learned."""
         votes = before.best[CONSENSUS].votes
         self.chosen, self.figures = before.chosen, carried_figures(before)
@@ -76,8 +78,9 @@ class Update(Recipe):
         self.known = tuple(each >= 0 for each in places)
         self.fresh = torch.from_numpy(joined.fresh).to(self.device)
         random = torch.Generator().manual_seed(self._seed(6))
-        for place, head in enumerate(before.model.names):
-            tables = [each[place].detach().to(self.device) for each in (before.model.user, before.model.item)]
+        for head in before.heads:
+            factors = before.factors(head).to(self.device)
+            tables = factors.user, factors.item
             user, item = (
                 F.embedding(where.clamp(min=0), table).where(known[:, None], 0)
                 for where, table, known in zip(places, tables, self.known, strict=True)
@@ -166,7 +169,7 @@ class Update(Recipe):
         self._keep_voters()
 
 
-def carried_figures(run: Run) -> dict[str, float]:
+def carried_figures(run: StrongRun) -> dict[str, float]:
     """Head, voter or consensus -> the validation figure that its weight rests on."""
     recorded = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
     return recorded | {name: best.validation for name, best in run.best.items()}

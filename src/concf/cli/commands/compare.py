@@ -44,7 +44,7 @@ def compare(
     from concf.data.split import Split
     from concf.experiments.compare import compare as compare_models
     from concf.experiments.compare import comparison_rows
-    from concf.runs.presets import choose_settings
+    from concf.models import choose_settings
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.consensus import rank_importance
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
 from concf.data.protocols import origin
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, about, cross_fitted
@@ -89,7 +88,7 @@ class Explorer:
             "heads": heads,
             "about": {name: about(run, name) for name in (*heads, *fixed)},
             "fixed_voters": fixed,
-            "voters": [name for name in (*heads, *fixed) if name not in settings.non_voting and self.has_consensus],
+            "voters": [name for name in (*heads, *fixed) if name not in run.settings.non_voting and self.has_consensus],
             "best_head": run.best_head(),
             "why_best_head": run.why_best_head(),
             "default": self.recommender.default,
@@ -99,7 +98,7 @@ class Explorer:
             ],
             "top_k": settings.top_k,
             "temperature": settings.temperature,
-            "consistency_temperature": settings.consistency_temperature,
+            "consistency_temperature": run.settings.consistency_temperature,
             "metric": run.metric,
             "validation": {name: run.best[name].validation for name in run.rows()},
             "cross_fitted": cross_fitted(run),
