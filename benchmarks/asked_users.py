@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from measuring import RESULTS
 
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.validation import Validation
-from concf.experiments.results_log import ResultsLog
 from concf.model.als import UserSolver
 from concf.model.scorers import Factors
 from concf.runtime.executors import one_thread_each

@@ -25,6 +25,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.settings import CONSENSUS
 from concf.data.interactions import Interactions
 from concf.data.join import places
@@ -35,7 +36,6 @@ from concf.data.simulate import DRIFTING
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
-from concf.experiments.results_log import ResultsLog
 from concf.model.scorers import ListFunction
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run

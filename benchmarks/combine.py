@@ -35,11 +35,11 @@ from scipy.sparse import csr_array, csr_matrix
 from sources import lines
 from strong import split_of
 
+from concf.comparison.models import Voters, listed
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.settings import CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import by_popularity, evaluate
-from concf.experiments.fusing import Voters, listed
-from concf.experiments.results_log import ResultsLog
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.table import BASELINES
 from concf.model.scorers import ListFunction, ScoreFunction

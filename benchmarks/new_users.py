@@ -27,9 +27,9 @@ import torch
 from measuring import busy_cores
 from scipy.sparse import csr_array
 
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.experiments.results_log import ResultsLog
 from concf.inference.ranker import Ranker
 from concf.model.als import ALS, Pairs, UserSolver
 from concf.model.baselines.ease import EASE

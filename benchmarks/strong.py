@@ -28,12 +28,12 @@ import torch
 from measuring import busy_cores
 from scipy.sparse import csr_array
 
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.voters import by_factors
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.validation import Validation
-from concf.experiments.results_log import ResultsLog
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.table import BASELINES
 from concf.model.scorers import Factors

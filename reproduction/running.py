@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
-from concf.experiments.results_log import ResultsLog
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
 from concf.training.config.presets import choose_settings

@@ -10,7 +10,7 @@ FLOORS = [
     "training",
     "inference",
     "report",
-    "experiments",
+    "comparison",
     "service",
     "cli",
 ]

@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from scipy.sparse import csr_array
 from small_recipe import LOG, small
 
+from concf.comparison.compare import compare
 from concf.consensus.settings import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.protocols import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.experiments.compare import compare
 from concf.inference.recommender import Recommender
 from concf.report.gather import gather
 from concf.training.checkpoint import load_run

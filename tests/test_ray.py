@@ -22,9 +22,9 @@ from ray_work import BAD, DEADLY, FATAL, Counting, Interrupted
 from skipping import absent, posix
 from small_run import SMALL, small_data
 
+from concf.comparison.compare import compare
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, PeerError
-from concf.experiments.compare import compare
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender

@@ -13,11 +13,11 @@ from test_experiments_small import SMALL, measured_again
 from test_reproduction_plan import SIZES_OF_PLAN
 
 from concf.cli.app import main
+from concf.comparison.results_log import ResultsLog
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
-from concf.experiments.results_log import ResultsLog
 from concf.training.config.presets import choose_settings
 from reproduction.__main__ import app
 from reproduction.plan import EXPERIMENTS, Cell

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from scipy.sparse import csr_array
 from small_recipe import LOG, SMALL, assert_same, data, small, trained
 
+from concf.comparison.compare import compare
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
@@ -27,7 +28,6 @@ from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
-from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
 from concf.model.als import ALS, Pairs
 from concf.model.baselines.neighbours import RP3beta, Walks

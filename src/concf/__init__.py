@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
+    from concf.comparison.compare import compare
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.ranking import rank
-    from concf.experiments.compare import compare
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
     from concf.model.baselines.table import BASELINES, Candidate
@@ -61,7 +61,7 @@ _MODULES = {
     "errors": ("ConcfError", "ConcfWarning", "ConfigError", "DataError"),
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),
-    "experiments.compare": ("compare",),
+    "comparison.compare": ("compare",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
     "model.baselines.table": ("BASELINES", "Candidate"),

@@ -34,7 +34,7 @@ class Baseline(Protocol):
 class Candidate:
     """A baseline, and the values tried for its settings.
 
-    library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `grid_search`
+    library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `search`
     """
 
     make: Any
