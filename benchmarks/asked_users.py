@@ -17,10 +17,10 @@ import torch
 from measuring import RESULTS
 
 from concf.baselines.als import UserSolver
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
-from concf.experiments.results_log import ResultsLog
 from concf.models import choose_settings
 from concf.runs.run import Run, make_model
 from concf.runtime.executors import one_thread_each

@@ -22,12 +22,12 @@ import torch
 from measuring import RESULTS, peak_memory
 from torch import Tensor
 
+from concf.comparison.results_log import ResultsLog
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import TEST, TRAIN, VALID, Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
-from concf.experiments.results_log import ResultsLog
 from concf.models import choose_settings, train
 
 TASTES, ZIPF, SPREAD, NOISE = 64, 0.8, 0.7, 0.1

@@ -25,6 +25,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.consensus import CONSENSUS
 from concf.data.interactions import Interactions
 from concf.data.join import places
@@ -36,7 +37,6 @@ from concf.data.split import Split, SplitRecipe
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import ListFunction
-from concf.experiments.results_log import ResultsLog
 from concf.models import choose_settings, train
 from concf.runs.run import Run
 from concf.strong.update import update

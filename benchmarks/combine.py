@@ -37,12 +37,12 @@ from strong import split_of
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import BASELINES
+from concf.comparison.models import Voters, listed
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import by_popularity, evaluate
 from concf.evaluation.scorers import ListFunction, ScoreFunction
-from concf.experiments.fusing import Voters, listed
-from concf.experiments.results_log import ResultsLog
 from concf.strong import students
 from concf.strong.combine import combine
 from concf.strong.given_voters import vectors_of_implicit

@@ -30,10 +30,10 @@ from scipy.sparse import csr_array
 from concf.baselines.als import ALS, Pairs, UserSolver
 from concf.baselines.ease import EASE
 from concf.baselines.table import BASELINES
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
-from concf.experiments.results_log import ResultsLog
 from concf.inference.ranker import Ranker
 from concf.models import choose_settings, load_run, train
 from concf.runs.run import Run

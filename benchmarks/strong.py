@@ -30,13 +30,13 @@ from scipy.sparse import csr_array
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.table import BASELINES
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.voters import by_factors
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
-from concf.experiments.results_log import ResultsLog
 from concf.models import choose_settings, train
 from concf.strong import search
 from concf.strong.recipe import Recipe

@@ -26,8 +26,8 @@ import torch
 from measuring import RESULTS
 
 from concf import BASELINES, Recommender, choose_settings, evaluate, prepare, train
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
-from concf.experiments.results_log import ResultsLog
 
 DATA = ("citeulike", "ciao", "foursquare")
 SEEDS = (0, 1, 2, 3)

@@ -13,7 +13,7 @@ FLOORS = [
     "models",
     "inference",
     "report",
-    "experiments",
+    "comparison",
     "service",
     "cli",
 ]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import concf.experiments.demo as subject
+import concf.cli.demo as subject
 from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
 from concf.models import STRONG, load_run

@@ -22,6 +22,7 @@ from small_recipe import LOG, SMALL, assert_same, data, small, trained
 
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.neighbours import RP3beta, Walks
+from concf.comparison.compare import compare
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
@@ -29,7 +30,6 @@ from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
-from concf.experiments.compare import compare
 from concf.inference.estimator import ConCF
 from concf.models import choose_settings, load_run, train
 from concf.reference.batches import Batch, Sampler
@@ -291,7 +291,7 @@ def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -
     assert_equal(run, train(prepare(repeated, protocol="random"), weighted, seed=3))
     plain = train(counted(), settings, seed=3)
     users = torch.arange(counted().train.shape[0])
-    for name in run.model.names:
+    for name in run.heads:
         assert not torch.equal(*(each.recommender(name).scores(users) for each in (run, plain))), name
     assert not torch.equal(*(torch.as_tensor(each.best["consensus"].lists) for each in (run, plain)))
 

@@ -22,6 +22,7 @@ from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
     from concf.baselines.table import BASELINES, Candidate
+    from concf.comparison.compare import compare
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
     from concf.data.reading.read import read
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from concf.errors import ConcfError, ConcfWarning, ConfigError, DataError
     from concf.evaluation.evaluate import evaluate
     from concf.evaluation.ranking import rank
-    from concf.experiments.compare import compare
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
     from concf.models import PRESETS, choose_settings, load_run, train
@@ -60,7 +60,7 @@ _MODULES = {
     "errors": ("ConcfError", "ConcfWarning", "ConfigError", "DataError"),
     "evaluation.evaluate": ("evaluate",),
     "evaluation.ranking": ("rank",),
-    "experiments.compare": ("compare",),
+    "comparison.compare": ("compare",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
     "baselines.table": ("BASELINES", "Candidate"),

@@ -51,7 +51,7 @@ class Vote:
 class Candidate:
     """A baseline, and the values tried for its settings.
 
-    library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `grid_search`
+    library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `search`
     vote: how it votes; None: it is only compared
     """
 

@@ -41,9 +41,9 @@ def compare(
 
     `concf compare data/citeulike --grid grid.toml`
     """
+    from concf.comparison.compare import compare as compare_models
+    from concf.comparison.compare import comparison_rows
     from concf.data.split import Split
-    from concf.experiments.compare import compare as compare_models
-    from concf.experiments.compare import comparison_rows
     from concf.models import choose_settings
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table

@@ -40,7 +40,7 @@ Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best f
 Reasons = tuple[list[Because], list[float] | None]
 PARTS: tuple[Part, ...] = ("training", "validation", "test")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
-UNASKED = "no consensus was formed for this user (recipe.asked_users): its list is that of the best head"
+UNASKED = "no consensus was computed for this user (consensus_users): its list is that of the best head"
 UNLEARNED = "the run has learned no interaction of this user: all lists are of popular items"
 CACHE = "explorer"
 

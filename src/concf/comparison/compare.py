@@ -1,9 +1,9 @@
-"""Several recommenders on the same splits: tuned on validation, refitted with it, compared on test."""
+"""Comparison of recommenders on the same splits: tuned on validation, refitted with it, compared on test."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from concf.baselines.table import Candidate
+from concf.comparison.grids import (
+    MOST_POINTS,
+    Grid,
+    Point,
+    at_edges,
+    check_metric,
+    read_grid,
+    search,
+    with_grid,
+)
+from concf.comparison.measure import Fit, Measurements, Task
+from concf.comparison.models import Fused, Model, Trained, named_models
+from concf.comparison.results_log import ResultsLog
+from concf.consensus.fusion import FUSIONS
 from concf.data.split import Split
 from concf.errors import ConfigError, option
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
-from concf.experiments.contenders import Model, Trained, contenders
-from concf.experiments.fusing import fusions as fusions_of
-from concf.experiments.grid_search import Point, at_edges, search
-from concf.experiments.grids import MOST_POINTS, Grid, read_grid, refuse_other_metric, with_grid
-from concf.experiments.measure import Figures, Measurements, Wanted
-from concf.experiments.results_log import ResultsLog
 from concf.runtime.arguments import check_count, check_cutoffs
 from concf.runtime.text_tables import settings_line, short
 
@@ -32,10 +40,10 @@ class Entrant:
     """One model of a comparison.
 
     settings: chosen on the first split's validation part
-    edges:    the settings whose chosen value is the first or last of its grid
-    tests:    the mean test figures of each split
+    edges:    settings whose chosen value is the first or last of its grid
     refitted: whether the tested model was fitted on training and validation pairs
-    per_user: with a single split, "recall@50" -> [e], the figure of each evaluated user
+    tests:    mean test metrics of each split
+    per_user: with a single split, "recall@50" -> [e], the metric of each evaluated user
     """
 
     name: str
@@ -48,7 +56,7 @@ class Entrant:
     per_user: dict[str, NDArray[np.float64]]
 
     def mean(self, metric: str) -> float:
-        """Over the splits."""
+        """Mean over the splits."""
         return float(np.mean([test[metric] for test in self.tests]))
 
     def std(self, metric: str) -> float:
@@ -59,7 +67,7 @@ class Entrant:
 
 @dataclass
 class Comparison:
-    """The entrants, best first by the metric that was tuned on."""
+    """Entrants, best first by the metric that was tuned on."""
 
     entrants: list[Entrant]
     metrics: list[str]
@@ -71,23 +79,21 @@ class Comparison:
     evaluated_users: list[int]  # of each split
 
     def p_values(self, metric: str, test: str = "t") -> list[float | None]:
-        """Each entrant against the first, Holm-corrected: over splits, or over users if there is one split.
+        """Holm-corrected p of each entrant against the first: over splits, or over users if there is one split.
 
-        None for the first, and with one split for figures that single users do not have, such as coverage.
+        None for the first, and with one split for metrics that single users do not have, such as coverage.
         """
-        if len(self.seeds) == 1 and metric not in self.entrants[0].per_user:
+        single = len(self.seeds) == 1
+        if single and metric not in self.entrants[0].per_user:
             return [None] * len(self.entrants)
-        first, *others = (self._row(entrant, metric) for entrant in self.entrants)
-        corrected = holm([TESTS[test](first, other) for other in others]) if others else []
-        return [None, *corrected]
-
-    def _row(self, entrant: Entrant, metric: str) -> NDArray[np.float64]:
-        if len(self.seeds) == 1:
-            return entrant.per_user[metric]
-        return np.array([test[metric] for test in entrant.tests])
+        first, *others = (
+            each.per_user[metric] if single else np.array([split[metric] for split in each.tests])
+            for each in self.entrants
+        )
+        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
 
     def as_dict(self, test: str = "t") -> dict[str, Any]:
-        """Everything that the tables show, and the figures of every split."""
+        """Content of the tables, and the metrics of every split."""
         p = {metric: self.p_values(metric, test) for metric in self.metrics}
         return {
             "source": self.source,
@@ -135,17 +141,17 @@ def compare(
 
     data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
     models: names of `BASELINES`, `concf:strong` or another preset, `concf:bpr` or another objective alone, or your own
-            candidates by name. Of a grid of more than 60 points some are tried: uphill from the middle (`grid_search`)
+            candidates by name. Of a grid of more than 60 points some are tried: uphill from the middle (`search`)
     grid:   settings to search in place of a model's own grid, or a TOML or JSON file of them: {"ease":
             {"regularisation": [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured;
             models that only the grid names take part, too
-    most_points: of the grid; a larger one is refused
-    tune_on: the validation figure that chooses the settings; None: the first metric at the greatest length
+    most_points: limit of the grid; a larger one is refused
+    tune_on: validation metric that chooses the settings; None: the first metric at the greatest length
     refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
             the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
             protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
-    fusions: the baselines, with the settings that were chosen for each, take part by their plain fusions too
-    log:    JSON lines of the measurements; what it holds already is not measured again
+    fusions: plain fusions of the baselines, with the settings that were chosen for each, take part too
+    log:    JSON lines of the measurements; those that it holds are not repeated
     engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
             after the other. workers: how many; None: one for each core
     """
@@ -154,7 +160,7 @@ def compare(
     if isinstance(models, Mapping):
         candidates = dict(models)
     else:
-        candidates = {} if searched and not models else contenders(list(models))
+        candidates = {} if searched and not models else named_models(list(models))
     candidates = with_grid(candidates, searched, check_count("most_points", most_points))
     names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
     accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
@@ -163,96 +169,81 @@ def compare(
         raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; choose from {', '.join(accurate)}")
     if data.candidates("test") is not None:
         raise ConfigError(
-            "a data set that was split by 'new-items' tests items about which these models know nothing. "
-            "Attributes rank them: concf evaluate --catalogue"
+            "a data set that was split by 'new-items' tests items without interactions, which these models cannot "
+            "rank. Attributes rank them: concf evaluate --catalogue"
         )
     for model in candidates.values():
         model.refuse_if_absent()
-    refuse_other_metric(candidates, data, tune_on)
-    voters = [name for name, model in candidates.items() if model.make is not Trained]
-    if fusions and (len(voters) < 2 or data.has_new_users):
-        why = (
-            "users who train, not of those whom protocol 'new-users' holds out"
-            if data.has_new_users
-            else (f"at least two baselines; found {', '.join(voters) or 'none'}")
-        )
-        raise ConfigError(f"{option('fusions', True)}: lists are fused of {why}")
-    splits = _splits(data, seeds)
+    check_metric(candidates, data, tune_on)
+    baselines = [name for name, model in candidates.items() if model.make is not Trained]
+    if fusions and data.has_new_users:
+        raise ConfigError(f"{option('fusions', True)}: not available for the held-out users of protocol 'new-users'")
+    if fusions and len(baselines) < 2:
+        found = ", ".join(baselines) or "none"
+        raise ConfigError(f"{option('fusions', True)}: expected at least two baselines; found {found}")
+    splits = [data]
+    if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
+        splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
+    if len({split.hash for split in splits}) < seeds:  # equal splits are no evidence
+        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds 1")
     data.note_if_few()
     refit = refit and not data.has_new_users
-    figures = Figures(tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
-    measurements = Measurements(figures, splits, ResultsLog(Path(log) if log else None), engine, workers)
-    entrants = _entrants(candidates, measurements, tune_on, voters if fusions else [])
+    by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
+    fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
+    measurements = Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers)
+    entrants = _entrants(candidates, measurements, baselines if fusions else [])
     return Comparison(
-        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(measurements.splits),
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
         [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
         [len(split.evaluated) for split in splits],
     )  # fmt: skip
 
 
-def _splits(data: Split, seeds: int) -> list[Split]:
-    """The data set's own split and those of the next seeds, which must differ: equal splits are no evidence."""
-    splits = [data]
-    if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
-        splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
-    if len({split.hash for split in splits}) < seeds:
-        raise ConfigError(
-            f"protocol {data.recipe.protocol.name!r} has one split only, whatever the seed; compare with seeds 1"
-        )
-    return splits
-
-
-def _entrants(
-    candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str, fused: Sequence[str]
-) -> list[Entrant]:
-    """Search all grids on validation, then measure the chosen settings on test. fused: the baselines to be fused"""
-    seeds = list(measurements.splits)
-    single = [name for name, model in candidates.items() if all(len(tried) == 1 for tried in model.grid.values())]
-    fixed: list[Wanted] = [(name, next(candidates[name].settings()), seed, "test") for name in single for seed in seeds]
-    chosen = _choose(candidates, measurements, tune_on, fixed)
+def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, fused: Sequence[str]) -> list[Entrant]:
+    """Search all grids on validation, then measure the chosen settings on test. fused: baselines to fuse."""
+    fit, seeds = measurements.fit, list(measurements.fit.splits)
+    chosen = _choose(candidates, measurements)
     settings: dict[str, Model] = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
     edges = {name: at_edges(candidates[name].grid, point) for name, (point, _) in chosen.items()}
-    validation = {name: figure for name, (_, figure) in chosen.items()}
-    voters = {name: candidates[name].at(chosen[name][0]) for name in fused}
-    some = fusions_of(voters, tune_on, max(measurements.figures.at)) if voters else {}
-    settings |= some
-    validated: list[Wanted] = [(name, each, seeds[0], "valid") for name, each in some.items()]
-    tested: list[Wanted] = [(name, each, seed, "test") for name, each in settings.items() for seed in seeds]
-    measurements.measure([*validated, *tested])
-    validation |= {cell[0]: measurements.get(*cell)["mean"][tune_on] for cell in validated}
-
+    validation = {name: score for name, (_, score) in chosen.items()}
+    validated: list[Task] = []
+    if fused:
+        voters = {name: candidates[name].at(chosen[name][0]) for name in fused}
+        for fusion in FUSIONS:
+            name = f"fusion:{fusion}"
+            settings[name] = Fused(fusion, voters, fit.tune_on, max(fit.at))
+            validated.append((name, settings[name], seeds[0], "valid"))
+    measurements.measure([*validated, *((name, settings[name], seed, "test") for name in settings for seed in seeds)])
+    validation |= {task[0]: measurements.get(*task)["mean"][fit.tune_on] for task in validated}
     entrants = []
-    for name in settings:
-        cells = [measurements.get(name, settings[name], seed, "test") for seed in seeds]
+    for name, model in settings.items():
+        cells = [measurements.get(name, model, seed, "test") for seed in seeds]
         entrants.append(Entrant(
-            name, settings[name].model_dump(), validation[name], edges.get(name, []),
-            measurements.figures.refits(settings[name], "test"),
+            name, model.model_dump(), validation[name], edges.get(name, []), fit.refits(model, "test"),
             [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
             {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
         ))  # fmt: skip
     return entrants
 
 
-def _choose(
-    candidates: Mapping[str, Candidate], measurements: Measurements, tune_on: str, fixed: list[Wanted]
-) -> dict[str, tuple[Point, float]]:
-    """Name -> the best point of its grid and its validation figure. All searches go on together, a round at a time.
+def _choose(candidates: Mapping[str, Candidate], measurements: Measurements) -> dict[str, tuple[Point, float]]:
+    """Name -> best point of its grid and its validation metric. All searches advance together, a round at a time.
 
-    fixed: what is to be measured whatever is chosen; it is measured in the first round
+    Models without a choice are tested in the first round: what one training yields is measured at once.
     """
-    seed = next(iter(measurements.splits))
-    searches = {
-        name: search([len(tried) for tried in model.grid.values()], model.every_point)
-        for name, model in candidates.items()
-    }
+    tune_on, seeds = measurements.fit.tune_on, list(measurements.fit.splits)
+    searches, tests = {}, list[Task]()
+    for name, model in candidates.items():
+        sizes = [len(values) for values in model.grid.values()]
+        searches[name] = search(sizes, model.every_point)
+        if max(sizes, default=1) == 1:
+            tests += [(name, next(model.settings()), seed, "test") for seed in seeds]
     points = {name: next(each) for name, each in searches.items()}
     chosen = {}
     while points:
-        wanted = {
-            name: [(name, candidates[name].at(at), seed, "valid") for at in some] for name, some in points.items()
-        }
-        measurements.measure([*chain(*wanted.values()), *fixed])
-        for name, cells in wanted.items():
+        tasks = {name: [(name, candidates[name].at(at), seeds[0], "valid") for at in points[name]] for name in points}
+        measurements.measure([*chain(*tasks.values()), *tests])
+        for name, cells in tasks.items():
             try:
                 points[name] = searches[name].send([measurements.get(*cell)["mean"][tune_on] for cell in cells])
             except StopIteration as end:
@@ -266,10 +257,9 @@ def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str],
     header = ["model", *map(short, comparison.metrics), f"p ({short(comparison.tuned_on)})", "fit s", "settings"]
     rows = []
     for model in comparison.as_dict(test)["models"]:
-        figures = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
+        means = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
         p = model["p_against_first"][comparison.tuned_on]
         settings = settings_line(model["settings"], model["at_grid_edge"])
-        rows.append([
-            model["model"], *figures, "best" if p is None else f"{p:.2g}", f"{model['fit_seconds']:.1f}", settings,
-        ])  # fmt: skip
+        seconds = f"{model['fit_seconds']:.1f}"
+        rows.append([model["model"], *means, "best" if p is None else f"{p:.2g}", seconds, settings])
     return header, rows

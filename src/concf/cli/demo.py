@@ -1,4 +1,4 @@
-"""The demo: the default preset beside tuned baselines on a simulated log, on a CPU, in under a minute."""
+"""Compute what `concf demo` prints: the default preset and tuned baselines on a simulated log, in under a minute."""
 
 from __future__ import annotations
 
@@ -16,18 +16,16 @@ from concf.baselines.ease import EASE
 from concf.baselines.factorisation import IALS, Popularity, PureSVD
 from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.baselines.table import Candidate
+from concf.comparison.compare import Comparison, Entrant, compare
 from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import MissingExtraError
 from concf.evaluation.evaluate import Evaluation
 from concf.evaluation.significance import paired_t
-from concf.experiments.compare import Comparison, Entrant, compare
-from concf.inference.lookup import Id
 from concf.inference.recommender import Recommender
 from concf.models import DEFAULT, choose_settings, train
 from concf.report.gather import gather
 from concf.runs.checkpoint import RunFolder
-from concf.runs.run import Run
 from concf.runtime.files import new_file, new_folder
 
 FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
@@ -76,7 +74,18 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "changes": CHANGES,
             "metric": METRIC,
             "best_head": best,
-            "rows": [*_rows_of_baselines(baselines), *_rows(learned, ours)],
+            "rows": [
+                *(
+                    {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,
+                     "chosen": each.settings, "tried": len(list(SMALL_GRIDS[each.name].settings()))}
+                    for each in reversed(baselines.entrants)
+                ),
+                *(
+                    {"kind": "ConCF", "name": name, "means": ours[name].means(),
+                     "validation": learned.best[name].validation, "chosen": learned.chosen.get(name, {})}
+                    for name in learned.rows()
+                ),
+            ],
             "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
             "stages": gathered["stages"],
             "example": _example(Recommender(learned), gathered["examples"]),
@@ -85,13 +94,13 @@ def run(out: str | Path = "demo") -> dict[str, Any]:
             "run": str(out / RUN),
             "report": str(out / REPORT) if has_report else None,
             "seconds": time.monotonic() - begin,
-        }
+        }  # fmt: skip
         (fresh / FIGURES).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     return summary
 
 
 def _write_report(content: dict[str, Any], path: Path) -> bool:
-    """Whether there is a report: it needs an extra, without which the demo does its work all the same."""
+    """Write the report; return False without the extra that it needs."""
     try:
         from concf.report.page import page
     except MissingExtraError:
@@ -103,29 +112,13 @@ def _write_report(content: dict[str, Any], path: Path) -> bool:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Operations this small gain nothing from threads, which on a busy machine wait for each other."""
+    """Use one thread: operations this small gain nothing from more, which on a busy machine wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _rows_of_baselines(baselines: Comparison) -> list[dict[str, Any]]:
-    return [
-        {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,
-         "chosen": each.settings, "tried": len(list(SMALL_GRIDS[each.name].settings()))}
-        for each in reversed(baselines.entrants)
-    ]  # fmt: skip
-
-
-def _rows(learned: Run, ours: dict[str, Evaluation]) -> list[dict[str, Any]]:
-    return [
-        {"kind": "ConCF", "name": name, "means": ours[name].means(), "validation": learned.best[name].validation,
-         "chosen": learned.chosen.get(name, {})}
-        for name in learned.rows()
-    ]  # fmt: skip
 
 
 def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]:
@@ -139,11 +132,16 @@ def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]
 
 
 def _example(model: Recommender, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The list of a user of medium activity, and why; the user is not chosen by how good the list is."""
+    """Explained list of a user of medium activity, who is not chosen by how good the list is.
+
+    similar: the user's items that are nearest by the cosine of the best head's vectors
+    """
     user = examples[len(examples) // 2]
     history = [each["item"] for each in user["history"]]
     listed = user["lists"][CONSENSUS][:EXPLAINED]
-    similar = _most_similar(model, [each["item"] for each in listed], history)
+    nearest, _ = model.similar_items([each["item"] for each in listed], len(model.item_ids) - 1, frame="arrays")
+    used = set(history)
+    similar = [[each for each in row.tolist() if each in used][:SIMILAR] for row in nearest]
     return {
         "by": CONSENSUS,
         "user": user["user"],
@@ -151,15 +149,8 @@ def _example(model: Recommender, examples: Sequence[dict[str, Any]]) -> dict[str
         "history": history,
         "held_out": len(user["held_out"]),
         "items": [
-            {"rank": rank, "item": each["item"], "held_out": each["hit"], "similar": used,
+            {"rank": rank, "item": each["item"], "held_out": each["hit"], "similar": items,
              "votes": {vote["head"]: vote["rank"] for vote in votes["heads"]}}
-            for rank, (each, used, votes) in enumerate(zip(listed, similar, user["votes"], strict=False), 1)
+            for rank, (each, items, votes) in enumerate(zip(listed, similar, user["votes"], strict=False), 1)
         ],
     }  # fmt: skip
-
-
-def _most_similar(model: Recommender, items: list[Id], history: list[Id]) -> list[list[Id]]:
-    """For each item the used ones that are nearest by the cosine of the best head's vectors."""
-    nearest, _ = model.similar_items(items, len(model.item_ids) - 1, frame="arrays")
-    used = set(history)
-    return [[each for each in row.tolist() if each in used][:SIMILAR] for row in nearest]
