@@ -41,7 +41,7 @@ def prepared(name: str) -> Split:
 
 def measure(name: str) -> dict[str, object]:
     """Consensus, ALS and, by the share of the users who are asked, the student: of users who never teach."""
-    data, settings = prepared(name), choose_settings("strong", words=["recipe.budget=fast", "recipe.refit=none"])
+    data, settings = prepared(name), choose_settings("strong", words=["budget=fast", "refit=none"])
     recipe = Recipe(Run(data, settings, 0, make_model(data, settings)), CPU)
     for number, stage in enumerate(recipe.stages):
         recipe.stage(number)

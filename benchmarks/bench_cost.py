@@ -58,7 +58,7 @@ def measured(what: str, sizes: dict[str, int]) -> dict[str, Any]:
     torch.set_num_threads(1)
     data = random_split(sizes["users"], sizes["items"], sizes["pairs"])
     words = [
-        f"objectives={json.dumps(HEADS[sizes['heads']])}", f"model.dimensions={sizes['dimensions']}",
+        f"objectives={json.dumps(HEADS[sizes['heads']])}", f"dimensions={sizes['dimensions']}",
         f"training.batch={sizes['batch']}", f"losses.softmax_samples={SAMPLES}",
     ]  # fmt: skip
     trainer = Trainer(data, choose_settings("reference", words=words), 0, "cpu")

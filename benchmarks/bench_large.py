@@ -108,11 +108,12 @@ def main() -> None:
 
     data = split_of(sizes, device)
     took("drawn", {"shape": list(data.train.shape), "pairs": len(data.interactions), "train": data.train.nnz})
-    words = [f"recipe.budget={options.budget}", f"model.dimensions={options.factors}", *options.set]
+    words = [f"budget={options.budget}", f"dimensions={options.factors}", *options.set]
 
     def watch(record: Line) -> None:
         took(
-            record["stage"], {each: record[each] for each in ("chosen", "validation", "asked_users") if each in record}
+            record["stage"],
+            {each: record[each] for each in ("chosen", "validation", "consensus_users") if each in record},
         )
 
     run = train(data, choose_settings("strong", words=words), seed=0, device=options.device, watch=watch)

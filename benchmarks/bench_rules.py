@@ -73,7 +73,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     data = prepare("ciao", protocol="released", seed=chosen.seed)
-    settings = choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 64}})
+    settings = choose_settings("strong", {"budget": "fast", "dimensions": 64})
     ranker = Ranker(train(data, settings, seed=chosen.seed))
     ratings = pl.read_csv(next(path for path in fetch("ciao") if path.suffix == ".csv"))
     known = pl.col("item_id").is_in(ranker.item_ids.values.tolist())

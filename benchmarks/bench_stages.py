@@ -67,7 +67,7 @@ def measured(sizes: dict[str, Any]) -> Line:
     torch.set_num_threads(1)
     log = Simulation(users=sizes["users"], items=sizes["items"], events=sizes["events"], tastes=32).draw(0)
     data = split_of(log, 0, min_user=3, min_item=3)
-    words = [f"model.dimensions={sizes['factors']}", f"recipe.budget={sizes['budget']}"]
+    words = [f"dimensions={sizes['factors']}", f"budget={sizes['budget']}"]
     settings = choose_settings("strong", words=words)
     found, begin = dict[str, float](), time.process_time()
 
@@ -212,7 +212,7 @@ def fit() -> dict[str, dict[str, float]]:
 
 def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int) -> float:
     """What the estimate before training says of a log whose longest part to validate has `LONGEST` items."""
-    words = [f"recipe.budget={budget}", f"model.dimensions={factors}"]
+    words = [f"budget={budget}", f"dimensions={factors}"]
     shape, users = (sizes["users"], sizes["items"]), np.arange(sizes["users"])
     held_out = SimpleNamespace(nnz=sizes["pairs"] // 10, indptr=np.array([0, LONGEST]))
     trained = SimpleNamespace(shape=shape, nnz=sizes["pairs"] * 8 // 10)

@@ -45,7 +45,7 @@ RESULTS = Path(__file__).parent / "results" / "update.jsonl"
 BASE, PERIODS = 0.45, 11  # share of the pairs in the base; the periods after it, of equal length, the last to test on
 AT, METRICS = 50, ("recall", "ndcg")
 LENGTH = 200  # of a list, of which known items are taken out
-SETTINGS = choose_settings("strong", {"recipe": {"refit": "everything"}})
+SETTINGS = choose_settings("strong", {"refit": "everything"})
 
 
 def frame_of(log: Interactions) -> pl.DataFrame:

@@ -196,7 +196,7 @@ def measure_groups(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     data = split_of(name, seed, folder)
     models, rows, validation = fitted(chosen_settings(name, log, folder), data, seed), {}, {}
     for groups in GROUPS:
-        run = combine(data, models, seed=seed, settings={"recipe": {"popularity_groups": groups}})
+        run = combine(data, models, seed=seed, settings={"popularity_groups": groups})
         rows[str(groups)], validation[str(groups)] = (
             figures(run.recommender("student"), data),
             run.best["student"].validation,

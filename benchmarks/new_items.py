@@ -81,9 +81,7 @@ def categories(data: Split) -> pl.DataFrame:
 
 def trained(data: Split, seed: int) -> Run:
     """The default with a small budget."""
-    return train(
-        data, choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 64}}), seed=seed
-    )
+    return train(data, choose_settings("strong", {"budget": "fast", "dimensions": 64}), seed=seed)
 
 
 def by_category(data: Split, catalogue: pl.DataFrame, seed: int) -> dict[str, Any]:

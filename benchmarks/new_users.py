@@ -125,7 +125,7 @@ def run_tests(options: argparse.Namespace) -> None:
             models = {name: run.recommender(name, data.history) for name in run.rows()}
             rows = {name: {on: figures(each, data, on) for on in ("valid", "test")} for name, each in models.items()}
             line = {"hash": data.hash, "settings": run.chosen, "rows": rows, "kept": same_lists(run)}
-            line |= {"users": len(data.evaluated), "seconds": seconds, "device": str(run.model.user.device)}
+            line |= {"users": len(data.evaluated), "seconds": seconds, "device": str(run.device)}
             print(split, results.add(key | {"model": "concf"}, line), flush=True)
 
 

@@ -120,7 +120,7 @@ def run_tests(options: argparse.Namespace) -> None:
             if log.find(key) is not None:
                 continue
             data, begin = split_of(name, seed, options.data), time.perf_counter()
-            settings = choose_settings("strong", words=[f"recipe.refit={refit}", f"recipe.budget={budget}"])
+            settings = choose_settings("strong", words=[f"refit={refit}", f"budget={budget}"])
             if not warm:  # the libraries of a GPU are loaded at their first use
                 train(data, settings, seed=seed, device=options.device)
                 warm, begin = True, time.perf_counter()
@@ -133,7 +133,7 @@ def run_tests(options: argparse.Namespace) -> None:
             line = {
                 "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
                 "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
-                "seconds": round(seconds, 2), "device": str(run.model.user.device),
+                "seconds": round(seconds, 2), "device": str(run.device),
             }  # fmt: skip
             log.add(key, line)
             print(
@@ -247,7 +247,7 @@ def run_ablations(options: argparse.Namespace) -> None:
                 key = {"data": name, "seed": seed, "budget": budget, "without": voter}
                 if log.find(key) is None:
                     data, begin = split_of(name, seed, options.data), time.perf_counter()
-                    settings = choose_settings("strong", words=["recipe.refit=none", f"recipe.budget={budget}"])
+                    settings = choose_settings("strong", words=["refit=none", f"budget={budget}"])
                     with without(voter):
                         run = train(data, settings, seed=seed, device=options.device)
                     seconds = time.perf_counter() - begin
@@ -274,7 +274,7 @@ def run_times(options: argparse.Namespace) -> None:
             if log.find(key) is None:
                 busy = busy_cores()
                 before = took(partial(rival.fit, data.train, seed=0))
-                settings = choose_settings("strong", words=[f"recipe.budget={budget}"])
+                settings = choose_settings("strong", words=[f"budget={budget}"])
                 ours = took(partial(train, data, settings, seed=10, device="cpu"))
                 after = took(partial(rival.fit, data.train, seed=0))
                 line = {"seconds": ours, "rival_seconds": [before, after], "cores_busy_elsewhere": busy}

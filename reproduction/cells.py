@@ -24,7 +24,7 @@ from concf.evaluation.validation_metric import fitting_metric
 from concf.models import choose_settings, train
 from concf.reference.trainer import Trainer
 from concf.runs.run import Best, Run
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.runtime.provenance import provenance
 from reproduction.ablations import ABLATIONS
 from reproduction.controls import tuned
@@ -46,10 +46,10 @@ class _Setup:
     words: tuple[str, ...]
     device: str
 
-    def settings(self, *words: str) -> ConCFSettings:
+    def settings(self, *words: str) -> RunSettings:
         return choose_settings(self.cell.preset, words=[*words, *self.words])
 
-    def train(self, settings: ConCFSettings, **options: Any) -> Run:
+    def train(self, settings: RunSettings, **options: Any) -> Run:
         parts = ABLATIONS.get(self.cell.variant)
         return train(self.data, settings, seed=self.cell.seed, device=self.device, parts=parts, **options)
 

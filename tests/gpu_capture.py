@@ -32,7 +32,7 @@ from concf.reference import kernels
 from concf.reference.cuda_graphs import Streams
 from concf.reference.head_losses import HeadLosses
 from concf.reference.trainer import Trainer
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -242,7 +242,7 @@ class Lab:
             yield self.again(replay)
 
 
-def chosen(preset: str, dropout: float, samples: int | None) -> ConCFSettings:
+def chosen(preset: str, dropout: float, samples: int | None) -> RunSettings:
     parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "initial_std": 0.3}}
     if samples is not None:
         parts["losses"] = {"softmax_samples": samples}

@@ -29,7 +29,7 @@ from concf.reference.objectives import FIVE
 from concf.reference.rows import added_groups, sums_of_groups, take_and_part, take_rows
 from concf.reference.sampled_softmax import NOTHING
 from concf.reference.trainer import Trainer
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -215,7 +215,7 @@ def small(users: int = 60, items: int = 80) -> Split:
     return Split.make(Interactions(*ids, user, item, np.ones(len(user))), recipe)
 
 
-def settings(preset: str, **parts: Any) -> ConCFSettings:
+def settings(preset: str, **parts: Any) -> RunSettings:
     changes: dict[str, Any] = {
         "model": {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30},
@@ -226,7 +226,7 @@ def settings(preset: str, **parts: Any) -> ConCFSettings:
     return choose_settings(preset, changes)
 
 
-def with_a_student(**parts: Any) -> ConCFSettings:
+def with_a_student(**parts: Any) -> RunSettings:
     """Squares and cosines, a table for each, that vote without learning from the consensus, as a student does."""
     apart = {"encoder": "mf", "sharing": "none", "dimensions": 24, "dropout": 0.0, "initial_std": 0.3}
     consensus = {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30, "warm_up": 1}

@@ -28,7 +28,7 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings, train
 from concf.runs.run import Run, make_model
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.strong import softmax
 from concf.strong.recipe import STUDENT, Recipe
 from concf.strong.reranker import TOP, Reranker, Weights
@@ -203,17 +203,18 @@ def split() -> Split:
     return small(300, 120)
 
 
-def chosen(budget: str = "default", refit: str = "validation") -> ConCFSettings:
+def chosen(budget: str = "default", refit: str = "validation") -> RunSettings:
     changes: dict[str, Any] = {
         "model": {"dimensions": 16},
         "consensus": {"top_k": 40, "shown": 40},
         "training": {"metric": "recall@10"},
-        "recipe": {"budget": budget, "refit": refit},
+        "budget": budget,
+        "refit": refit,
     }
     return choose_settings("strong", changes)
 
 
-def begun(data: Split, settings: ConCFSettings, device: torch.device) -> Recipe:
+def begun(data: Split, settings: RunSettings, device: torch.device) -> Recipe:
     return Recipe(Run(data, settings, 3, make_model(data, settings).to(device)), device)
 
 
@@ -286,5 +287,5 @@ def test_a_killed_run_goes_on_on_the_gpu(tmp_path: Path) -> None:
         train(data, chosen(), seed=3, device=GPU, out=tmp_path, watch=die)
     run = train(data, out=tmp_path, resume=True)
     assert run.finished
-    assert run.model.user.device.type == GPU.type
+    assert run.device.type == GPU.type
     assert_alike(run, train(data, chosen(), seed=3, device=GPU))

@@ -13,7 +13,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.models import choose_settings, train
 from concf.runs.run import Run
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 
 CLI = Callable[..., tuple[int, str, str]]
 SMALL: dict[str, Any] = {
@@ -26,7 +26,7 @@ STAGES = ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]
 LOG = Simulation(users=48, items=40, events=1300, tastes=4)
 
 
-def small(**recipe: str) -> ConCFSettings:
+def small(**recipe: str) -> RunSettings:
     return choose_settings(choose_settings("strong", SMALL), {"recipe": recipe})
 
 

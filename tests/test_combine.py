@@ -237,8 +237,8 @@ def test_models_of_implicit_vote_by_their_vectors_or_their_lists() -> None:
         model.fit(log, show_progress=False)
     run = combine(data(), models, settings=SMALL)
     assert run.settings.recipe is not None
-    assert run.settings.recipe.given_vectors == ("als", "bpr")
-    assert run.settings.recipe.given == ("bm25",)
+    assert run.settings.given_vectors == ("als", "bpr")
+    assert run.settings.given == ("bm25",)
     votes = run.best[CONSENSUS].votes["items"]
     names = [*run.settings.heads, *run.settings.fixed_voters]
     for name, model in models.items():
@@ -379,9 +379,9 @@ def test_mistakes_in_python() -> None:
     with pytest.raises(ConfigError, match="no voter was given"):
         combine(data(), {})
     with pytest.raises(ConfigError, match="voters from outside are for concf combine"):
-        train(data(), {"recipe": {"given": ["walks"]}})
+        train(data(), {"given": ["walks"]})
     with pytest.raises(ConfigError, match="own = false leaves nobody to vote"):
-        train(data(), {"recipe": {"own": False}})
+        train(data(), {"own": False})
     with pytest.raises(ConfigError, match="one of the two has vectors and the other has none"):
         combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
     with pytest.raises(ConfigError, match="preset strong"):

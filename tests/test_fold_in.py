@@ -160,7 +160,7 @@ def test_a_known_user_s_vectors_and_history_give_the_list_of_the_run(run: Run, m
 
 
 def test_with_a_half_life_a_known_history_has_the_votes_of_the_fit() -> None:
-    changes = {"recipe": {"budget": "thorough"}, "weights": {"half_life": "20d"}}
+    changes = {"budget": "thorough", "weights": {"half_life": "20d"}}
     run = train(data(), choose_settings(small(), changes), seed=3)
     assert len(np.unique(run.log.data)) > 100
     assert run.settings.fixed_voters == ("rp3beta", "userknn", "ease")

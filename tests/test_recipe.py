@@ -264,7 +264,7 @@ def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> Non
     assert concf(*words)[0] == 0
     run = load_run(tmp_path / "run")
     assert run.settings.recipe is not None
-    assert (run.settings.recipe.budget, run.learned) == ("fast", REFITS["everything"])
+    assert (run.settings.budget, run.learned) == ("fast", REFITS["everything"])
     code, _, err = concf("evaluate", tmp_path / "run")
     assert (code, "was refitted on its" in err) == (2, True)
 
@@ -353,7 +353,7 @@ def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: 
     code, _, err = concf("evaluate", tmp_path / "cut")
     assert (code, "--resume" in err) == (2, True)
     with pytest.raises(ConfigError, match=r"the run has other settings: recipe\.refit"):
-        train(data(), {"recipe": {"refit": "none"}}, out=tmp_path / "cut", resume=True)
+        train(data(), {"refit": "none"}, out=tmp_path / "cut", resume=True)
 
 
 @pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])

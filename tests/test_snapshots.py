@@ -67,7 +67,7 @@ def test_consistency_is_that_of_the_ranks_over_time() -> None:
     run = combined()
     votes, names = run.best[CONSENSUS].votes, [*run.settings.heads, *run.settings.fixed_voters]
     assert run.settings.recipe is not None
-    assert set(run.settings.recipe.snapshots) == {"ease", "svd"}
+    assert set(run.settings.snapshots) == {"ease", "svd"}
     for name, lists in at_times.items():
         voter = names.index(name)
         assert votes["items"][voter].tolist() == lists[-1].tolist()  # the last one votes
@@ -136,4 +136,4 @@ def test_times_are_numbered_or_there_is_one() -> None:
     alone = combine(data(), {"walks@7": walks}, settings=SMALL)
     assert "consistency" not in alone.best[CONSENSUS].votes
     with pytest.raises(ConfigError, match="expected names of given voters"):
-        train(data(), {"recipe": {"snapshots": ["als"]}})
+        train(data(), {"snapshots": ["als"]})

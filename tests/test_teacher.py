@@ -23,7 +23,7 @@ from concf.models import train as train_anywhere
 from concf.reference.objectives import FIVE
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Trainer
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -177,7 +177,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def stopped(data: Split, chosen: ConCFSettings, folder: Path, after: int, **options: Any) -> None:
+def stopped(data: Split, chosen: RunSettings, folder: Path, after: int, **options: Any) -> None:
     """A run that was stopped after that epoch; after the first there is no checkpoint yet."""
 
     def stop(record: dict[str, Any]) -> None:

@@ -22,7 +22,7 @@ from concf.reference.batches import DRAWS, Sampler, distinct
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Trainer
 from concf.runs.run import Run
-from concf.runs.settings import ConCFSettings
+from concf.runs.settings import RunSettings
 from concf.runtime.seeds import derive_seed
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -39,7 +39,7 @@ def tiny() -> Split:
     return prepare(log(), protocol="random")
 
 
-def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embedding", **changes: Any) -> ConCFSettings:
+def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embedding", **changes: Any) -> RunSettings:
     """A preset on the tiny data: p, Q, K, M and the lists scaled down; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": encoder, "sharing": sharing, "dropout": 0.0, "layers": 2},
@@ -66,7 +66,7 @@ def drawn(trainer: Trainer, epoch: int, batch: int) -> list[list[int]] | None:
     return None if trainer.sampled is None else trainer.sampled.draw(SEED, epoch, batch).tolist()
 
 
-def follow(chosen: ConCFSettings) -> list[int]:
+def follow(chosen: RunSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
