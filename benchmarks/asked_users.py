@@ -21,11 +21,11 @@ from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
-from concf.models import choose_settings
-from concf.runs.run import Run, make_model
 from concf.runtime.executors import one_thread_each
-from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.recipe import Recipe
+from concf.strong.run import StrongRun
 from concf.strong.search import measured
+from concf.strong.settings import STUDENT, StrongSettings
 from concf.strong.students import without_lists
 
 LOGS = {"citeulike": "released", "ciao": "released", "foursquare": "released", "gowalla": "given"}
@@ -41,8 +41,8 @@ def prepared(name: str) -> Split:
 
 def measure(name: str) -> dict[str, object]:
     """Consensus, ALS and, by the share of the users who are asked, the student: of users who never teach."""
-    data, settings = prepared(name), choose_settings("strong", words=["budget=fast", "refit=none"])
-    recipe = Recipe(Run(data, settings, 0, make_model(data, settings)), CPU)
+    data, settings = prepared(name), StrongSettings(budget="fast", refit="none")
+    recipe = Recipe(StrongRun(data, settings, 0, CPU))
     for number, stage in enumerate(recipe.stages):
         recipe.stage(number)
         if stage == "student":

@@ -23,8 +23,8 @@ from bench_scaling import random_split
 from measuring import RESULTS, in_fresh_process, write
 from scipy.optimize import nnls
 
-from concf.models import choose_settings
 from concf.reference.objectives import FIVE
+from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
 
 SAMPLES, STEPS = 1024, 5
@@ -57,11 +57,13 @@ def measured(what: str, sizes: dict[str, int]) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     data = random_split(sizes["users"], sizes["items"], sizes["pairs"])
-    words = [
-        f"objectives={json.dumps(HEADS[sizes['heads']])}", f"dimensions={sizes['dimensions']}",
-        f"training.batch={sizes['batch']}", f"losses.softmax_samples={SAMPLES}",
-    ]  # fmt: skip
-    trainer = Trainer(data, choose_settings("reference", words=words), 0, "cpu")
+    settings = ReferenceSettings().changed(
+        {
+            "objectives": HEADS[sizes["heads"]], "model": {"dimensions": sizes["dimensions"]},
+            "training": {"batch": sizes["batch"]}, "losses": {"softmax_samples": SAMPLES},
+        }
+    )  # fmt: skip
+    trainer = Trainer(data, settings, 0, "cpu")
     found = []
     if what == "ranking":
         for _ in range(2):

@@ -118,7 +118,7 @@ def main() -> None:
 
     run = train(data, choose_settings("strong", words=words), seed=0, device=options.device, watch=watch)
     took("end")
-    (student,) = run.keep(run.best_head()).factors().values()
+    student = run.factors(run.best_head())
     few = slice(0, min(data.train.shape[0], 100_000))
     seen = Seen(run.log, device)
     seen.flat(0, 1)

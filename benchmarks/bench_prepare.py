@@ -96,6 +96,7 @@ def train_an_epoch(folder: Path, words: list[str], single: str | None, sample: i
     from concf.data.split import Split
     from concf.evaluation.ranking import rank
     from concf.models import choose_settings
+    from concf.reference.settings import ReferenceSettings
     from concf.reference.trainer import Trainer
 
     refuse_more_memory(limit)
@@ -112,7 +113,9 @@ def train_an_epoch(folder: Path, words: list[str], single: str | None, sample: i
         found[f"{name}_peak_mb"], found[f"{name}_anonymous_peak_mb"] = peak_memory(), anonymous.peak
         return result
 
-    trainer = timed("set_up", lambda: Trainer(split, choose_settings("reference", words=words, single=single), 0))
+    settings = choose_settings("reference", words=words, single=single)
+    assert isinstance(settings, ReferenceSettings)
+    trainer = timed("set_up", lambda: Trainer(split, settings, 0))
     found["loss"] = timed("epoch", lambda: trainer.epoch(0))["loss"]
     found["pairs"] = split.train.nnz
     found["pairs_per_second"] = split.train.nnz / found["epoch_seconds"]

@@ -22,8 +22,8 @@ from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
 from concf.models import choose_settings
+from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
-from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
 
 
@@ -74,12 +74,12 @@ def busy_seconds(work: Callable[[], object], rounds: int = 20) -> float:
     return (time.process_time() - begin) / rounds
 
 
-def measure(data: Split, settings: RunSettings, group: ProcessGroup) -> dict[str, Any]:
+def measure(data: Split, settings: ReferenceSettings, group: ProcessGroup) -> dict[str, Any]:
     together, single = Trainer(data, settings, 0, "cpu", group=group), Trainer(data, settings, 0, "cpu", group=ALONE)
     for trainer in (single, together):
         trainer.consensus.update()
         trainer.consensus.target.random_(data.train.shape[1], generator=torch.Generator().manual_seed(0))
-    batch = next(together.sampler.epoch(0, 0).split(together.batch_size))
+    batch = next(together.sampler.epoch(0, 0).split(settings.training.batch))
     part = batch.part(group.share(len(batch)))
     steps: dict[str, Callable[[], None]] = {
         "together": everyone(group, lambda: together._step(part, True)),
@@ -117,6 +117,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     data, settings = Split.load(chosen.data), choose_settings(chosen.preset, words=chosen.set)
+    assert isinstance(settings, ReferenceSettings), "processes are measured in Algorithm 1"
     with joined() as group:
         result = measure(data, settings, group)
         if group.is_main:

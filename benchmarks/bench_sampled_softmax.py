@@ -4,7 +4,7 @@ python benchmarks/bench_sampled_softmax.py accuracy DATA ... [--samples 256 1024
 python benchmarks/bench_sampled_softmax.py time [--items 3000 25000 200000 500000] [--device cuda]
 
 DATA: prepared data sets, such as `concf prepare ciao --protocol released --out DATA`. Preset `reference`, whole and
-(--single) one head alone; --powers: of the proposal; --epochs: at most so many. A line a run, or a catalogue.
+(--single) one head alone; --epochs: at most so many. A line a run, or a catalogue.
 Times: steps without a consensus target on random pairs of 20,000 users, the ways in turns.
 """
 
@@ -23,23 +23,24 @@ from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.models import choose_settings, train
+from concf.models import train
+from concf.reference.sampled_softmax import POWER
+from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
-from concf.runs.settings import RunSettings
 
 NAME = "sampled_softmax"
 USERS, PAIRS_PER_USER = 20_000, 30
 
 
 def chosen_settings(
-    samples: int | None, power: float = 0.5, single: str | None = None, epochs: int | None = None
-) -> RunSettings:
-    words = [f"losses.softmax_samples={'none' if samples is None else samples}", f"losses.softmax_power={power}"]
-    words += [] if epochs is None else [f"training.epochs={epochs}"]
-    return choose_settings("reference", words=words, single=single)
+    samples: int | None, single: str | None = None, epochs: int | None = None
+) -> ReferenceSettings:
+    training = {} if epochs is None else {"epochs": epochs}
+    settings = ReferenceSettings().changed({"losses": {"softmax_samples": samples}, "training": training})
+    return settings if single is None else settings.single(single)
 
 
-def accuracy(data: Split, settings: RunSettings, seed: int, device: str) -> dict[str, Any]:
+def accuracy(data: Split, settings: ReferenceSettings, seed: int, device: str) -> dict[str, Any]:
     """Test figures of every head and consensus, each at its best epoch, and how long training took."""
     begin = time.perf_counter()
     run = train(data, settings, seed=seed, device=device)
@@ -48,7 +49,7 @@ def accuracy(data: Split, settings: RunSettings, seed: int, device: str) -> dict
     return {
         "data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "split_seed": data.recipe.seed,
         "seed": seed, "objectives": list(settings.objectives), "samples": settings.losses.softmax_samples,
-        "power": settings.losses.softmax_power, "epochs": len(run.history), "steps": steps, "seconds": seconds,
+        "power": POWER, "epochs": len(run.history), "steps": steps, "seconds": seconds,
         "seconds_of_steps": sum(record["seconds"] for record in run.history),
         "best_epoch": {name: best.epoch for name, best in run.best.items()},
         "test": {name: evaluate(run.recommender(name), data, at=(20, 50)).means() for name in run.rows()},
@@ -57,7 +58,7 @@ def accuracy(data: Split, settings: RunSettings, seed: int, device: str) -> dict
 
 def step_of(data: Split, samples: int | None, single: str | None, device: str) -> Callable[[], None]:
     trainer = Trainer(data, chosen_settings(samples, single=single), 0, device)
-    first = next(trainer._draw(0).split(trainer.batch_size))
+    first = next(trainer._draw(0).split(trainer.settings.training.batch))
     count = iter(range(10**9))
 
     def work() -> None:
@@ -92,7 +93,6 @@ def main() -> None:
     parser.add_argument("what", choices=("accuracy", "time"))
     parser.add_argument("data", type=Path, nargs="*")
     parser.add_argument("--samples", type=int, nargs="*", default=[256, 1024])
-    parser.add_argument("--powers", type=float, nargs="+", default=[0.5], help="of the proposal")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--single", nargs="*", default=["multinomial"], help="heads measured alone")
     parser.add_argument("--no-full", action="store_true", help="leave out the full softmax")
@@ -109,14 +109,13 @@ def main() -> None:
             for single in models:
                 write(NAME, kind | times(n_items, chosen.samples, single, chosen.device, chosen.rounds))
         return
-    ways = [] if chosen.no_full else [(None, 0.5)]
-    ways += [(samples, power) for samples in chosen.samples for power in chosen.powers]
+    ways = [*([] if chosen.no_full else [None]), *chosen.samples]
     for folder in chosen.data:
         data = Split.load(folder)
         for seed in chosen.seeds:
             for single in models:
-                for samples, power in ways:
-                    settings = chosen_settings(samples, power, single, chosen.epochs)
+                for samples in ways:
+                    settings = chosen_settings(samples, single, chosen.epochs)
                     write(NAME, kind | accuracy(data, settings, seed, chosen.device))
 
 

@@ -21,8 +21,8 @@ from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
-from concf.models import choose_settings
 from concf.reference.objectives import FIVE
+from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
 
 
@@ -41,8 +41,8 @@ def random_split(n_users: int, n_items: int, n_pairs: int, seed: int = 0) -> Spl
 
 def trained(data: Split, device: str, objectives: tuple[str, ...] = FIVE, steps: int | None = None) -> dict[str, Any]:
     """Seconds of one epoch with consensus targets (or of so many steps), and of ranking and consensus."""
-    words = [f"objectives={list(objectives)}"]
-    settings = choose_settings("reference", words=words, single=objectives[0] if len(objectives) == 1 else None)
+    settings = ReferenceSettings()
+    settings = settings.single(*objectives) if len(objectives) == 1 else settings.changed({"objectives": objectives})
     trainer = Trainer(data, settings, 0, device)
     begin = time.perf_counter()
     trainer.consensus.validate(trainer.consensus.update())

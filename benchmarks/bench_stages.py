@@ -21,14 +21,13 @@ from measuring import RESULTS, in_fresh_process, write
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from concf.models import choose_settings
-from concf.runs.memory import CPU, large_tables
-from concf.runs.run import RECIPE_USERS
 from concf.runtime.process_group import ProcessGroup
 from concf.strong.recipe import SMALL
 from concf.strong.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, PLANS, TEMPERATURE
+from concf.strong.settings import VALIDATED, StrongSettings
 from concf.strong.softmax import STEPS
 from concf.strong.students import BATCHES
+from concf.strong.train import CPU, large_tables
 
 NAME = "stages"
 BASE = {"users": 8_000, "items": 4_000, "events": 160_000, "factors": 64, "budget": "default"}
@@ -62,13 +61,11 @@ def measured(sizes: dict[str, Any]) -> Line:
     from concf.data.prepare import split_of
     from concf.data.simulate import Simulation
     from concf.models import train
-    from concf.runs.run import n_validated
 
     torch.set_num_threads(1)
     log = Simulation(users=sizes["users"], items=sizes["items"], events=sizes["events"], tastes=32).draw(0)
     data = split_of(log, 0, min_user=3, min_item=3)
-    words = [f"dimensions={sizes['factors']}", f"budget={sizes['budget']}"]
-    settings = choose_settings("strong", words=words)
+    settings = StrongSettings(dimensions=sizes["factors"], budget=sizes["budget"])
     found, begin = dict[str, float](), time.process_time()
 
     def watch(record: Line) -> None:
@@ -76,16 +73,16 @@ def measured(sizes: dict[str, Any]) -> Line:
         found[record["stage"]] = round(time.process_time() - begin, 3)
         begin = time.process_time()
 
-    train(data, settings, seed=0, device="cpu", watch=watch)
+    run = train(data, settings, seed=0, device="cpu", watch=watch)
     sides = {"users": data.train, "items": data.train.tocsc()}
     lengths = {side: quantiles(np.diff(each.indptr)) for side, each in sides.items()}
     users, items = data.train.shape
-    kept = {"users": users, "items": items, "pairs": data.train.nnz, "validated": n_validated(data, settings)}
+    kept = {"users": users, "items": items, "pairs": data.train.nnz, "validated": run.n_validated}
     return {
         "log": kept,
         "lengths": lengths,
         "seconds": found,
-        "least_mb": round(sum(large_tables(data, settings).values()) / 1e6),
+        "least_mb": round(sum(size for size, _ in large_tables(data, settings).values()) / 1e6),
     }
 
 
@@ -212,13 +209,13 @@ def fit() -> dict[str, dict[str, float]]:
 
 def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int) -> float:
     """What the estimate before training says of a log whose longest part to validate has `LONGEST` items."""
-    words = [f"budget={budget}", f"dimensions={factors}"]
+    settings = StrongSettings().changed({"budget": budget, "dimensions": factors})
     shape, users = (sizes["users"], sizes["items"]), np.arange(sizes["users"])
     held_out = SimpleNamespace(nnz=sizes["pairs"] // 10, indptr=np.array([0, LONGEST]))
     trained = SimpleNamespace(shape=shape, nnz=sizes["pairs"] * 8 // 10)
     data: Any = SimpleNamespace(train=trained, valid=held_out, validated=users)
     group = ProcessGroup(0, processes)
-    return round(sum(large_tables(data, choose_settings("strong", words=words), CPU, group).values()) / 1e9, 1)
+    return round(sum(size for size, _ in large_tables(data, settings, CPU, group).values()) / 1e9, 1)
 
 
 def like(pattern: Line, sizes: dict[str, int], budget: str, factors: int) -> Line:
@@ -227,7 +224,7 @@ def like(pattern: Line, sizes: dict[str, int], budget: str, factors: int) -> Lin
     for side, known in pattern["lengths"].items():
         longer = sizes["pairs"] / sizes[side] * pattern["log"][side] / pattern["log"]["pairs"]
         lengths[side] = [n * longer for n in known]
-    log = sizes | {"validated": min(sizes["users"], RECIPE_USERS)}
+    log = sizes | {"validated": min(sizes["users"], VALIDATED)}
     return {"log": log, "lengths": lengths, "factors": factors, "budget": budget}
 
 

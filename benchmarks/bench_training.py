@@ -19,10 +19,11 @@ import torch
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.models import choose_settings, train
+from concf.models import train
+from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
 
-PRESET = "reference"
+SETTINGS = ReferenceSettings()
 
 
 def bare_products(n_users: int, n_items: int, batch: int, size: int, device: str) -> Callable[[], None]:
@@ -52,7 +53,7 @@ def floor_milliseconds(n_users: int, n_items: int, batch: int, bandwidth: float 
 
 
 def measure(data: Split, device: str, epochs: int) -> dict[str, Any]:
-    trainer = Trainer(data, choose_settings(PRESET), 0, device)
+    trainer = Trainer(data, SETTINGS, 0, device)
     n_users, n_items = data.train.shape
     size = trainer.settings.training.batch
     batch = next(trainer.sampler.epoch(0, 0).to(trainer.device).split(size))
@@ -103,7 +104,7 @@ def whole_run(data: Split, epochs: int) -> dict[str, Any]:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     begin = time.perf_counter()
-    settings = choose_settings(PRESET, {"training": {"epochs": epochs, "patience": None}})
+    settings = SETTINGS.changed({"training": {"epochs": epochs, "patience": None}})
     run = train(data, settings, device="cuda")
     torch.cuda.synchronize()
     return {
@@ -123,7 +124,7 @@ def main() -> None:
     parser.add_argument("--out", default="training")
     chosen = parser.parse_args()
     data = Split.load(chosen.data)
-    about = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "preset": PRESET}
+    about = {"data": data.recipe.source["name"], "protocol": data.recipe.protocol.name, "preset": SETTINGS.kind}
     write(chosen.out, about | measure(data, chosen.device, chosen.epochs))
 
 

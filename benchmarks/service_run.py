@@ -10,9 +10,9 @@ from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
-from concf.models import choose_settings
+from concf.reference.run import ReferenceRun
+from concf.reference.settings import ReferenceSettings
 from concf.runs.checkpoint import RunFolder
-from concf.runs.run import Run, make_model
 
 PLACES = 100  # K
 
@@ -21,8 +21,8 @@ def make(folder: Path, users: int, items: int, seed: int = 0) -> Path:
     """A finished run of untrained heads and their consensus, with its data set inside."""
     log = Simulation(users=users, items=items, events=40 * users, popularity=0.3).draw(seed)
     data = prepare(log, protocol="random", seed=seed)
-    settings = choose_settings("reference", words=["model.initial_std=1.0"])
-    run = Run(data, settings, seed, make_model(data, settings, seed=seed))
+    settings = ReferenceSettings().changed({"model": {"initial_std": 1.0}})
+    run = ReferenceRun(data, settings, seed, torch.device("cpu"))
     heads = run.model.factors()
     everyone = torch.arange(data.interactions.n_users).numpy()
     newest = torch.stack([torch.from_numpy(rank(each, everyone, PLACES, seen=data.train)) for each in heads.values()])

@@ -1,6 +1,6 @@
 """What the paper compares ConCF with inside its own frame: parts of a training step that are replaced.
 
-They train in one process and in memory: `train(data, settings, parts=ABLATIONS["PCL"])`.
+They train in one process and in memory: `train_reference(data, settings, parts=ABLATIONS["PCL"])`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concf.errors import ConfigError
 from concf.evaluation.scorers import Factors
 from concf.reference.batches import Batch
 from concf.reference.head_losses import HeadLosses
-from concf.reference.heads import Columns, TableHead
+from concf.reference.heads import TableHead
 from concf.reference.ranking_consensus import RankingConsensus
 from concf.reference.trainer import Parts
 
@@ -53,7 +53,7 @@ class SelectedPairs(HeadLosses):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        whole = [name for name, each in self.objectives.items() if each.needs in ("everything", "catalogue")]
+        whole = [name for name, each in self.objectives.items() if each.needs == "everything"]
         if whole:
             raise ConfigError(f"ConCF-S: {whole[0]!r} is no sum over observed pairs; leave it out")
         if self.sampled is not None or len(self.model.user) > 1:
@@ -76,9 +76,8 @@ class SelectedPairs(HeadLosses):
         return super().own(user, item, batch, noise)
 
     def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, columns: Columns | None, batch: Batch,  # noqa: ARG002
-        both: Tensor,
-    ) -> Tensor:  # fmt: skip
+        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor  # noqa: ARG002
+    ) -> Tensor:
         """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows.
 
         The choice itself is moved by each loss relative to its mean in the batch: by their sizes alone, the head with

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -21,14 +21,15 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation
 from concf.evaluation.validation_metric import fitting_metric
-from concf.models import choose_settings, train
-from concf.reference.trainer import Trainer
-from concf.runs.run import Best, Run
-from concf.runs.settings import RunSettings
+from concf.reference.run import ReferenceRun
+from concf.reference.settings import ReferenceSettings
+from concf.reference.train import train_reference
+from concf.reference.trainer import Parts, Trainer
+from concf.runs.run import Best
 from concf.runtime.provenance import provenance
 from reproduction.ablations import ABLATIONS
 from reproduction.controls import tuned
-from reproduction.plan import Cell
+from reproduction.plan import Cell, choose_reference
 from reproduction.user_level import quantiles, user_level
 from reproduction.variants import LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 
@@ -46,12 +47,13 @@ class _Setup:
     words: tuple[str, ...]
     device: str
 
-    def settings(self, *words: str) -> RunSettings:
-        return choose_settings(self.cell.preset, words=[*words, *self.words])
+    def settings(self, *words: str) -> ReferenceSettings:
+        return choose_reference(self.cell.preset, [*words, *self.words])
 
-    def train(self, settings: RunSettings, **options: Any) -> Run:
-        parts = ABLATIONS.get(self.cell.variant)
-        return train(self.data, settings, seed=self.cell.seed, device=self.device, parts=parts, **options)
+    def train(self, settings: ReferenceSettings, **parts: Any) -> ReferenceRun:
+        replaced = replace(ABLATIONS.get(self.cell.variant, Parts()), **parts)
+        data = self.data.known.weighted(settings.weights)
+        return train_reference(data, settings, self.cell.seed, torch.device(self.device), parts=replaced)
 
     def evaluate(self, recommender: Any) -> Evaluation:
         return evaluate(recommender, self.data, device=self.device)
@@ -69,7 +71,7 @@ class _Setup:
         shape = self.data.train.shape[1], best.lists.shape[1]
         return tuned(best.votes, settings.consensus, *shape, validation, self.of_lists)
 
-    def row(self, run: Run, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
+    def row(self, run: ReferenceRun, name: str, evaluation: Evaluation | None = None) -> dict[str, Any]:
         """A row of the line: validation and epoch of the run's best, test figures, groups of users."""
         best, evaluation = run.best[name], evaluation or self.evaluate(run.recommender(name))
         row = {"validation": best.validation, "epoch": best.epoch, "test": evaluation.means()}
@@ -94,10 +96,10 @@ def measure(cell: Cell, data: Split, device: str = "cpu", changes: Sequence[str]
     }
 
 
-def _trained(setup: _Setup, **options: Any) -> dict[str, Any]:
-    run = setup.train(setup.settings(), **options)
+def _trained(setup: _Setup, **parts: Any) -> dict[str, Any]:
+    run = setup.train(setup.settings(), **parts)
     evaluations = {name: setup.evaluate(run.recommender(name)) for name in run.rows()}
-    heads = [name for name in run.model.names if name in PAPERS_FIVE or "#" in name]
+    heads = [name for name in run.heads if name in PAPERS_FIVE or "#" in name]
     hits = {name: hits_of(evaluations[name], setup.data) for name in heads}
     parameters = sum(each.numel() for each in run.model.parameters())
     line = {
@@ -132,7 +134,7 @@ def _model_sizes(setup: _Setup) -> dict[str, Any]:
     """BPR alone with other dimensions; PER and CHR of each among all of them."""
     rows, hits = {}, {}
     for size in SIZES:
-        run = setup.train(choose_settings(setup.settings(), {"model": {"dimensions": size}}, single="bpr"))
+        run = setup.train(setup.settings().changed({"model": {"dimensions": size}}).single("bpr"))
         name, evaluation = f"bpr d={size}", setup.evaluate(run.recommender("bpr"))
         rows[name], hits[name] = setup.row(run, "bpr", evaluation), hits_of(evaluation, setup.data)
     return {"rows": rows, "best_head": max(rows, key=lambda name: rows[name]["validation"]), **_complementarity(hits)}
@@ -191,12 +193,14 @@ def _distillation(setup: _Setup) -> dict[str, Any]:
     users, lists = np.arange(setup.data.train.shape[0]), teachers.best[CONSENSUS].lists
     assert lists is not None
     targets = {
-        "T1": rank(teachers.recommender(best), users, length, seen=setup.data.train, device=setup.device),
-        "T2": lists.cpu().numpy(),
+        "T1": torch.from_numpy(
+            rank(teachers.recommender(best), users, length, seen=setup.data.train, device=setup.device)
+        ),
+        "T2": lists.cpu(),
     }
     rows = {"T1": setup.row(teachers, best), "T2": setup.row(teachers, CONSENSUS)}
     for (name, target), (likelihood, words) in product(targets.items(), LIKELIHOODS.items()):
-        counted = choose_settings(chosen, {"losses": {"likelihood": likelihood}})
+        counted = chosen.changed({"losses": {"likelihood": likelihood}})
         alone = setup.train(counted.single("multinomial"), teacher=target)
         rows[f"{name} > SingleCF{words}"] = setup.row(alone, "multinomial")
         if likelihood != "users":  # between the other two

@@ -7,12 +7,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from concf.errors import ConfigError
-from reproduction.variants import ALONE, BY_MEAN, DIFFERENCES, HYPERPARAMETERS
+from concf.models import choose_settings
+from concf.reference.settings import ReferenceSettings
+from reproduction.variants import ALONE, BY_MEAN, DIFFERENCES, HYPERPARAMETERS, VARIANTS
 
 CITEULIKE = (("citeulike", "released"),)
 CIAO_TOO = (*CITEULIKE, ("ciao", "paper"))  # where the data is the paper's and its figures can be met
 ALL_ROWS = (*CIAO_TOO, ("ciao", "released"), ("foursquare", "released"))
 STATISTICS = (("citeulike", "paper"), *ALL_ROWS)
+
+
+def choose_reference(preset: str, words: Iterable[str]) -> ReferenceSettings:
+    """Settings of Algorithm 1: words such as `consensus.weight=0` over a preset."""
+    chosen = choose_settings(preset, words=words)
+    assert isinstance(chosen, ReferenceSettings)
+    return chosen
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,10 @@ class Cell:
     def key(self, changes: Sequence[str] = ()) -> dict[str, Any]:
         """The key of its line of results. changes: settings of the caller's over the variant's."""
         return asdict(self) | ({"set": list(changes)} if changes else {})
+
+    def settings(self, changes: Sequence[str] = ()) -> ReferenceSettings:
+        """Settings of its variant over its preset. changes: the caller's over them"""
+        return choose_reference(self.preset, [*VARIANTS[self.variant], *changes])
 
     @property
     def in_detail(self) -> bool:

@@ -17,13 +17,18 @@ from pydantic import ValidationError
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
-from concf.models import choose_settings
-from concf.runs.settings import RunSettings
+from concf.reference.settings import ReferenceSettings
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
+from concf.runtime.settings import flat, nested
 from reproduction.cells import measure
 from reproduction.plan import Cell
-from reproduction.variants import VARIANTS
+
+FIXED: dict[str, Any] = {  # settings of older lines that are constants now, or of objectives that are gone
+    "losses.penalty": 0.03, "losses.squares_scale": 10.0, "losses.temperature": 0.15, "losses.softmax_power": 0.5,
+    "consensus.clipped": ["bpr", "multinomial"], "balance.update": "batch", "balance.item_share": 0.5,
+    "training.steps": None, "training.order": "pairs", "recipe": None,
+}  # fmt: skip
 
 
 def run_cells(
@@ -50,8 +55,8 @@ def run_cells(
     """
     if not re.fullmatch(r"cpu|cuda(:\d+)?", device or "cpu"):
         raise ConfigError(f"device {device!r}: choose cpu or cuda")
-    for preset, variant in {(cell.preset, cell.variant) for cell in cells}:
-        choose_settings(preset, words=[*VARIANTS[variant], *changes])  # a misspelt change is refused at once
+    for cell in {(cell.preset, cell.variant): cell for cell in cells}.values():
+        cell.settings(changes)  # a misspelt change is refused at once
     missing = [cell for cell in cells if not is_current(log.find(cell.key(changes)), cell, changes)]
     unprepared = {folder: why for folder, cell in {cell.folder: cell for cell in missing}.items()
                   if (why := _prepare(cell, data))}  # fmt: skip
@@ -78,10 +83,13 @@ def run_cells(
 
 
 def is_current(line: Mapping[str, Any] | None, cell: Cell, changes: Sequence[str] = ()) -> bool:
-    """Whether a line is there and of the settings that the cell has today; one that came later had its default."""
-    chosen = choose_settings(cell.preset, words=[*VARIANTS[cell.variant], *changes])
+    """Whether a line has the cell's settings; those that are newer than the line have their defaults."""
+    if line is None:
+        return False
+    measured = flat(line.get("settings") or {})
+    kept = {name: value for name, value in measured.items() if name not in FIXED or value != FIXED[name]}
     with suppress(ValidationError):
-        return line is not None and RunSettings.model_validate(line.get("settings")) == chosen
+        return ReferenceSettings.model_validate(nested(kept)) == cell.settings(changes)
     return False
 
 

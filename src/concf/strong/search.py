@@ -16,7 +16,7 @@ from torch import Tensor
 
 from concf.baselines.als import ALS
 from concf.baselines.neighbours import Walks
-from concf.baselines.table import VOTERS, voter
+from concf.baselines.table import voter, voters
 from concf.consensus.voters import by_factors, first_items
 from concf.data.split import Split
 from concf.evaluation.metrics import flat_cells
@@ -31,7 +31,7 @@ from concf.strong.softmax import fit_softmax
 UNOBSERVED = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 PENALTY = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 MIDDLE = 3, 4  # where a search begins: unobserved 0.01, penalty 0.01
-ALPHA, BETA = VOTERS["rp3beta"].grid.values()
+ALPHA, BETA = voters()["rp3beta"].grid.values()
 TEMPERATURE = (0.07, 0.12, 0.2)
 WALKERS = 256  # users who walk together
 STEADY = 0.9  # of a point's validation: below it after more sweeps, the point is passed over
@@ -219,7 +219,7 @@ def search_fixed(
 
     train: of all users; seen: [own users, items] what is not listed
     """
-    grid = VOTERS[name].grid
+    grid = voters()[name].grid
 
     def settings(place: tuple[int, ...]) -> dict[str, float]:
         return {setting: values[at] for (setting, values), at in zip(grid.items(), place, strict=True)}
@@ -235,7 +235,8 @@ def search_fixed(
 
 def has_a_vote(name: str, shape: tuple[int, int], device: torch.device) -> bool:
     """Whether a fixed voter pays on such a log; a given one always votes."""
-    on_cpu, on_gpu = VOTERS[name].most if name in VOTERS else (inf, inf)
+    vote = voters().get(name)
+    on_cpu, on_gpu = (inf, inf) if vote is None else vote.most
     return min(shape) <= (on_cpu if device.type == "cpu" else on_gpu)
 
 

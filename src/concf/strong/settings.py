@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from concf.baselines.table import voters
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
 
@@ -65,15 +66,17 @@ class StrongSettings(RunSettings):
     @property
     def own_heads(self) -> tuple[str, ...]:
         """Voting heads of the budget."""
-        paid = list(HEADS)[: list(HEADS).index(self.budget) + 1]
-        return tuple(head for budget in paid for head in HEADS[budget]) if self.own else ()
+        return tuple(head for budget in self._paid for head in HEADS[budget])
 
     @property
     def own_fixed(self) -> tuple[str, ...]:
         """Voters without vectors of the budget."""
-        if not self.own:
-            return ()
-        return ("rp3beta", "userknn", "ease") if self.budget == "thorough" else ("rp3beta",)
+        return tuple(name for name, vote in voters().items() if vote.budget in self._paid)
+
+    @property
+    def _paid(self) -> list[str]:
+        """Budgets whose voters vote: this one and the smaller ones."""
+        return list(HEADS)[: list(HEADS).index(self.budget) + 1] if self.own else []
 
     @property
     def heads(self) -> list[str]:
