@@ -32,8 +32,8 @@ for model in (als, bpr):
     model.fit(csr_matrix(data.train), show_progress=False)
 ease = concf.BASELINES["ease"].make().fit(data.train)
 
-settings = {"model": {"dimensions": 32}, "budget": "fast"}
-run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, with_own=True, settings=settings)
+settings = {"own": True, "budget": "fast", "dimensions": 32}  # own: concf's voters vote, too
+run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, settings=settings)
 
 # %% [markdown]
 # ## They see differently

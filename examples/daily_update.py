@@ -24,7 +24,7 @@ days = [log[start : start + DAY] for start in range(FIRST, FIRST + 3 * DAY, DAY)
 
 def fitted(frame: pl.DataFrame) -> concf.ConCF:
     """A model that learns from everything it is given, as in production."""
-    return concf.ConCF("strong", recipe={"budget": "fast"}, model={"dimensions": 16}).fit(frame, final=True)
+    return concf.ConCF("strong", budget="fast", dimensions=16).fit(frame, final=True)
 
 
 def found(model: concf.ConCF, coming: pl.DataFrame) -> float:

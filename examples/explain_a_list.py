@@ -13,7 +13,7 @@ import numpy as np
 import concf
 
 log = concf.Simulation(users=500, items=300, events=15_000).draw(seed=0)
-model = concf.ConCF("strong", recipe={"budget": "fast"}, model={"dimensions": 32}, seed=0).fit(log)
+model = concf.ConCF("strong", budget="fast", dimensions=32, seed=0).fit(log)
 user, k = model.user_ids.values.tolist()[7], 8
 items = model.recommend(user, k=k)["item_id"].to_list()
 reasons = {item: model.explain(user, item) for item in items}

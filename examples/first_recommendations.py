@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import concf
 
 log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)  # or "ratings.csv"
-model = concf.ConCF("strong", recipe={"budget": "fast"}, model={"dimensions": 32}).fit(log)
+model = concf.ConCF("strong", budget="fast", dimensions=32).fit(log)
 
 # %% [markdown]
 # The budget `fast` and 32 factors keep this example short; leave both out for a log of your own. Lists come as a frame

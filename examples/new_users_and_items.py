@@ -21,7 +21,7 @@ item = np.where(rng.random(len(user)) < 0.8, own, rng.integers(0, 160, len(user)
 log = pl.DataFrame({"user_id": user, "item_id": item})
 catalogue = pl.DataFrame({"item_id": range(168), "kind": [KINDS[n % 4] for n in range(168)]})  # 160 to 167 are new
 
-model = concf.ConCF("strong", recipe={"budget": "fast"}, model={"dimensions": 16}).fit(log)
+model = concf.ConCF("strong", budget="fast", dimensions=16).fit(log)
 
 # %% [markdown]
 # ## A new user

@@ -4,8 +4,8 @@
 # A loss of your own becomes a head like any other: it votes, is distilled, validated, exported and served. Here it is
 # trained alone, and beside two others that it agrees with.
 #
-# The objective is one function of scores, and one line says which kind of head it trains. Nothing in the library
-# changes.
+# The objective is one function of scores, and one row of the table `OBJECTIVES` says which kind of head it trains.
+# Nothing in the library changes.
 
 # %%
 import matplotlib.pyplot as plt
@@ -20,7 +20,7 @@ def smooth_hinge(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor
     return torch.relu(1 - positive + negative).square().sum()
 
 
-mine = {"smooth-hinge": concf.Objective(smooth_hinge, lambda size, *_: DotHead(size))}
+concf.OBJECTIVES["smooth-hinge"] = concf.Objective(smooth_hinge, lambda size, *_: DotHead(size))
 
 # %% [markdown]
 # ## Alone and together
@@ -29,15 +29,15 @@ mine = {"smooth-hinge": concf.Objective(smooth_hinge, lambda size, *_: DotHead(s
 
 # %%
 changes = {
-    "objectives": ["bpr", "multinomial", *mine],
+    "objectives": ["bpr", "multinomial", "smooth-hinge"],
     "training": {"epochs": 15, "validate_every": 3},
     "consensus": {"every": 3, "window": 2},
 }
-settings = concf.choose_settings("reference", changes)
+settings = concf.ReferenceSettings().changed(changes)
 data = concf.prepare(concf.Simulation(users=300, items=200, events=9000).draw(seed=0), protocol="random", seed=0)
 
-alone = concf.train(data, settings.single("smooth-hinge"), objectives=mine)
-together = concf.train(data, settings, objectives=mine)
+alone = concf.train(data, settings.single("smooth-hinge"))
+together = concf.train(data, settings)
 figures = {}
 for scheme, run in (("alone", alone), ("together", together)):
     for name, result in run.evaluate(at=[20], metrics=["recall"]).items():

@@ -15,7 +15,8 @@ from torch import Tensor
 import concf
 from concf.evaluation.complementarity import chr_of_each, hits_of, per_map
 from concf.evaluation.consistency import consistency_by_rank
-from concf.reference.trainer import Trainer
+from concf.reference.train import train_reference
+from concf.reference.trainer import Parts, Trainer
 
 OBJECTIVES = {"bpr": "CF-A", "cml": "CF-B", "cross-entropy": "CF-C", "squared-error": "CF-D", "multinomial": "CF-E"}
 EPOCHS, RANKINGS, DEPTH = 20, 6, 40
@@ -49,7 +50,7 @@ def watch(epoch: int, trainer: Trainer, _: dict[str, Tensor]) -> None:
             )
 
 
-run = concf.train(data, concf.choose_settings("reference", changes), watch_rankings=watch)
+run = train_reference(data, concf.ReferenceSettings().changed(changes), parts=Parts(watch_rankings=watch))
 
 # %% [markdown]
 # ## What one objective hits and another misses

@@ -16,7 +16,7 @@ import concf
 from concf.inference.export import export
 
 log = concf.Simulation(users=300, items=200, events=9000).draw(seed=0)
-model = concf.ConCF("strong", recipe={"budget": "fast"}, model={"dimensions": 32}).fit(log)
+model = concf.ConCF("strong", budget="fast", dimensions=32).fit(log)
 
 with TemporaryDirectory() as folder:
     export(model.run, None, "npz", Path(folder) / "vectors.npz")  # None: the head to ship, "student"

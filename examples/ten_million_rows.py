@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import pyarrow.parquet as pq
 
 import concf
-from concf.runs.memory import large_tables
+from concf.strong.train import large_tables
 
 ROWS = 40_000
 FULL = 10_000_000
@@ -61,8 +61,8 @@ print(f"{data.train.shape[0]:,} users, {data.train.shape[1]:,} items, {data.trai
 # %%
 needs = {}
 for budget, factors in (("default", 256), ("fast", 64)):
-    chosen = concf.choose_settings("strong", {"budget": budget, "dimensions": factors})
-    needs[f"{budget}, {factors} factors"] = sum(large_tables(data, chosen).values()) * FULL / ROWS
+    chosen = concf.StrongSettings().changed({"budget": budget, "dimensions": factors})
+    needs[f"{budget}, {factors} factors"] = sum(size for size, _ in large_tables(data, chosen).values()) * FULL / ROWS
 for name, need in needs.items():
     print(f"{FULL:,} rows with budget {name}: at least {need / 1e9:.1f} GB")
 
@@ -74,7 +74,7 @@ for name, need in needs.items():
 # %%
 settings = concf.choose_settings("strong", {"budget": "fast", "dimensions": 32})
 begin = time.process_time()
-run = concf.train(data, settings, out=home / "run", data_folder=home / "data")
+run = concf.train(data, settings, out=home / "run")
 spent["train"] = time.process_time() - begin
 
 # %% [markdown]
@@ -85,7 +85,7 @@ spent["train"] = time.process_time() - begin
 
 # %%
 begin, rows = time.process_time(), 0
-model = concf.Recommender.load(home / "run")
+model = concf.Recommender.load(home / "run", home / "data")
 for part, table in enumerate(model.stream(k=10)):
     pq.write_table(table, home / f"lists-{part}.parquet")
     rows += len(table)

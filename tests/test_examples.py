@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import gallery
 import pytest
 from document_runner import ROOT
+
+import concf
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -19,11 +23,19 @@ SAYS = {  # a line of what it prints
     "new_users_and_items": r"┆ novels",
     "daily_update": r"[1-9]\d* \D*[1-9]\d*",
     "combine_models": r"^consensus: recall@20 0\.\d+",
+    "own_voter": r"'graph-filter': \d+",
     "own_objective": r"alone: .*smooth-hinge +0\.[2-9]",
     "paper_figure": r"('CF-[A-E]': 0\.\d+\W*){5}",
     "ten_million_rows": r"at least",
     "serve_vectors": r"\[\d+( +\d+){4}\]",
 }
+
+
+@pytest.fixture(autouse=True)
+def tables_as_before() -> Iterator[None]:
+    """Rows that an example adds to a table are gone after it."""
+    with patch.dict(concf.BASELINES), patch.dict(concf.OBJECTIVES):
+        yield
 
 
 def smaller(script: Path, folder: Path) -> Path:

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 ORDER = (
     "first_recommendations", "is_it_better", "explain_a_list", "new_users_and_items", "daily_update", "combine_models",
-    "own_objective", "paper_figure", "ten_million_rows", "serve_vectors",
+    "own_voter", "own_objective", "paper_figure", "ten_million_rows", "serve_vectors",
 )  # fmt: skip
 PRINTED = '```text title="printed"\n'
 INTRODUCTION = """# Gallery

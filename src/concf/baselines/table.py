@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from itertools import product
 from math import inf
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from scipy.sparse import csr_array
@@ -45,7 +45,7 @@ class Vote:
 
     grid: dict[str, tuple[float, ...]]
     fixed: dict[str, int] = field(default_factory=dict)
-    budget: str = "thorough"
+    budget: Literal["fast", "default", "thorough"] = "thorough"
     most: tuple[float, float] = (inf, inf)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
@@ -61,6 +61,15 @@ class StrongRun(Run):
         """The heads and the consensus for histories of new users."""
         heads = self.voters | {STUDENT: self.factors(STUDENT).to("cpu")}
         return StrongFoldIn(self.log, self.settings, heads, self.voters, self.best[CONSENSUS].votes, self.chosen)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned; the voters must be those that it was trained with."""
+        super().load_state_dict(state)
+        voters = [*self.heads, *self.settings.fixed_voters]
+        if CONSENSUS in self.best and len(self.best[CONSENSUS].votes["items"]) != len(voters):
+            raise ConfigError(
+                f"voters {', '.join(voters)}: the run was trained with others. Give concf.BASELINES the rows of then"
+            )
 
     def best_head(self) -> str:
         """Name of the head to deploy: the student, if its validation is within 2 % of the best head's."""
