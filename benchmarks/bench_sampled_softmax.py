@@ -32,9 +32,7 @@ NAME = "sampled_softmax"
 USERS, PAIRS_PER_USER = 20_000, 30
 
 
-def chosen_settings(
-    samples: int | None, single: str | None = None, epochs: int | None = None
-) -> ReferenceSettings:
+def chosen_settings(samples: int | None, single: str | None = None, epochs: int | None = None) -> ReferenceSettings:
     training = {} if epochs is None else {"epochs": epochs}
     settings = ReferenceSettings().changed({"losses": {"softmax_samples": samples}, "training": training})
     return settings if single is None else settings.single(single)

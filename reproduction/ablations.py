@@ -76,8 +76,8 @@ class SelectedPairs(HeadLosses):
         return super().own(user, item, batch, noise)
 
     def _own(
-        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor  # noqa: ARG002
-    ) -> Tensor:
+        self, name: str, h_user: Tensor, h_item: Tensor, h_all: Tensor | None, batch: Batch, both: Tensor,  # noqa: ARG002
+    ) -> Tensor:  # fmt: skip
         """One head's loss on the pairs that train it: a multinomial is then a sum over pairs, not over users' rows.
 
         The choice itself is moved by each loss relative to its mean in the batch: by their sizes alone, the head with

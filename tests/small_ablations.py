@@ -9,8 +9,7 @@ import torch
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.models import choose_settings
-from concf.runs.settings import RunSettings
+from concf.reference.settings import ReferenceSettings
 
 SEED = 5
 PEERS = tuple(f"multinomial#{start}" for start in range(1, 6))
@@ -20,7 +19,7 @@ def tiny() -> Split:
     return prepare(Simulation(users=8, items=12, events=70, tastes=3).draw(1), protocol="random")
 
 
-def small(**changes: Any) -> RunSettings:
+def small(**changes: Any) -> ReferenceSettings:
     """`reference` on the tiny data: one batch an epoch, the first epoch with consensus loss in epoch 2."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.0, "layers": 2},
@@ -29,7 +28,7 @@ def small(**changes: Any) -> RunSettings:
     }
     for part, values in changes.items():
         chosen[part] = chosen.get(part, {}) | values if isinstance(values, dict) else values
-    return choose_settings("reference", chosen)
+    return ReferenceSettings().changed(chosen)
 
 
 def generator(seed: int) -> torch.Generator:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from concf.consensus import consistency as module
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
+from concf.evaluation import consistency as module
 from concf.evaluation.complementarity import (
     chr_of_each,
     complementary_hit_ratio,

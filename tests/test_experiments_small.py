@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,15 @@ from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation
-from concf.models import choose_settings
-from concf.models import train as train_anywhere
 from concf.reference.objectives import FIVE
-from concf.reference.trainer import Trainer
+from concf.reference.train import train_reference as train
+from concf.reference.trainer import Parts, Trainer
 from reproduction.ablations import ABLATIONS
 from reproduction.cells import measure
-from reproduction.plan import Cell
+from reproduction.plan import Cell, choose_reference
 from reproduction.variants import ALONE, LIKELIHOODS, PAPERS_FIVE, SIDE_BY_SIDE, SIZES, VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
-
-train = partial(train_anywhere, device="cpu")
 
 SMALL = (
     "training.epochs=2", "training.batch=256", "model.dimensions=8", "consensus.every=1", "consensus.warm_up=1",
@@ -146,10 +142,9 @@ def test_what_heads_know_of_each_other_is_told(lines: dict[str, dict[str, Any]],
 
 def test_consistency_is_that_of_the_newest_rankings_of_each_head(lines: dict[str, dict[str, Any]], data: Split) -> None:
     rankings: list[torch.Tensor] = []
-    chosen = choose_settings("reference", words=[*VARIANTS["consistency"], *SMALL])
-    train(
-        data, chosen, watch_rankings=lambda epoch, trainer, lists: rankings.append(trainer.consensus.queue[-1].clone())
-    )
+    chosen = cell("consistency").settings(SMALL)
+    watch = Parts(watch_rankings=lambda _, trainer, __: rankings.append(trainer.consensus.queue[-1].clone()))
+    train(data, chosen, parts=watch)
     heads = [
         consistency_by_rank(
             rankings[-1][place], [ranking[place] for ranking in rankings], data.test, data.valid, data.evaluated,
@@ -178,7 +173,7 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
             shown = lists[name].numpy().copy()
             drawn[epoch][name] = evaluate(ListFunction(lambda users, _, of=shown: of[users]), data).means()["recall@50"]
 
-    train(data, choose_settings("reference", words=[*VARIANTS["consistency"], *words]), watch_rankings=look)
+    train(data, cell("consistency").settings(words), parts=Parts(watch_rankings=look))
     assert curves["epoch"] == [0, 5]
     assert curves["one"]["R"] == [drawn[epoch]["bpr"] for epoch in (0, 5)]
     assert curves["all"]["R"] == [drawn[epoch]["R-consensus"] for epoch in (0, 5)]
@@ -190,7 +185,7 @@ def test_curves_are_the_test_recall_of_the_lists_of_that_epoch(data: Split) -> N
 def test_ways_to_vote_are_tuned_on_validation_and_those_of_the_run_are_its_own(
     lines: dict[str, dict[str, Any]], data: Split
 ) -> None:
-    run = train(data, choose_settings("reference", words=SMALL))
+    run = train(data, choose_reference("reference", SMALL))
     best, found = run.best["consensus"], lines["ConCF"]["controls"]
     validation = Validation(data, run.metric, torch.device("cpu"))
     assert found["R + C"]["untuned"]["validation"] == pytest.approx(best.validation)
@@ -228,7 +223,7 @@ def literal_vote(
 
 
 def test_lines_are_those_of_a_run_by_hand(lines: dict[str, dict[str, Any]], data: Split) -> None:
-    run = train(data, choose_settings("reference", words=[*VARIANTS["ConCF-S"], *SMALL]), parts=ABLATIONS["ConCF-S"])
+    run = train(data, cell("ConCF-S").settings(SMALL), parts=ABLATIONS["ConCF-S"])
     for name, row in lines["ConCF-S"]["rows"].items():
         evaluation = evaluate(run.recommender(name), data)
         assert row == {
@@ -252,11 +247,12 @@ def test_the_teachers_are_the_single_models(lines: dict[str, dict[str, Any]]) ->
 def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(
     lines: dict[str, dict[str, Any]], data: Split
 ) -> None:
-    chosen, rows = choose_settings("reference", words=SMALL), lines["distillation"]["rows"]
-    teachers = train(data, choose_settings("reference", words=[*SIDE_BY_SIDE, *SMALL]))
+    chosen, rows = choose_reference("reference", SMALL), lines["distillation"]["rows"]
+    teachers = train(data, choose_reference("reference", [*SIDE_BY_SIDE, *SMALL]))
     best = rank(teachers.recommender(teachers.best_head()), np.arange(len(data.train.indptr) - 1), 10, seen=data.train)
-    for name, lists in (("T1", best), ("T2", teachers.best["consensus"].lists)):
-        alone, together = (train(data, each, teacher=lists) for each in (chosen.single("multinomial"), chosen))
+    for name, lists in (("T1", torch.from_numpy(best)), ("T2", teachers.best["consensus"].lists)):
+        taught = Parts(teacher=lists)
+        alone, together = (train(data, each, parts=taught) for each in (chosen.single("multinomial"), chosen))
         students = ((alone, "multinomial"), (together, together.best_head()), (together, "consensus"))
         for student, (run, which) in zip(STUDENTS, students, strict=True):
             evaluation = evaluate(run.recommender(which), data)
@@ -267,7 +263,7 @@ def test_students_are_taught_by_the_best_single_model_or_by_all_of_them(
 def test_variants_of_equal_settings_have_equal_rows_and_others_do_not(lines: dict[str, dict[str, Any]]) -> None:
     by_settings: dict[str, list[str]] = {}
     for variant in ONE_RUN:
-        chosen = choose_settings("reference", words=[*VARIANTS[variant], *SMALL])
+        chosen = cell(variant).settings(SMALL)
         by_settings.setdefault(f"{chosen.model_dump_json()} {ABLATIONS.get(variant)}", []).append(variant)
     assert ["without CL", "alpha=0"] in by_settings.values()
     for same in by_settings.values():

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from small_recipe import assert_same, small, trained
-from small_recipe import data as small_log
 from torch import Tensor
 
+from concf.baselines.ease import EASE
+from concf.baselines.table import BASELINES, Candidate, Vote
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import ConcfWarning, ConfigError
+from concf.errors import ConfigError
 from concf.inference.estimator import ConCF
-from concf.models import PRESETS, choose_settings, preset, train
-from concf.reference.encoders import Encoder
+from concf.inference.recommender import Recommender
+from concf.models import PRESETS, choose_settings, load_run, train
+from concf.reference.encoders import ENCODERS, Encoder
 from concf.reference.heads import DotHead
-from concf.reference.objectives import FIVE, Objective
+from concf.reference.objectives import FIVE, OBJECTIVES, Objective
+from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
+from concf.strong.settings import StrongSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -44,8 +47,8 @@ ROWS: dict[str, tuple[Any, Any, Any]] = {  # those that differ between the colum
     "losses.error_scale": (0.5, 1, 1), "model.initial_std": (None, 0.01, 0.01), "model.dropout": (0, 0.1, 0.1),
 } | {name: (value,) * 3 for name, value in {
     "consensus.temperature": 10, "consensus.top_k": 100, "consensus.kept": 500, "consensus.length": 50,
-    "consensus.tail": 50, "consensus.undistilled": COLUMN_WISE, "consensus.clipped": ("bpr", "multinomial"),
-    "objectives": FIVE, "balance.on": True, "balance.update": "batch", "balance.item_share": 0.5, "losses.margin": 1,
+    "consensus.tail": 50, "consensus.undistilled": COLUMN_WISE,
+    "objectives": FIVE, "balance.on": True, "losses.margin": 1,
     "model.dimensions": 64, "model.encoder": "mlp", "model.sharing": "embedding", "training.learning_rate": 0.01,
     "training.batch": 1024, "training.metric": "auto", "training.validate_every": 1, "training.watch": "all",
 }.items()}  # fmt: skip
@@ -71,12 +74,13 @@ QUICK: dict[str, Any] = {
 
 def test_the_rows_of_the_presets() -> None:
     for name, row in ROWS.items():
-        assert tuple(setting(preset(column), name) for column in COLUMNS) == row, name
+        assert tuple(setting(PRESETS[column], name) for column in COLUMNS) == row, name
 
 
 def test_the_default_is_strong_and_of_one_objective_alone_the_reference() -> None:
-    assert choose_settings() == preset("strong") == ConCF().settings
-    assert RunSettings() == preset("reference")
+    assert choose_settings() == PRESETS["strong"] == StrongSettings() == ConCF().settings
+    assert choose_settings(single="bpr") == ReferenceSettings().single("bpr")
+    assert ReferenceSettings() == PRESETS["reference"]
     assert set(PRESETS) == {*COLUMNS, "strong"}
 
 
@@ -87,7 +91,7 @@ def test_settings_are_layered(tmp_path: Path) -> None:
     changes = {"consensus": {"every": 8}, "training": {"epochs": 10}}
     words = ["training.epochs=11", "training.patience=none", "model.sharing = layer", "consensus.weight_range=[0.1, 3]"]
     found = choose_settings("paper", changes, file=file, words=words, single="cml")
-    expected = preset("paper").model_dump()
+    expected = PRESETS["paper"].model_dump()
     expected["consensus"] |= {"weight": 0.2, "every": 8, "tail": None, "weight_range": (0.1, 3.0)}
     expected["training"] |= {"batch": 64, "epochs": 11, "patience": None, "watch": "cml"}
     expected["model"]["sharing"] = "layer"
@@ -112,16 +116,16 @@ def test_a_single_head_watches_itself_whatever_was_said() -> None:
     for found in (
         choose_settings("reference", changes=watched, single="bpr"),
         choose_settings("reference", words=["training.watch=cml"], single="bpr"),
-        preset("reference").single("bpr"),
     ):
-        assert found == preset("reference").single("bpr")
+        assert isinstance(found, ReferenceSettings)
+        assert found == ReferenceSettings().single("bpr")
         assert (found.objectives, found.training.watch, found.several) == (("bpr",), "bpr", False)
 
 
 @pytest.mark.parametrize("word", [
     "consensus.alpha=3", "consensus.weight=-1", "consensus.weight=loud", "consensus=3", "model.dimensions=30",
     "balance.norm=both", 'objectives=["bpr", "bpr"]', "training.watch=hinge", f"consensus.non_voting={list(FIVE)}",
-    f"consensus.undistilled={list(FIVE)}", "rate=1", "consensus.warm_up=0", "losses.softmax_power=1.5",
+    f"consensus.undistilled={list(FIVE)}", "rate=1", "consensus.warm_up=0", "losses.softmax_samples=0",
 ])  # fmt: skip
 def test_nonsense_is_refused_by_its_name(word: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -164,21 +168,20 @@ def turned(dimensions: int, heads: int, sharing: str, train: Any) -> Encoder:
     return Turned(dimensions, heads)
 
 
-OWN_NAME = f"{__name__}:HINGE"
-FORWARD = QUICK | {"model": {"dimensions": 8, "encoder": f"{__name__}:turned"}, "objectives": ("bpr", OWN_NAME)}
+MODULE = {"model": {"dimensions": 8, "encoder": f"{__name__}:turned"}, "objectives": ("bpr", f"{__name__}:HINGE")}
+ROW = {"model": {"dimensions": 8, "encoder": "turned"}, "objectives": ("bpr", "hinge")}
 
 
-def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module() -> None:
-    data = tiny()
-    named, passed = (
-        Trainer(data, choose_settings("reference", changes=FORWARD)),
-        QUICK | {"objectives": ("bpr", "hinge")},
-    )
-    valued = Trainer(data, choose_settings("reference", changes=passed), objectives={"hinge": HINGE}, encoder=turned)
+def test_an_objective_and_an_encoder_of_one_s_own_are_named_by_module_or_are_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(OBJECTIVES, "hinge", HINGE)
+    monkeypatch.setitem(ENCODERS, "turned", lambda: turned)
+    trainers = [Trainer(tiny(), ReferenceSettings().changed(QUICK, own)) for own in (MODULE, ROW)]
     for epoch in range(3):
-        records = [trainer.epoch(epoch) for trainer in (named, valued)]
-        assert list(records[0]["loss"].values()) == list(records[1]["loss"].values())
-        for trainer in (named, valued):
+        by_module, by_row = (trainer.epoch(epoch) for trainer in trainers)
+        assert list(by_module["loss"].values()) == list(by_row["loss"].values())
+        for trainer in trainers:
             trainer.consensus.update()
 
 
@@ -193,17 +196,32 @@ def test_what_cannot_be_found_is_refused_by_its_name(changes: dict[str, Any]) ->
         train(tiny(), changes, preset="reference")
 
 
-def test_what_only_algorithm_1_reads_is_noted_over_a_recipe() -> None:
-    unread = {
-        "losses": {"unobserved": 0.3}, "model": {"dropout": 0.4, "initial_std": 0.5, "layers": 3},
-        "consensus": {"weight": 0.5, "every": 3, "window": 4, "consistency_temperature": 3.0},
-        "training": {"epochs": 2, "learning_rate": 0.1, "batch": 7, "weight_decay": 0.1, "patience": 1},
-    }  # fmt: skip
-    with pytest.warns(ConcfWarning, match=r"consensus.every, .*training.weight_decay: without effect, since only"):
-        changed = choose_settings(small(), unread)
-    assert_same(trained(), train(small_log(), changed, seed=3))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        choose_settings("strong", {"weights": {"half_life": 3.0}, "budget": "fast", "model": {"dimensions": 8}})
-        choose_settings("strong", words=["consensus.shown=30", "training.metric=recall@5", "consensus.top_k=40"])
-        choose_settings("reference", unread)
+@pytest.mark.parametrize(("preset", "name", "value"), [
+    ("strong", "losses", {"unobserved": 0.3}), ("strong", "balance", {"on": False}), ("reference", "budget", "fast"),
+    ("paper", "refit", "none"),
+])  # fmt: skip
+def test_a_setting_of_the_other_model_is_refused_with_the_presets_of_that_model(
+    preset: str, name: str, value: object
+) -> None:
+    other = StrongSettings if isinstance(PRESETS[preset], ReferenceSettings) else ReferenceSettings
+    with pytest.raises(ConfigError, match=f"{name}: of the model {other.kind}.*{', '.join(other.presets)}"):
+        choose_settings(preset, {name: value})
+
+
+def test_a_voter_of_one_s_own_votes_from_its_budget_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The order is that of the table, so that votes of runs before stay where they are."""
+    assert StrongSettings(budget="thorough").own_fixed == ("rp3beta", "userknn", "ease")
+    monkeypatch.setitem(BASELINES, "mine", Candidate(EASE, vote=Vote({"regularisation": (50.0,)}, budget="default")))
+    budgets = {budget: StrongSettings().changed({"budget": budget}) for budget in ("fast", "default", "thorough")}
+    assert budgets["fast"].fixed_voters == ("rp3beta",)
+    assert budgets["default"].fixed_voters == ("rp3beta", "mine")
+    assert budgets["thorough"].fixed_voters == ("rp3beta", "userknn", "ease", "mine")
+    data, chosen = tiny(), budgets["default"].changed({"dimensions": 8, "training": {"metric": "recall@3"}})
+    run = train(data, chosen, device="cpu", out=tmp_path / "run")
+    assert run.chosen["mine"] == {"regularisation": 50.0}
+    assert "mine" in {each["head"] for each in Recommender(run).explain(0, 0)["heads"]}
+    assert run.recommender("consensus", data.train[:2]).function(np.arange(2), 3).shape[0] == 2  # by its fold_in
+    assert load_run(tmp_path / "run", data).chosen == run.chosen
+    monkeypatch.delitem(BASELINES, "mine")
+    with pytest.raises(ConfigError, match=r"trained with others.*BASELINES"):
+        load_run(tmp_path / "run", data)

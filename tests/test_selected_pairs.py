@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import literal_branch
 import pytest
 import torch
@@ -12,19 +10,18 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.models import train as train_anywhere
 from concf.reference.batches import Batch, Sampler
 from concf.reference.head_losses import HeadLosses
 from concf.reference.model import Model
 from concf.reference.objectives import FIVE
+from concf.reference.settings import ReferenceSettings
+from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
-from concf.runs.settings import RunSettings
 from concf.runtime.seeds import derive_seed
 from reproduction.ablations import ABLATIONS, Selector
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-train = partial(train_anywhere, device="cpu")
 SELECTED, PLAIN = ABLATIONS["ConCF-S"], Parts()
 
 
@@ -75,7 +72,7 @@ def cost_of_pair(branch: literal_branch.Branch, u: int, i: int, j: int) -> Tenso
     return branch.own_loss([u], [i], [j])
 
 
-def costs_of_pairs(model: Model, chosen: RunSettings, data: Split, epoch: int) -> Tensor:
+def costs_of_pairs(model: Model, chosen: ReferenceSettings, data: Split, epoch: int) -> Tensor:
     """[B, heads] for every pair of the epoch."""
     drawn = Sampler(data.train).epoch(SEED, epoch)
     triples = list(zip(drawn.user.tolist(), drawn.positive.tolist(), drawn.negative.tolist(), strict=True))
@@ -136,4 +133,4 @@ def test_what_cannot_be_chosen_by_pairs_is_refused() -> None:
     apart = {"model": {"sharing": "none"}, "balance": {"on": False}}
     for change in (apart, {"losses": {"softmax_samples": 4}}, {"objectives": ("bpr", "squared-error-everywhere")}):
         with pytest.raises(ConfigError):
-            train(tiny(), small(**change), parts=SELECTED)
+            train_reference(tiny(), small(**change), parts=SELECTED)

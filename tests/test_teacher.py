@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,28 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.models import choose_settings
-from concf.models import train as train_anywhere
 from concf.reference.objectives import FIVE
 from concf.reference.ranking_consensus import RankingConsensus
-from concf.reference.trainer import Trainer
-from concf.runs.settings import RunSettings
+from concf.reference.run import ReferenceRun
+from concf.reference.settings import ReferenceSettings
+from concf.reference.train import train_reference
+from concf.reference.trainer import Parts, Trainer
+from concf.runs import job as jobs
+from concf.runs.checkpoint import RunFolder
+from concf.runs.job import Job
+from concf.runs.settings import from_word
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
-train = partial(train_anywhere, device="cpu")
-
 STUDENTS = [name for name in FIVE if name != "multinomial-users"]
+
+
+def train(
+    data: Split, chosen: ReferenceSettings, *, out: Path | None = None, resume: bool = False, watch: Any = None,
+    seed: int = 0, **parts: Any,
+) -> ReferenceRun:  # fmt: skip
+    job = Job(None if out is None else RunFolder(out), resume, watchers=() if watch is None else (watch,))
+    return train_reference(data, chosen, seed, job=job, parts=Parts(**parts))
 
 
 def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
@@ -42,9 +51,7 @@ def any_lists(data: Split, length: int, seed: int = 0) -> Tensor:
 def test_a_teacher_is_heard_from_the_first_epoch_and_never_overwritten() -> None:
     data, lists = tiny(), any_lists(tiny(), 9)
     seen = []
-    run = train(
-        data, small(), teacher=lists.numpy(), watch_rankings=lambda *_: seen.append(_[1].consensus.target.clone())
-    )
+    run = train(data, small(), teacher=lists, watch_rankings=lambda *_: seen.append(_[1].consensus.target.clone()))
     assert len(seen) == 3
     assert all(torch.equal(consensus_target, lists) for consensus_target in seen)
     for record in run.history:
@@ -72,12 +79,12 @@ def test_one_head_alone_learns_its_teachers_lists() -> None:
 def test_lists_shorter_than_the_consensus_loss_leave_empty_places_and_longer_ones_are_cut() -> None:
     data, chosen = tiny(), small(consensus={"length": 3, "tail": 2})
     long = any_lists(data, 8)
-    assert torch.equal(Trainer(data, chosen, teacher=long).consensus.target, long[:, :5])
-    short = Trainer(data, chosen, teacher=long[:, :2])
+    assert torch.equal(Trainer(data, chosen, parts=Parts(teacher=long)).consensus.target, long[:, :5])
+    short = Trainer(data, chosen, parts=Parts(teacher=long[:, :2]))
     assert torch.equal(short.consensus.target[:, :2], long[:, :2])
     assert (short.consensus.target[:, 2:] == -1).all()
     assert all(short.epoch(0)["consensus_loss"][name] > 0 for name in STUDENTS)
-    empty = Trainer(data, chosen, teacher=torch.full((8, 4), -1))
+    empty = Trainer(data, chosen, parts=Parts(teacher=torch.full((8, 4), -1)))
     assert set(empty.epoch(0)["consensus_loss"].values()) == {0.0}
 
 
@@ -177,37 +184,39 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def stopped(data: Split, chosen: RunSettings, folder: Path, after: int, **options: Any) -> None:
+def stopped(data: Split, chosen: ReferenceSettings, folder: Path, after: int, **options: Any) -> None:
     """A run that was stopped after that epoch; after the first there is no checkpoint yet."""
 
     def stop(record: dict[str, Any]) -> None:
         if record["epoch"] == after:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        train(data, chosen, out=folder, checkpoint_seconds=0 if after else 1e9, watch=stop, **options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs, "CHECKPOINT_SECONDS", 0 if after else 1e9)
+        with pytest.raises(KeyboardInterrupt):
+            train(data, chosen, out=folder, watch=stop, **options)
 
 
 @pytest.mark.parametrize(("variant", "after"), [("several times", 5), ("a teacher", 0)])
 def test_a_variant_goes_on_bit_for_bit(data: Split, tmp_path: Path, variant: str, after: int) -> None:
-    chosen = choose_settings("reference", words=[*SMALL, *VARIANTS[variant]])
+    chosen = ReferenceSettings().changed(*map(from_word, [*SMALL, *VARIANTS[variant]]))
     options = {"teacher": any_lists(data, 8)} if variant.startswith("a teacher") else {}
     train(data, chosen, out=tmp_path / "whole", **options)
     stopped(data, chosen, tmp_path / "stopped", after, **options)
-    train(data, out=tmp_path / "stopped", resume=True, **options)
+    train(data, chosen, out=tmp_path / "stopped", resume=True, **options)
     assert_same_end(tmp_path / "stopped", tmp_path / "whole")
 
 
 def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: Path) -> None:
     """It would unlearn silently: the lists are no setting that the folder could bring back."""
-    chosen, lists = choose_settings("reference", words=SMALL), any_lists(data, 8)
+    chosen, lists = ReferenceSettings().changed(*map(from_word, SMALL)), any_lists(data, 8)
     stopped(data, chosen, tmp_path / "run", 5, teacher=lists)
     for other in (None, any_lists(data, 8, seed=1)):
         with pytest.raises(ConfigError, match="teacher"):
-            train(data, out=tmp_path / "run", resume=True, teacher=other)
+            train(data, chosen, out=tmp_path / "run", resume=True, teacher=other)
     stopped(data, chosen, tmp_path / "without", 5)
     with pytest.raises(ConfigError, match="teacher"):
-        train(data, out=tmp_path / "without", resume=True, teacher=lists)
+        train(data, chosen, out=tmp_path / "without", resume=True, teacher=lists)
 
 
 # One objective several times
@@ -216,9 +225,7 @@ def test_a_run_with_a_teacher_does_not_go_on_without_it(data: Split, tmp_path: P
 @pytest.mark.parametrize(("kind", "sharing"), [("bpr", "full"), ("multinomial-users", "none")])
 def test_an_objective_several_times_starts_differently_each_time(kind: str, sharing: str) -> None:
     names = [f"{kind}#{start}" for start in range(1, 6)]
-    chosen = choose_settings(
-        small(), words=[f"objectives={','.join(names)}", f"model.sharing={sharing}", "balance.on=false"]
-    )
+    chosen = small(objectives=names, model={"sharing": sharing}, balance={"on": False})
     trainer = Trainer(tiny(), chosen, SEED)
     assert trainer.names == names
     scores = [factors.scores(torch.arange(8)) for factors in trainer.model.factors().values()]
@@ -231,9 +238,9 @@ def test_the_warm_up_stands_in_for_the_window_in_the_first_consensus_loss_alone(
     warm_up: int, window: int, every: int
 ) -> None:
     for begins in ("full-window", "warm-up", "after-warm-up"):
-        base = choose_settings("reference", {"consensus": {"every": every, "begins": begins}})
-        given_both = choose_settings(base, {"consensus": {"window": window, "warm_up": warm_up}})
-        as_window = choose_settings(base, {"consensus": {"window": warm_up}})
+        base = ReferenceSettings().changed({"consensus": {"every": every, "begins": begins}})
+        given_both = base.changed({"consensus": {"window": window, "warm_up": warm_up}})
+        as_window = base.changed({"consensus": {"window": warm_up}})
         assert given_both.consensus.first_consensus_epoch == as_window.consensus.first_consensus_epoch
         back = given_both.consensus.model_copy(update={"window": warm_up, "warm_up": None})
         assert back == as_window.consensus
