@@ -24,9 +24,9 @@ from concf.baselines.table import Vote
 # %% [markdown]
 # ## One class
 #
-# Here a graph filter in the manner of [Turbo-CF](https://arxiv.org/abs/2404.14243): two items are near each other if
-# the same users have both, users with long histories and popular items counting for less, and a user's scores are the
-# sum over the user's items.
+# Here a graph filter in the manner of Turbo-CF (Park et al., SIGIR 2024): two items are near each other if the same
+# users have both, users with long histories and popular items counting for less, and a user's scores are the sum over
+# the user's items.
 
 
 # %%
@@ -84,10 +84,10 @@ for entrant in compared.entrants:
 # ## Voting
 #
 # Each voter's list is measured on the validation part. The re-ranker learns how much to trust it, and the student
-# learns the consensus of all. Few dimensions and short votes, so that it is over in seconds:
+# learns the consensus of all. Few dimensions and validated users, so that it is over in seconds:
 
 # %%
-run = concf.train(data, {"budget": "thorough", "dimensions": 16, "consensus": {"top_k": 50}})
+run = concf.train(data, {"budget": "thorough", "dimensions": 16, "training": {"validated_users": 300}})
 print("chosen for the vote:", run.chosen["graph-filter"])
 measured = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
 bars = dict(sorted(measured.items(), key=lambda bar: bar[1]))

@@ -43,7 +43,7 @@ class Vote:
     most:   (on a CPU, on a GPU) the most users or items, whichever are fewer, of a log on which it pays
     """
 
-    grid: dict[str, tuple[float, ...]]
+    grid: Mapping[str, tuple[float, ...]]
     fixed: dict[str, int] = field(default_factory=dict)
     budget: Literal["fast", "default", "thorough"] = "thorough"
     most: tuple[float, float] = (inf, inf)
