@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from document_runner import ROOT
 from test_experiments_small import SMALL, measured_again
 from test_reproduction_plan import SIZES_OF_PLAN
 
@@ -17,11 +18,9 @@ from concf.comparison.results_log import ResultsLog
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.models import choose_settings
 from reproduction.__main__ import app
-from reproduction.plan import EXPERIMENTS, Cell
+from reproduction.plan import EXPERIMENTS, Cell, cells_of
 from reproduction.running import is_current, run_cells
-from reproduction.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -111,6 +110,16 @@ def test_a_line_of_settings_that_a_variant_no_longer_has_is_measured_again(prepa
     assert ResultsLog(tmp_path / "book").find(CELLS[2].key(SMALL))["rows"] == line["rows"]
 
 
+def test_cells_that_were_measured_with_settings_that_are_constants_now_are_not_measured_again() -> None:
+    log = ResultsLog(ROOT / "reproduction" / "results.jsonl")
+    cells = cells_of(["all"])
+    assert [cell for cell in cells if not is_current(log.find(cell.key()), cell)] == []
+    line = log.find(cells[0].key())
+    assert line is not None
+    per_epoch = line["settings"] | {"balance": line["settings"]["balance"] | {"update": "epoch"}}
+    assert not is_current(line | {"settings": per_epoch}, cells[0])
+
+
 def test_no_cell_is_begun_after_the_minutes_and_the_next_call_goes_on(prepared: Path, tmp_path: Path) -> None:
     assert run(CELLS[:2], tmp_path / "book", prepared, minutes=0) == []
     assert not (tmp_path / "book").exists()
@@ -170,7 +179,7 @@ def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost
 def test_the_list_tells_what_there_is_and_what_is_measured(program: CLI, tmp_path: Path) -> None:
     book = ResultsLog(tmp_path / "book")
     for cell in (Cell("statistics", "ciao", "paper", 0), Cell("SingleCF", "citeulike", "released", 0)):
-        settings = choose_settings(cell.preset, words=VARIANTS[cell.variant]).model_dump(mode="json")
+        settings = cell.settings().model_dump(mode="json")
         book.add(cell.key(), {"cell": {}, "settings": settings})
     book.add(Cell("SingleCF", "citeulike", "released", 1).key(SMALL), {"cell": {}, "settings": settings})
     code, out, err = program("--list", "--results", tmp_path / "book", "--json")
