@@ -36,7 +36,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run") / "run"
-    train(Split.load(data), choose_settings("reference", words=SMALL), out=folder, data_folder=data)
+    train(Split.load(data), choose_settings("reference", words=SMALL), out=folder)
     return folder
 
 

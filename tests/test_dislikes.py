@@ -24,9 +24,9 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
-from concf.runs.run import Run, make_model
 from concf.strong.combine import combine
 from concf.strong.recipe import Recipe
+from concf.strong.run import StrongRun
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -126,7 +126,7 @@ def test_als_fits_dislikes_as_zeros_with_their_weight() -> None:
     assert split.disliked is not None
     for weight in (1.0, 5.0):
         settings = small().model_copy(update={"weights": small().weights.model_copy(update={"dislike": weight})})
-        recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
+        recipe = Recipe(StrongRun(split, settings, 0, torch.device("cpu")))
         pairs = recipe._pairs(split.train)
         found = {(int(u), int(i)): (float(w), float(t)) for u, i, w, t in zip(*pairs, strict=True)}
         expected = {(int(u), int(i)): (1.0, 1.0) for u, i in zip(*split.train.nonzero(), strict=True)}
@@ -191,7 +191,7 @@ def test_a_search_measures_lists_without_dislikes(monkeypatch: pytest.MonkeyPatc
         return figure(self, lists)
 
     monkeypatch.setattr(Validation, "of_its_users", measure)
-    recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
+    recipe = Recipe(StrongRun(split, settings, 0, torch.device("cpu")))
     for number in range(3):  # search, als, softmax-a
         recipe.stage(number)
     assert {"rp3beta", "userknn", "ease", "als-b", "softmax-a"} <= recipe.chosen.keys()

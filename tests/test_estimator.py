@@ -183,7 +183,7 @@ def test_similar_items_and_users(model: Model) -> None:
 
 
 def test_the_product_of_the_factors_is_the_score(model: Model) -> None:
-    for head in [None, *model.run.model.names]:
+    for head in [None, *model.run.heads]:
         factors = model.run.recommender(head or model.run.best_head())
         assert isinstance(factors, Factors)
         product = model.user_factors(head) @ model.item_factors(head).T

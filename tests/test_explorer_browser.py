@@ -40,7 +40,7 @@ def reference(home: Path) -> Service:
     log = log.select(user=pl.col("user_id") + LARGE, item=500 - pl.col("item_id") * 3)
     data = prepare(log, protocol="random", out=home / "small")
     chosen = choose_settings("reference", words=(*SMALL, "training.epochs=4", "model.initial_std=0.5"))
-    train(data, chosen, out=home / "run", data_folder=home / "small")
+    train(data, chosen, out=home / "run")
     items = list(range(413, 501, 3))
     titles = [HOSTILE if item % 2 else f"Item number {item}" for item in items]
     pl.DataFrame({"item": items, "title": titles}).write_csv(home / "titles.csv")
@@ -53,8 +53,8 @@ def strong(home: Path) -> Service:
     log = LOG.draw(1)
     data = prepare(log, protocol="random", out=home / "data")
     before = prepare(log.filter(pl.col("user_id") < 47), protocol="random", out=home / "data-before")
-    train(data, small(), out=home / "today", data_folder=home / "data")
-    train(before, small(budget="fast"), seed=1, out=home / "yesterday", data_folder=home / "data-before")
+    train(data, small(), out=home / "today")
+    train(before, small(budget="fast"), seed=1, out=home / "yesterday")
     numbers = list(range(40))
     rows = {"item": numbers, "title": [f"Walks of length {n}" for n in numbers], "kind": ["jazz", HOSTILE] * 20}
     pl.DataFrame(rows | {"picture": "/explorer/favicon.svg"}).write_csv(home / "items.csv")

@@ -50,7 +50,7 @@ def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run") / "run"
     chosen = choose_settings("reference", changes={"objectives": list(OBJECTIVES)}, words=LIVELY)
-    train(Split.load(data), chosen, out=folder, data_folder=data)
+    train(Split.load(data), chosen, out=folder)
     return folder
 
 

@@ -19,10 +19,11 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.models import choose_settings, train
-from concf.reference.trainer import Trainer
-from concf.strong import fold_in as folding
-from concf.strong.fold_in import RIDGE, Folding
+from concf.models import choose_settings
+from concf.reference.train import train_reference
+from concf.reference.trainer import Parts, Trainer
+from concf.runs import fold_in as folding
+from concf.runs.fold_in import RIDGE, Folding
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -88,11 +89,13 @@ class ProcessGroup:
             }
 
         words = (*SMALL, "model.initial_std=0.5", f'consensus.non_voting=["{NON_VOTING}"]')
-        self.run = train(
-            prepare(self.log, protocol="random"), choose_settings("reference", words=words), watch_rankings=take_down
+        self.run = train_reference(
+            prepare(self.log, protocol="random"),
+            choose_settings("reference", words=words),
+            parts=Parts(watch_rankings=take_down),
         )
         self.items: list[int] = self.run.data.interactions.item_ids.values.tolist()
-        self.heads = list(self.run.model.names)
+        self.heads = self.run.heads
         agreed = vectors[self.run.best["consensus"].epoch]
         self.voters = {name: agreed[name] for name in self.heads if name != NON_VOTING}
 

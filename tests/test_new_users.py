@@ -164,7 +164,7 @@ def test_a_run_is_kept_evaluated_and_reported(run: Run, tmp_path: Path, concf: C
     LOG.draw(1).write_csv(tmp_path / "log.csv")
     code, out, _ = concf("prepare", str(tmp_path / "log.csv"), *options, "--out", str(tmp_path / "data"), "--json")
     assert (code, json.loads(out)["split_hash"]) == (0, split().hash)
-    train(Split.load(tmp_path / "data"), small(), seed=3, out=tmp_path / "run", data_folder=tmp_path / "data")
+    train(Split.load(tmp_path / "data"), small(), seed=3, out=tmp_path / "run")
     expected = {name: each.means() for name, each in run.evaluate(at=5).items()}
     for on in ("test", "valid"):
         code, out, _ = concf("evaluate", str(tmp_path / "run"), "--on", on, "--at", "5", "--json")

@@ -28,8 +28,9 @@ from small_run import LONG, QUIET, checkpoint, history, small_data
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.models import train
+from concf.models import train_job
 from concf.reference.batches import Sampler, distinct
+from concf.runs import job as jobs
 from concf.runs.run import Run
 from concf.runtime.process_group import ProcessGroup, fingerprint
 
@@ -147,7 +148,7 @@ def test_another_number_of_processes_goes_on_with_the_default(group: Path, alone
 
 def test_what_cannot_be_divided_is_refused() -> None:
     with pytest.raises(ConfigError, match="12 processes for 11 users"):
-        train(process_worker.data(), settings(RESUMED), group=ProcessGroup(0, 12), device="cpu")
+        train_job(process_worker.data(), settings(RESUMED), jobs.Job(group=ProcessGroup(0, 12)), device="cpu")
 
 
 @pytest.mark.parametrize("size", [2, 7, 40])

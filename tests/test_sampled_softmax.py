@@ -126,7 +126,7 @@ def log() -> pl.DataFrame:
     return Simulation(users=8, items=12, events=70, tastes=3).draw(1)
 
 
-def small(objectives: str = "multinomial,multinomial-users,cosine-softmax@0.3,bpr", **losses: Any) -> RunSettings:
+def small(objectives: str = "multinomial,multinomial-users,bpr", **losses: Any) -> RunSettings:
     """`reference` on a tiny log; the first epoch with consensus loss in epoch 2."""
     changes = {
         "objectives": objectives,

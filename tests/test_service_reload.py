@@ -18,7 +18,8 @@ from small_service import Client, loaded, problem, run_folder
 
 from concf.errors import DataError
 from concf.inference.titles import Catalogue
-from concf.runs.checkpoint import CHECKPOINT, RUN, RunFolder, load_run
+from concf.models import load_run
+from concf.runs.checkpoint import CHECKPOINT, RUN, RunFolder
 from concf.service.loading import Loader, Served, Service, shortened
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

@@ -73,8 +73,9 @@ def others() -> dict[str, Split]:
 
 def assert_same(run: Run, other: Run) -> None:
     """Parameters, history, best epochs, lists and votes, to the bit."""
-    for name, tensor in run.model.state_dict().items():
-        assert tensor.numpy().tobytes() == other.model.state_dict()[name].numpy().tobytes(), name
+    for name in run.heads:
+        for part, tensor in run.best[name].state.items():
+            assert tensor.numpy().tobytes() == other.best[name].state[part].numpy().tobytes(), name
     histories = [
         [{name: value for name, value in record.items() if "seconds" not in name} for record in each.history]
         for each in (run, other)
@@ -116,7 +117,7 @@ def test_combining_does_not_depend_on_the_test_part() -> None:
     for each in (data(), others()["long"]):
         fresh = dataclasses.replace(each)
         voters = {"walks": RP3beta().fit(fresh.train), "near": ItemKNN(neighbours=7).fit(fresh.train)}
-        runs.append(combine(fresh, voters, settings={"model": {"dimensions": 8}}, seed=3))
+        runs.append(combine(fresh, voters, settings={"dimensions": 8}, seed=3))
         assert not {"test", "evaluated"} & vars(fresh).keys()
     assert_same(*runs)
 

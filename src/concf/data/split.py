@@ -75,6 +75,7 @@ class Split:
            learned with it
     weights: how much an interaction counts in training
     whole: the split that this one is the training users of, see `known`
+    folder: where it was loaded from
     """
 
     interactions: Interactions
@@ -83,6 +84,7 @@ class Split:
     notes: tuple[str, ...] = ()
     weights: Weighting = UNWEIGHTED
     whole: Split | None = None
+    folder: Path | None = None
 
     @classmethod
     def make(cls, interactions: Interactions, recipe: SplitRecipe, parts: Parts | None = None) -> Split:
@@ -118,7 +120,7 @@ class Split:
         recipe = self.recipe.model_copy(update={"seed": check_seed(seed)})
         newest = isinstance(protocol, LeaveLast) or (isinstance(protocol, Given) and protocol.newest)
         if newest and recipe.reading.get("ordered"):  # no two places of a line are one: there is nothing to draw
-            return replace(self, recipe=recipe)
+            return replace(self, recipe=recipe, folder=None)
         return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
 
     def weighted(self, weights: Weighting) -> Split:
@@ -184,7 +186,7 @@ class Split:
         users = np.unique(self.interactions.user[self.parts == TRAIN]).astype(np.int64)
         interactions = self.interactions.of_users(users)
         parts = Given(valid=KNOWN_VALID).assign(interactions, self.recipe.seed, np.zeros(len(interactions), np.uint8))
-        return Split(interactions, parts, self.recipe, self.notes, self.weights, self)
+        return Split(interactions, parts, self.recipe, self.notes, self.weights, self, self.folder)
 
     def seen(self, on: str) -> csr_array:
         """[users, items] the items that are not recommended when evaluating `on` valid or test, dislikes among them.
@@ -324,7 +326,7 @@ class Split:
         }
         dislikes = Dislikes(**disliked) if disliked else None
         interactions = Interactions(user_ids, item_ids, **columns, dislikes=dislikes)
-        return cls(interactions, parts, SplitRecipe(**manifest["recipe"]), tuple(manifest["notes"]))
+        return cls(interactions, parts, SplitRecipe(**manifest["recipe"]), tuple(manifest["notes"]), folder=folder)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

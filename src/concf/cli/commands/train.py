@@ -102,9 +102,9 @@ def train(
             if again and group.is_main:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
-            data, folder = _data(folder, home, seed, log, resume, group)
+            data = _data(folder, home, seed, log, resume, group)
             lines = [Lines()] if group.is_main else []
-            job = Job(home, resume, folder, group, (*watchers, *lines))
+            job = Job(home, resume, group, (*watchers, *lines))
             run = train_job(data, settings, job, seed, device)
     except KeyboardInterrupt as stop:
         if launched():
@@ -251,14 +251,14 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
 
 def _data(
     source: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, group: ProcessGroup
-) -> tuple[Split, Path | None]:
-    """The data set and its folder; the one made from a log is kept in the folder of the run."""
+) -> Split:
+    """The data set; one made from a log is kept in the folder of the run."""
     from concf.data.prepare import divided_again, split_of
     from concf.data.reading.files import is_glob
     from concf.data.split import Split
 
     if source is None:
-        return home.data(), None
+        return home.data()
     if not (source.exists() or is_glob(source)):
         raise DataError(f"{source}: no such file or folder. Name a log, or a prepared data set")
     if source.is_dir():
@@ -266,16 +266,16 @@ def _data(
         data = Split.load(source)
         if group.is_main:
             data.note_if_few()
-        return data, source
+        return data
     if resume:  # the same log as before, or the run refuses it
-        return divided_again(str(source), home.data().recipe), home.own_data
+        return divided_again(str(source), home.data().recipe)
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)
         _note_size(data)
         home.keep(data)
     group.barrier()
-    return Split.load(home.own_data), home.own_data
+    return Split.load(home.own_data)
 
 
 def _note_size(data: Split) -> None:
