@@ -24,7 +24,8 @@ from torch import Tensor
 
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
-from concf.data.protocols import TEST, TRAIN, VALID, Random
+from concf.data.parts import TEST, TRAIN, VALID
+from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.experiments.results_log import ResultsLog

@@ -27,8 +27,8 @@ from concf.data.catalogue import (
     load,
 )
 from concf.data.filters import Filter
+from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, TRAIN
 from concf.data.reading.scan import Reading
 from concf.errors import DataError
 

@@ -14,8 +14,8 @@ import torch
 from small_recipe import LOG, SMALL, small
 
 from concf.data.interactions import Interactions
+from concf.data.parts import TRAIN
 from concf.data.prepare import prepare
-from concf.data.protocols import TRAIN
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.split import Split

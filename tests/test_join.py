@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from concf.data.join import join
+from concf.data.parts import TEST, TRAIN, UNEVALUATED
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, TRAIN, UNEVALUATED
 from concf.data.simulate import START, YEAR, Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError

@@ -18,8 +18,8 @@ from scipy.sparse import csr_array
 from small_recipe import LOG, small
 
 from concf.consensus.settings import CONSENSUS
+from concf.data.parts import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.prepare import prepare
-from concf.data.protocols import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.experiments.compare import compare

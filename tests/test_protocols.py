@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
+from concf.data.parts import TEST, TRAIN, UNEVALUATED, VALID, mark_unevaluable
 from concf.data.prepare import prepare, write_parts
-from concf.data.protocols import TEST, TRAIN, UNEVALUATED, VALID, Given, Paper, mark_unevaluable
+from concf.data.protocols import Given, Paper
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split

@@ -18,8 +18,8 @@ from small_run import Killed, assert_same_end, die_after
 from concf.consensus.reranker import FOLDS, Weights
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
+from concf.data.parts import TEST
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate

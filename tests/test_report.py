@@ -24,8 +24,8 @@ from page_reader import Page, read_page
 from small_run import SMALL, contents, stopped_run
 
 from concf.consensus.voters import NEIGHBOURS
+from concf.data.parts import TEST, UNEVALUATED
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, UNEVALUATED
 from concf.data.simulate import Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concf.data.interactions import Interactions
+from concf.data.parts import TEST, TRAIN, VALID
 from concf.data.prepare import prepare, split_of
-from concf.data.protocols import TEST, TRAIN, VALID, Random
+from concf.data.protocols import Random
 from concf.data.reading.read import read
 from concf.errors import ConcfWarning, DataError
 from concf.inference.estimator import ConCF

@@ -11,8 +11,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from concf.data.parts import TEST, TRAIN, VALID
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, TRAIN, VALID
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate

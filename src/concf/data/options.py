@@ -1,11 +1,11 @@
-"""The options for reading, filtering and splitting a log: the same in `prepare`, `ConCF.fit` and the commands."""
+"""Options for reading, filtering and splitting a log: the same in `prepare`, `ConCF.fit` and the commands."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
 from concf.data.filters import Filter
-from concf.data.protocols import PROTOCOLS, Given, Protocol
+from concf.data.protocols import PROTOCOLS, Protocol
 from concf.data.reading.scan import Format, Reading
 from concf.errors import ConfigError, option
 
@@ -48,17 +48,17 @@ class LogOptions(ReadingOptions, total=False):
 
 
 def chosen(options: ReadingOptions) -> dict[str, Any]:
-    """The options that are not None."""
+    """Return the options that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 def reading_of(options: dict[str, Any]) -> Reading:
-    """How to read the log."""
+    """Return the settings for reading the log."""
     return Reading(**{name: value for name, value in options.items() if name in Reading.model_fields})
 
 
 def filter_of(options: dict[str, Any]) -> Filter | None:
-    """The filter, or None if no option sets one."""
+    """Return the filter, or None if no option sets one."""
     settings = {name: value for name, value in options.items() if name in Filter.model_fields}
     if settings and not {"min_user", "min_item"} & settings.keys():
         raise ConfigError(
@@ -68,19 +68,14 @@ def filter_of(options: dict[str, Any]) -> Filter | None:
     return Filter(**settings) if settings else None
 
 
-def split_settings(options: dict[str, Any]) -> dict[str, Any]:
-    """The remaining options: the protocol's settings, and unknown ones."""
-    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
-    return {name: value for name, value in options.items() if name not in others}
-
-
 def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
-    """The protocol of that name with its settings; unknown options are refused."""
+    """Return the protocol of that name with its settings; unknown options are refused."""
     if name not in PROTOCOLS:
-        raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}, given")
-    settings = split_settings(options)
+        raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}")
+    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
+    settings = {setting: value for setting, value in options.items() if setting not in others and value is not None}
     for setting in settings:
-        owners = [owner for owner, each in (PROTOCOLS | {"given": Given}).items() if setting in each.model_fields]
+        owners = [owner for owner, protocol in PROTOCOLS.items() if setting in protocol.model_fields]
         if not owners:
             names = ", ".join(map(option, LogOptions.__annotations__))
             raise ConfigError(f"unknown option {option(setting)}; the options are {names}")
@@ -90,10 +85,10 @@ def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
 
 
 def training_defaults(options: dict[str, Any]) -> dict[str, Any]:
-    """The options, with defaults that suit training.
+    """Return the options with defaults for training.
 
-    `random` holds out a tenth of each user's items for validation and for test, at least one of each; and items with
-    fewer than 5 users are left out, unless the protocol itself sets what is left out.
+    `random` holds out a tenth of each user's items for validation and for test, at least one of each. Items with fewer
+    than 5 users are left out, unless the protocol filters itself.
     """
     options = {"protocol": "random"} | options
     if options["protocol"] == "random":

@@ -16,8 +16,8 @@ from scipy.sparse import csr_array
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.reading.cast import plain_ids
+from concf.data.reading.files import UNREADABLE
 from concf.data.reading.objects import scan_object
-from concf.data.reading.read import UNREADABLE
 from concf.data.reading.scan import Reading, Table, scan_file
 from concf.data.reading.sniff import ROLES
 from concf.errors import DataError, note

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concf.consensus.consensus import rank_importance
 from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.data.protocols import origin
+from concf.data.parts import origin
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.ranker import Short
