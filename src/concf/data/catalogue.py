@@ -1,4 +1,4 @@
-"""Public data sets by name: where they are stored, where they come from, how they are read."""
+"""Catalogue of public data sets: where they are stored and downloaded, and how they are read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class File:
-    """One file of a data set.
+    """File of a data set.
 
     path: below the data home; sha256: of the contents, decompressed if the file is gzip; origin: below the public home,
     None if converted by hand
@@ -43,7 +43,7 @@ class File:
 
     @property
     def url(self) -> str:
-        """Where it can be downloaded."""
+        """Address to download it from."""
         return f"{os.environ.get(MIRROR_VARIABLE, PUBLIC_HOME).rstrip('/')}/{self.origin}"
 
 
@@ -52,7 +52,7 @@ Variant = tuple[tuple[File, ...], Reading]
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set. variants: the forms it may have in the data home; the last is the one that is downloaded."""
+    """Data set. variants: the forms it may have in the data home; the last is downloaded."""
 
     name: str
     title: str
@@ -62,17 +62,17 @@ class Entry:
     is_split: bool = False  # whether the files are the training and the test part of a published split
 
     def start(self, protocol: str) -> Filter | None:
-        """The filter that is applied before the protocol."""
+        """Return the filter that is applied before the protocol."""
         return self.released_start if protocol == "released" else self.statistics
 
     @property
     def files(self) -> tuple[File, ...]:
-        """The files that are downloaded."""
+        """Files that are downloaded."""
         return self.variants[-1][0]
 
 
 def data_home() -> Path:
-    """The folder with a folder for each data set: CONCF_DATA_HOME, else the platform's place for caches."""
+    """Return the folder of all data sets: CONCF_DATA_HOME, else the platform's folder for caches."""
     if os.environ.get(HOME_VARIABLE):
         return Path(os.environ[HOME_VARIABLE]).expanduser()
     if sys.platform == "darwin":
@@ -83,14 +83,14 @@ def data_home() -> Path:
 
 
 def entry(name: str) -> Entry:
-    """The data set of that name."""
+    """Return the data set of that name."""
     if name not in CATALOGUE:
         raise DataError(f"no file and no data set is called {name!r}; the data sets are {', '.join(CATALOGUE)}, demo")
     return CATALOGUE[name]
 
 
 def _locate(name: str) -> tuple[list[Path], Reading] | None:
-    """The files of the first variant that is complete in the data home, with verified checksums, and how to read it."""
+    """Return the files of the first complete variant in the data home, with checked checksums, and how to read them."""
     for files, reading in entry(name).variants:
         paths = [data_home() / file.path for file in files]
         if all(path.is_file() for path in paths):
@@ -109,7 +109,7 @@ def is_here(name: str) -> bool:
 
 
 def fetch(name: str) -> list[Path]:
-    """The files of a data set, downloaded if they are not in the data home."""
+    """Return the files of a data set, downloaded if they are not in the data home."""
     located = _locate(name)
     if located:
         return located[0]
@@ -123,7 +123,7 @@ def fetch(name: str) -> list[Path]:
 
 
 def load(name: str) -> Interactions:
-    """The unfiltered interactions of a data set, downloaded if necessary."""
+    """Read the unfiltered interactions of a data set, downloaded if necessary."""
     fetch(name)
     located = _locate(name)
     assert located is not None, "fetch leaves a complete variant behind"

@@ -1,4 +1,4 @@
-"""Minimum numbers of interactions per user and per item."""
+"""Filter interactions by minimum counts per user and per item."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Filter(Settings):
     core: bool = False  # repeat until nothing changes
 
     def apply(self, interactions: Interactions) -> Interactions:
-        """The interactions that remain; an error if there are none."""
+        """Return the interactions that remain; an error if there are none."""
         rows = self._one_pass(interactions, None)
         while self.core:
             before, rows = rows, self._one_pass(interactions, rows)
@@ -42,8 +42,8 @@ class Filter(Settings):
         remaining = enough if rows is None else enough & rows
         if not remaining.any():
             raise DataError(
-                f"the filter ({self.describe()}) leaves nothing: the most active user has {per_user.max():g} and the "
-                f"most popular item {per_item.max():g} interactions. Lower the minimum counts"
+                f"the filter ({self.describe()}) leaves nothing: no user has more than {per_user.max():g} and no item "
+                f"more than {per_item.max():g} interactions. Lower the minimum counts"
             )
         return remaining
 

@@ -20,7 +20,7 @@ Records = NDArray[np.void]
 
 
 class PairBuckets:
-    """Rows (cell[, count][, timestamp]) in buckets of consecutive users.
+    """Buckets of rows (cell[, count][, timestamp]) of consecutive users.
 
     A cell is user * n_items + item, so the sorted buckets, one after the other, are the sorted log. The temporary file
     has no name and disappears with the process, however that ends.
@@ -42,7 +42,7 @@ class PairBuckets:
             self.file.close()
 
     def add(self, batch: pl.DataFrame) -> None:
-        """Add rows [b] to their buckets. A cell is null if the id is not among those of the first pass."""
+        """Add rows [b] to their buckets. A cell is null if the first pass did not see the id."""
         if batch["cell"].null_count():
             raise DataError("the log was changed while it was read. Read it again when nothing writes to it")
         rows = np.empty(len(batch), self.dtype)
@@ -58,7 +58,7 @@ class PairBuckets:
             self._spill()
 
     def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
-        """Per bucket: the distinct cells in ascending order, the sum of their counts and their first time."""
+        """Yield, per bucket, the distinct cells in ascending order, the sum of their counts and their first times."""
         for held, ranges in zip(self.held, self.spilled, strict=True):
             rows = np.concatenate([np.empty(0, self.dtype), *map(self._read, ranges), *held])
             held.clear()
@@ -77,8 +77,8 @@ class PairBuckets:
             self.file.flush()
         except OSError as error:
             raise DataError(
-                f"{gettempdir()}: no room for the rows of a log larger than memory ({error.strerror or error}). "
-                "Free some space, or set TMPDIR to a folder that has enough"
+                f"{gettempdir()}: no space for a log larger than memory ({error.strerror or error}). Free some, or set "
+                "TMPDIR to another folder"
             ) from error
         self.held_bytes = 0
 
@@ -96,16 +96,13 @@ def _borders(rows_per_user: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _merge(rows: Records) -> dict[str, NDArray[Any]]:
-    """One row per cell. Counts are added in ascending order, so that the sum does not depend on the order of rows."""
+    """Merge the rows of each cell. Counts are added in ascending order, so that the order of rows does not matter."""
     names = rows.dtype.names or ()
-    order = np.lexsort((rows["count"], rows["cell"])) if "count" in names else np.argsort(rows["cell"])
-    rows = rows[order]
+    counted = "count" in names
+    rows = rows[np.lexsort((rows["count"], rows["cell"])) if counted else np.argsort(rows["cell"])]
     starts = np.flatnonzero(np.r_[True, rows["cell"][1:] != rows["cell"][:-1]])
-    merged = {"cell": rows["cell"][starts]}
-    if "count" in names:
-        merged["count"] = np.add.reduceat(rows["count"], starts)
-    else:
-        merged["count"] = np.diff(starts, append=len(rows)).astype(np.float64)
+    n_rows = np.diff(starts, append=len(rows)).astype(np.float64)
+    merged = {"cell": rows["cell"][starts], "count": np.add.reduceat(rows["count"], starts) if counted else n_rows}
     if "timestamp" in names:
         merged["timestamp"] = np.minimum.reduceat(rows["timestamp"], starts)
     return merged
