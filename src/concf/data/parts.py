@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concf.data.interactions import BLOCK_ROWS, Interactions
-from concf.errors import DataError, option
 
 TRAIN, VALID, TEST, HISTORY = 0, 1, 2, 4
 UNEVALUATED = 8  # added to the part of a held-out pair that cannot be evaluated
@@ -23,41 +21,14 @@ def origin(parts: Parts) -> Parts:
     return np.asarray(parts & ~np.uint8(UNEVALUATED))
 
 
-def train_first(interactions: Interactions, parts: NDArray[Any]) -> Parts:
-    """[n] the parts, with validation pairs of items without any training pair back in training."""
-    trained = interactions.per_item(rows=parts == TRAIN) > 0
-    return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
-
-
-def mark_unevaluable(interactions: Interactions, parts: Parts, both: bool) -> Parts:
-    """[n] the parts, with held-out pairs marked that cannot be evaluated (see `protocols`).
-
-    both: whether an evaluated user needs validation and test items
-    """
-    marked = parts
-    for part in (VALID, TEST):
-        earlier = parts == TRAIN if both else parts < part
-        user, item = interactions.per_user(rows=earlier) > 0, interactions.per_item(rows=earlier) > 0
-        marked = mark(marked, (parts == part) & ~(user[interactions.user] & item[interactions.item]))
-    if not both:
-        return marked
-    evaluated = np.logical_and(*(interactions.per_user(rows=marked == part) > 0 for part in (VALID, TEST)))
-    return mark(marked, ~evaluated[interactions.user])
-
-
 def mark(parts: Parts, rows: NDArray[np.bool_]) -> Parts:
     """[n] the parts, with the held-out pairs of the mask `rows` [n] marked as not evaluated."""
     return np.where(rows & (parts != TRAIN), parts | np.uint8(UNEVALUATED), parts).astype(np.uint8)
 
 
-def floor_share(share: float, total: NDArray[np.int64]) -> NDArray[np.float64]:
+def floor(share: float, total: NDArray[np.int64]) -> NDArray[np.float64]:
     """[n] floor(share total), exact where the product is an integer: in floating point 0.29 * 100 is below 29."""
     return np.asarray(np.floor(share * total + 1e-9))
-
-
-def all_but_one(share: float) -> HeldOut:
-    """Hold out floor(share total) as validation, at least one and never all of a user's pairs."""
-    return lambda total: (floor_share(share, total).clip(1, total - 1), np.zeros(len(total)))
 
 
 def draw(
@@ -97,18 +68,22 @@ def _blocks_of_users(user: NDArray[np.int32]) -> Iterator[slice]:
         start = end
 
 
-def times_of(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
-    """[n] the times that a protocol needs."""
-    if interactions.timestamp is None:
-        raise DataError(
-            f"protocol {protocol!r} needs times and the log has none. Name their column with {option('timestamp')}; if "
-            f"it has a line per user, in order of time, set {option('ordered', True)}"
-        )
-    return interactions.timestamp
+def draw_valid(
+    interactions: Interactions,
+    test: NDArray[np.bool_],
+    share: float,
+    seed: int,
+    times: NDArray[np.float64] | None = None,
+) -> Parts:
+    """[n] the parts: pairs of the mask `test` [n] test; of each user's others, a share validates.
+
+    A validation pair of an item without any training pair goes back to training.
+    """
+    parts = np.where(test, TEST, draw(interactions.user, ~test, all_but_one(share), seed, times))
+    trained = interactions.per_item(rows=parts == TRAIN) > 0
+    return np.where((parts == VALID) & ~trained[interactions.item], TRAIN, parts).astype(np.uint8)
 
 
-def cut_time(time: NDArray[np.float64], share: float) -> float:
-    """Return the time after which about `share` of all interactions happened."""
-    if share >= 1:
-        raise DataError(f"a validation and test part of {share:g} together leave nothing to train on")
-    return float(np.quantile(time, 1 - share, method="higher"))
+def all_but_one(share: float) -> HeldOut:
+    """Hold out floor(share total) as validation, at least one and never all of a user's pairs."""
+    return lambda total: (floor(share, total).clip(1, total - 1), np.zeros(len(total)))

@@ -20,22 +20,7 @@ from pydantic import Field, model_validator
 
 from concf.data.filters import Filter
 from concf.data.interactions import Interactions
-from concf.data.parts import (
-    HISTORY,
-    TEST,
-    TRAIN,
-    UNEVALUATED,
-    VALID,
-    Parts,
-    all_but_one,
-    cut_time,
-    draw,
-    floor_share,
-    mark,
-    mark_unevaluable,
-    times_of,
-    train_first,
-)  # fmt: skip
+from concf.data.parts import HISTORY, TEST, TRAIN, UNEVALUATED, VALID, Parts, all_but_one, draw, draw_valid, floor, mark
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.settings import Settings
 
@@ -72,8 +57,16 @@ class Protocol(Settings):
         raise NotImplementedError
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
-        """[n] the parts, with `UNEVALUATED` added to held-out pairs that cannot be evaluated."""
-        return mark_unevaluable(interactions, parts, self.both)
+        """[n] the parts, with held-out pairs marked that cannot be evaluated (see the top of this module)."""
+        marked = parts
+        for part in (VALID, TEST):
+            earlier = parts == TRAIN if self.both else parts < part
+            user, item = interactions.per_user(rows=earlier) > 0, interactions.per_item(rows=earlier) > 0
+            marked = mark(marked, (parts == part) & ~(user[interactions.user] & item[interactions.item]))
+        if not self.both:
+            return marked
+        evaluated = np.logical_and(*(interactions.per_user(rows=marked == part) > 0 for part in (VALID, TEST)))
+        return mark(marked, ~evaluated[interactions.user])
 
     def extend(self, interactions: Interactions, known: Known, seed: int) -> Parts:  # noqa: ARG002
         """[n] the parts after an update; by default new pairs train."""
@@ -106,7 +99,7 @@ class _Fractions(_Shares):
 
     def held_out(self, total: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """([n], [n]) how many of a user's `total` [n] eligible interactions validate and test."""
-        return floor_share(self.valid, total), floor_share(self.test, total)
+        return floor(self.valid, total), floor(self.test, total)
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:
         """[n] the part of each interaction."""
@@ -192,7 +185,7 @@ class LeaveLast(_ByTime):
             last = np.where(total > 2 * self.last, float(self.last), 0.0)
             return last, last
 
-        return draw(interactions.user, None, newest, seed, times_of(interactions, self.name))
+        return draw(interactions.user, None, newest, seed, _times(interactions, self.name))
 
 
 class TimeCut(_ByTime):
@@ -211,9 +204,9 @@ class TimeCut(_ByTime):
 
     def assign(self, interactions: Interactions, seed: int) -> Parts:  # noqa: ARG002
         """[n] the part of each interaction; the seed is not used."""
-        time = times_of(interactions, self.name)
-        test_from = self.test_from if self.test_from is not None else cut_time(time, self.test)
-        valid_from = self.valid_from if self.valid_from is not None else cut_time(time, self.test + self.valid)
+        time = _times(interactions, self.name)
+        test_from = self.test_from if self.test_from is not None else _cut(time, self.test)
+        valid_from = self.valid_from if self.valid_from is not None else _cut(time, self.test + self.valid)
         if valid_from >= test_from:
             raise DataError(
                 f"validation would begin at {valid_from:g} and test at {test_from:g}: nothing lies between. "
@@ -249,9 +242,8 @@ class Given(Protocol):
             raise ConfigError("protocol 'given' needs the part of each interaction")
         if self.valid is None:
             return files
-        test, times = files == TEST, times_of(interactions, self.name) if self.newest else None
-        drawn = draw(interactions.user, ~test, all_but_one(self.valid), seed, times)
-        return train_first(interactions, np.where(test, TEST, drawn))
+        times = _times(interactions, self.name) if self.newest else None
+        return draw_valid(interactions, files == TEST, self.valid, seed, times)
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
         """[n] the parts, with unevaluated pairs marked: none of them, with a share."""
@@ -281,7 +273,7 @@ class NewUsers(_Shares):
         """[n] the part of each interaction."""
         rng, part_of_user = np.random.default_rng(seed), np.full(interactions.n_users, TRAIN, np.uint8)
         eligible = rng.permutation(np.flatnonzero(interactions.per_user() >= 2))
-        n_test, n_valid = (int(floor_share(share, np.array(len(eligible)))) for share in (self.test, self.valid))
+        n_test, n_valid = (int(floor(share, np.array(len(eligible)))) for share in (self.test, self.valid))
         part_of_user[eligible[:n_test]], part_of_user[eligible[n_test : n_test + n_valid]] = TEST, VALID
         part = part_of_user[interactions.user]
         drawn = draw(interactions.user, part != TRAIN, all_but_one(self.wanted), int(rng.integers(2**63)))
@@ -312,10 +304,8 @@ class NewItems(Protocol):
         """[n] the part of each interaction."""
         new = np.zeros(interactions.n_items, bool)
         drawn = np.random.default_rng([seed, 1]).permutation(interactions.n_items)
-        new[drawn[: max(1, int(floor_share(self.test, np.array(len(new)))))]] = True
-        test = new[interactions.item]
-        valid = draw(interactions.user, ~test, all_but_one(self.valid), seed)
-        return train_first(interactions, np.where(test, TEST, valid))
+        new[drawn[: max(1, int(floor(self.test, np.array(len(new)))))]] = True
+        return draw_valid(interactions, new[interactions.item], self.valid, seed)
 
     def evaluable(self, interactions: Interactions, parts: Parts) -> Parts:
         """[n] the parts, with the test items of users marked who do not train."""
@@ -334,3 +324,19 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "paper": Paper, "released": Released, "random": Random, "leave-last": LeaveLast, "time": TimeCut,
     "new-users": NewUsers, "new-items": NewItems, "given": Given,
 }  # fmt: skip
+
+
+def _times(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
+    if interactions.timestamp is None:
+        raise DataError(
+            f"protocol {protocol!r} needs times and the log has none. Name their column with {option('timestamp')}; if "
+            f"it has a line per user, in order of time, set {option('ordered', True)}"
+        )
+    return interactions.timestamp
+
+
+def _cut(time: NDArray[np.float64], share: float) -> float:
+    """Return the time after which about `share` of all interactions happened."""
+    if share >= 1:
+        raise DataError(f"a validation and test part of {share:g} together leave nothing to train on")
+    return float(np.quantile(time, 1 - share, method="higher"))

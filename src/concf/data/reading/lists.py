@@ -6,7 +6,7 @@ Rows are read in batches and only the best of each user are held, so that a file
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -31,22 +31,11 @@ HELD_ROWS = 1 << 23  # rows held before all but the best of each user are droppe
 class ListReading(Reading):
     """Settings for reading lists. A column that is not named is found by its usual names."""
 
+    roles: ClassVar[dict[str, tuple[str, ...]]] = LIST_ROLES
+    is_log: ClassVar[bool] = False
+
     score: str | None = None
     rank: str | None = None
-
-    @property
-    def roles(self) -> dict[str, tuple[str, ...]]:
-        """Usual names of the columns, by role."""
-        return LIST_ROLES
-
-    @property
-    def takes_lines(self) -> bool:
-        """A line is never a user with its items."""
-        return False
-
-    def how_to_name(self, role: str) -> str:
-        """What to do if a role has no column."""
-        return f"Rename it to {role}"
 
 
 class Lists(NamedTuple):

@@ -34,13 +34,6 @@ class PairBuckets:
         self.held_bytes = 0
         self.file: Any = None
 
-    def __enter__(self) -> PairBuckets:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.file is not None:
-            self.file.close()
-
     def add(self, batch: pl.DataFrame) -> None:
         """Add rows [b] to their buckets. A cell is null if the first pass did not see the id."""
         if batch["cell"].null_count():
@@ -67,8 +60,7 @@ class PairBuckets:
 
     def _spill(self) -> None:
         try:
-            if self.file is None:
-                self.file = TemporaryFile(prefix="concf-")  # noqa: SIM115
+            self.file = self.file or TemporaryFile(prefix="concf-")  # noqa: SIM115
             for held, ranges in zip(self.held, self.spilled, strict=True):
                 rows = np.concatenate(held)
                 ranges.append((self.file.tell(), rows.nbytes))

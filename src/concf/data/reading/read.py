@@ -148,18 +148,18 @@ def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame)
     dtypes = [(name, np.float64 if schema[name].is_float() else np.int64) for name in others]
     cell = pl.col("position") * n_items + pl.col("position_item")  # one key sorts faster than two
     columns: dict[str, NDArray[Any]] = {}
-    with PairBuckets(users["rows"].to_numpy(), n_items, np.dtype([("cell", np.int64), *dtypes])) as buckets:
-        for frame in frames:
-            with_user = frame.join(users.lazy().drop("rows"), on="user", how="left")
-            with_both = with_user.join(items.lazy().drop("rows"), on="item", how="left", suffix="_item")
-            _for_batches(with_both.select(*others, cell=cell), buckets.add, SECOND_PASS_ROWS)
-        for merged in buckets.merged():
-            user, item = np.divmod(merged.pop("cell"), n_items)
-            merged |= {"user": user.astype(np.int32), "item": item.astype(np.int32)}
-            for name, part in merged.items():  # in place: to concatenate in the end would need twice the memory
-                column = columns.setdefault(name, np.empty(0, part.dtype))
-                column.resize(len(column) + len(part), refcheck=False)
-                column[-len(part) :] = part
+    buckets = PairBuckets(users["rows"].to_numpy(), n_items, np.dtype([("cell", np.int64), *dtypes]))
+    for frame in frames:
+        with_user = frame.join(users.lazy().drop("rows"), on="user", how="left")
+        with_both = with_user.join(items.lazy().drop("rows"), on="item", how="left", suffix="_item")
+        _for_batches(with_both.select(*others, cell=cell), buckets.add, SECOND_PASS_ROWS)
+    for merged in buckets.merged():
+        user, item = np.divmod(merged.pop("cell"), n_items)
+        merged |= {"user": user.astype(np.int32), "item": item.astype(np.int32)}
+        for name, part in merged.items():  # in place: to concatenate in the end would need twice the memory
+            column = columns.setdefault(name, np.empty(0, part.dtype))
+            column.resize(len(column) + len(part), refcheck=False)
+            column[-len(part) :] = part
     return columns
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import model_validator
@@ -28,6 +28,9 @@ SUFFIXES: dict[str, Format] = {
 
 class Reading(Settings):
     """Settings for reading a log. A column that is not named is found by its usual names (see `sniff.ROLES`)."""
+
+    roles: ClassVar[dict[str, tuple[str, ...]]] = ROLES  # usual names of the columns
+    is_log: ClassVar[bool] = True  # whether options name the columns, and a line may be a user with its items
 
     user: str | None = None  # column of the user; its index, from 0, in a file without header
     item: str | None = None  # column of the item
@@ -51,23 +54,9 @@ class Reading(Settings):
         return self
 
     @property
-    def roles(self) -> dict[str, tuple[str, ...]]:
-        """Usual names of the columns, by role."""
-        return ROLES
-
-    @property
     def likes_from(self) -> float | None:
         """Lowest rating of an interaction; None: ratings are not used."""
         return self.dislike_below if self.min_rating is None else self.min_rating
-
-    @property
-    def takes_lines(self) -> bool:
-        """Whether a line of text may be a user with its items."""
-        return self.format == "auto"
-
-    def how_to_name(self, role: str) -> str:
-        """What to do if a role has no column."""
-        return f"Name it with {option(role)}"
 
     def named(self) -> dict[str, str]:
         """Columns that the user named, by role."""
@@ -120,15 +109,11 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
         elif present := [lowered[name] for name in usual if name in lowered]:
             chosen[role] = present[0]
         elif role in ID_ROLES:
-            raise DataError(
-                f"{where}: no column for the {role} among {names}. {reading.how_to_name(role)} "
-                f"(usual names: {', '.join(usual)})"
-            )
+            fix = f"Name it with {option(role)}" if reading.is_log else f"Rename it to {role}"
+            raise DataError(f"{where}: no column for the {role} among {names}. {fix} (usual: {', '.join(usual)})")
     for setting, role in (("min_rating", "rating"), ("dislike_below", "rating"), ("time_format", "timestamp")):
         if getattr(reading, setting) is not None and role not in chosen:
-            raise DataError(
-                f"{where}: {option(setting)} needs a {role} and {names} has none. Name its column with {option(role)}"
-            )
+            raise DataError(f"{where}: {option(setting)} needs a {role}. Name its column with {option(role)}")
     return chosen
 
 
@@ -156,9 +141,10 @@ def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
 
 def _scan_text_table(path: Path, reading: Reading) -> Table:
     layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-    if layout.kind == "lines" and reading.takes_lines:
+    may_be_lines = reading.is_log and reading.format == "auto"
+    if layout.kind == "lines" and may_be_lines:
         return _scan_user_lines(path, reading)
-    if layout.kind == "either" and reading.takes_lines:
+    if layout.kind == "either" and may_be_lines:
         raise DataError(
             f"{path}:1: a line may be a row of {len(layout.names)} columns or a user with its items. "
             f"Set {option('format', 'table')} or {option('format', 'user-lines')}"
