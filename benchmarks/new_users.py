@@ -41,7 +41,7 @@ from concf.training.run import Run
 from concf.training.train import train
 
 if TYPE_CHECKING:
-    from concf.data.options import LogOptions
+    from concf.data.prepare import LogOptions
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -26,7 +26,7 @@ from concf.data.catalogue import (
     is_here,
     load,
 )
-from concf.data.filters import Filter
+from concf.data.interactions import Filter
 from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare
 from concf.data.reading.scan import Reading

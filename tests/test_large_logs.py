@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from concf.data import interactions, protocols
 from concf.data.prepare import prepare
 from concf.data.reading import pairs
-from concf.data.reading.pairs import PairBuckets
-from concf.data.reading.read import read
+from concf.data.reading.read import PairBuckets, read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError

@@ -14,9 +14,8 @@ from typer.main import get_command
 
 from concf.cli.app import app
 from concf.cli.reading import OPTIONS
-from concf.data.filters import Filter
-from concf.data.options import LogOptions
-from concf.data.prepare import prepare
+from concf.data.interactions import Filter
+from concf.data.prepare import LogOptions, prepare
 from concf.data.protocols import PROTOCOLS, Given
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading

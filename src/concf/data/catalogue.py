@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from concf.data.filters import Filter
-from concf.data.interactions import Interactions
+from concf.data.interactions import Filter, Interactions
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.reading.sniff import damaged_gzip, open_bytes

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from concf.data.ids import find
 from concf.data.interactions import SIDES, Dislikes, Interactions, first_times, merge
-from concf.data.options import ReadingOptions, chosen
 from concf.data.parts import PARTS, TRAIN, origin
-from concf.data.prepare import read_source
+from concf.data.prepare import ReadingOptions, chosen, read_source
 from concf.data.protocols import Known
 from concf.data.reading.files import files_of
 from concf.data.reading.scan import Reading

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from concf.data.filters import Filter
-from concf.data.interactions import Interactions
+from concf.data.interactions import Filter, Interactions
 from concf.data.parts import HISTORY, TEST, TRAIN, UNEVALUATED, VALID, Parts, all_but_one, draw, draw_valid, floor, mark
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.settings import Settings

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, field_validator
 from scipy.sparse import csr_array
 
-from concf.data.filters import Filter
 from concf.data.ids import Ids
-from concf.data.interactions import SIDES, Dislikes, Interactions
+from concf.data.interactions import SIDES, Dislikes, Filter, Interactions
 from concf.data.parts import HISTORY, PARTS, TEST, TRAIN, UNEVALUATED, VALID, Parts, origin
 from concf.data.protocols import PROTOCOLS, Given, Protocol
 from concf.data.weights import UNWEIGHTED, Weighting
