@@ -76,7 +76,7 @@ def test_a_log_of_dislikes_takes_its_pairs_out_of_the_interactions() -> None:
     split = prepare(log, protocol="random", dislikes=listed)
     assert named(split.interactions) == {(3, 7), (3, 11)}
     assert liked(split.interactions) == liked(prepare(log, protocol="random").interactions) - {(3, 7), (3, 11)}
-    with pytest.raises(DataError, match="none of these dislikes"):
+    with pytest.raises(DataError, match="no dislike has a user"):
         prepare(log, protocol="random", dislikes=listed[2:])
 
 

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from concf.data.interactions import Interactions
-from concf.data.parts import TEST, TRAIN, UNEVALUATED, VALID, mark_unevaluable
+from concf.data.parts import TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.prepare import prepare, write_parts
-from concf.data.protocols import Given, Paper
+from concf.data.protocols import Given, Paper, Random
 from concf.data.reading.read import read
 from concf.data.simulate import Simulation
 from concf.data.split import Split
@@ -288,4 +288,4 @@ def test_what_cannot_be_evaluated_equals_its_literal_definition(log: list[tuple[
             if not {VALID, TEST} <= {given_part[pair] for pair in mine}:
                 warm -= {pair for pair in mine if given_part[pair] != TRAIN}
         expected = [part + UNEVALUATED * (pair not in warm) for pair, part in sorted(given_part.items())]
-        assert mark_unevaluable(data, parts, both).tolist() == expected
+        assert (Paper() if both else Random()).evaluable(data, parts).tolist() == expected

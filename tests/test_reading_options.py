@@ -16,7 +16,7 @@ from concf.cli.app import app
 from concf.cli.reading import OPTIONS
 from concf.data.interactions import Filter
 from concf.data.prepare import LogOptions, prepare
-from concf.data.protocols import PROTOCOLS, Given
+from concf.data.protocols import PROTOCOLS
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
@@ -67,7 +67,7 @@ def test_one_set_of_options_everywhere() -> None:
     names = list(LogOptions.__annotations__)
     assert names == list(OPTIONS)
     records = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
-    records |= {name for kind in (*PROTOCOLS.values(), Given) for name in kind.model_fields} - {"name"}
+    records |= {name for kind in PROTOCOLS.values() for name in kind.model_fields} - {"name"}
     assert set(names) == records
     assert inspect.signature(ConCF.fit).parameters["options"].annotation == "Unpack[LogOptions]"
     assert all(re.search(rf"\b{name}\b", str(ConCF.fit.__doc__)) for name in names)

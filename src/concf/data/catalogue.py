@@ -99,6 +99,20 @@ def _locate(name: str) -> tuple[list[Path], Reading] | None:
     return None
 
 
+def _fetch(name: str) -> tuple[list[Path], Reading]:
+    located = _locate(name)
+    if located:
+        return located
+    files, reading = entry(name).variants[-1]
+    paths = [data_home() / file.path for file in files]
+    for file, path in zip(files, paths, strict=True):
+        if path.is_file():
+            _check(file, path)
+        else:
+            _download(name, file, path)
+    return paths, reading
+
+
 def is_here(name: str) -> bool:
     """Whether the data home has a complete and unchanged variant."""
     try:
@@ -109,24 +123,12 @@ def is_here(name: str) -> bool:
 
 def fetch(name: str) -> list[Path]:
     """Return the files of a data set, downloaded if they are not in the data home."""
-    located = _locate(name)
-    if located:
-        return located[0]
-    for file in entry(name).files:
-        path = data_home() / file.path
-        if path.is_file():
-            _check(file, path)
-        else:
-            _download(name, file, path)
-    return [data_home() / file.path for file in entry(name).files]
+    return _fetch(name)[0]
 
 
 def load(name: str) -> Interactions:
     """Read the unfiltered interactions of a data set, downloaded if necessary."""
-    fetch(name)
-    located = _locate(name)
-    assert located is not None, "fetch leaves a complete variant behind"
-    paths, reading = located
+    paths, reading = _fetch(name)
     if paths[0].suffix != ".mat":
         return read(list(paths), reading)
     import polars as pl
@@ -143,9 +145,7 @@ def _check(file: File, path: Path) -> None:
     except (EOFError, BadGzipFile, zlib.error) as error:
         raise damaged_gzip(path, error) from None
     if checksum != file.sha256:
-        raise DataError(
-            f"{path}: SHA-256 {checksum} is not the {file.sha256} of the public file. Remove it and fetch it again"
-        )
+        raise DataError(f"{path}: not the public file: SHA-256 {checksum}. Remove it and fetch it again")
 
 
 def _download(name: str, file: File, path: Path) -> None:
@@ -158,13 +158,9 @@ def _download(name: str, file: File, path: Path) -> None:
                     content += block
                     advance(len(block))
     except (OSError, HTTPException, ValueError) as error:
-        files = "\n".join(
-            f"  {f.url}\n    to {data_home() / f.path}\n    SHA-256 {f.sha256}" for f in entry(name).files
-        )
-        raise DataError(
-            f"{name}: could not be downloaded ({error}). Without a network, put these files there by hand:\n{files}\n"
-            f"or set {HOME_VARIABLE} to a folder that has them"
-        ) from None
+        files = "\n".join(f"  {f.url} to {data_home() / f.path} (SHA-256 {f.sha256})" for f in entry(name).files)
+        fix = f"Put these files there by hand, or set {HOME_VARIABLE} to a folder that has them:\n{files}"
+        raise DataError(f"{name}: could not be downloaded ({error}). {fix}") from None
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise DataError(f"{file.url}: the download does not have SHA-256 {file.sha256}; not saved. Try again later")
     with new_file(path) as fresh:

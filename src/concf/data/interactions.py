@@ -224,10 +224,8 @@ class Filter(Settings):
         enough = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
         remaining = enough if rows is None else enough & rows
         if not remaining.any():
-            raise DataError(
-                f"the filter ({self.describe()}) leaves nothing: no user has more than {per_user.max():g} and no item "
-                f"more than {per_item.max():g} interactions. Lower the minimum counts"
-            )
+            most = f"at most {per_user.max():g} per user and {per_item.max():g} per item"
+            raise DataError(f"the filter ({self.describe()}) leaves nothing of {most}. Lower the minimum counts")
         return remaining
 
     def describe(self) -> str:

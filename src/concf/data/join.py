@@ -60,10 +60,7 @@ def join(
             raise DataError(f"{name}: nothing new: the run has learned from this log already, as {log['name']}")
     new = _timed_alike(known, _same_ids(known, new, files_of(source) is not None, name), name)
     if all((getattr(known, ids).positions(getattr(new, ids)) < 0).all() for ids in ("user_ids", "item_ids")):
-        note(
-            f"{name}: the run knows none of its {new.n_users:,} users and {new.n_items:,} items. Are ids written as in "
-            "the first log?"
-        )
+        note(f"{name}: the run knows none of its users and items. Are ids written as in the first log?")
     _check_order(known, new, older, name)
     kept = np.ones(len(known), bool)
     if drop_before is not None:
@@ -82,10 +79,7 @@ def join(
     was_learned = ~fresh & np.isin(before, [PARTS[part] for part in learned])
     parts = recipe.protocol.extend(interactions, Known(before, fresh, was_learned), recipe.seed)
     if kept.all() and not np.isin(origin(parts[fresh]), [PARTS[part] for part in learned]).any():
-        raise DataError(
-            f"{name}: every new pair falls into the test part (protocol {recipe.protocol.name!r}), so that there is "
-            f"nothing to learn. Learn from everything: {option('final', True)}"
-        )
+        raise DataError(f"{name}: every new pair is a test pair. To learn them all, set {option('final', True)}")
     entry = source_of_new | {"pairs": int(fresh.sum()), "dropped": int((~kept).sum()), "before": old.hash}
     recipe = recipe.model_copy(update={"source": recipe.source | {UPDATES: [*recipe.source.get(UPDATES, []), entry]}})
     return Joined(Split(interactions, parts, recipe, weights=old.weights), users, items, fresh)
@@ -121,18 +115,13 @@ def _timed_alike(known: Interactions, new: Interactions, name: str) -> Interacti
             note(f"{name}: its times are left out, since the run's log has none")
         return replace(new, timestamp=None)
     if new.timestamp is None:
-        raise DataError(
-            f"{name}: no column of times, and the run's log has one. Name it with {option('timestamp')}, or add it"
-        )
+        raise DataError(f"{name}: no column of times, and the run's log has one. Set {option('timestamp')}")
     was, now = float(np.median(known.timestamp)), float(np.median(new.timestamp))
     unit, other = ticks_of(was), ticks_of(now)
     if unit == other or was / NEAR < now < was * NEAR:
         return new
     if unit is None or other is None:
-        raise DataError(
-            f"{name}: its times (median: {now:.15g}) are in another unit than those that the run knows (median: "
-            f"{was:.15g}). Write them in that unit"
-        )
+        raise DataError(f"{name}: times such as {now:.15g} are in another unit than the run's, such as {was:.15g}")
     note(f"{name}: its times are in {TICKS[other]}; they are converted to {TICKS[unit]}, as the run's log has them")
 
     def scaled(times: NDArray[Any] | None) -> NDArray[Any] | None:
@@ -151,10 +140,8 @@ def _check_order(known: Interactions, new: Interactions, older: bool, name: str)
     newest = known.timestamp.max()
     late = int((new.timestamp < newest).sum())
     if late == len(new) and not older:
-        raise DataError(
-            f"{name}: all {late:,} pairs are older than the newest that the run knows ({moment(newest)}). Is it the "
-            f"right log? To add late rows: {option('older', True)}"
-        )
+        when = f"older than the newest that the run knows ({moment(newest)})"
+        raise DataError(f"{name}: all {late:,} pairs are {when}. To add late rows: {option('older', True)}")
     if late:
         note(f"{name}: {late:,} of {len(new):,} pairs are older than the newest that the run knows; they are added")
 
@@ -170,10 +157,7 @@ def _since(
     kept, recent = known.timestamp >= since, new.timestamp >= since
     for rows, log, times in ((recent, name, new.timestamp), (kept, "the run's log", known.timestamp)):
         if not rows.any():
-            raise ConfigError(
-                f"{asked}: nothing of {log} is as new as that; its newest pair is of {moment(times.max())}. Choose an "
-                "earlier time"
-            )
+            raise ConfigError(f"{asked}: nothing of {log} is as new as that; its newest is of {moment(times.max())}")
     if kept.all():
         note(f"{asked}: nothing that the run knows is older, so that nothing is forgotten")
     return kept, recent

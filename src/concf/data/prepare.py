@@ -79,10 +79,8 @@ def filter_of(options: dict[str, Any]) -> Filter | None:
     """Return the filter, or None if no option sets one."""
     settings = {name: value for name, value in options.items() if name in Filter.model_fields}
     if settings and not {"min_user", "min_item"} & settings.keys():
-        raise ConfigError(
-            f"{' and '.join(map(option, settings))}: nothing to filter by. "
-            f"Set {option('min_user')} or {option('min_item')} too"
-        )
+        names = " and ".join(map(option, settings))
+        raise ConfigError(f"{names}: nothing to filter by. Set {option('min_user')} or {option('min_item')}, too")
     return Filter(**settings) if settings else None
 
 
@@ -208,9 +206,7 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     protocol = protocol_of(options.get("protocol", "released"), options)
     own_filter, reading = filter_of(options), reading_of(options)
     if reading.ordered and protocol.name == "time":
-        raise ConfigError(
-            f"{option('ordered', True)}: protocol 'time' needs times, not positions in lines. Choose leave-last"
-        )
+        raise ConfigError(f"{option('ordered', True)}: protocol 'time' needs times. Choose leave-last")
     interactions, origin = read_log(source, reading, options.get("dislikes"))
     published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
     first = CATALOGUE[source].start(protocol.name) if published else own_filter
@@ -238,9 +234,7 @@ def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Inter
     item = log.item_ids.positions(listed.item_ids)[listed.item].astype(np.int32)
     known = (user >= 0) & (item >= 0)
     if not known.any():
-        raise DataError(
-            f"{listed_origin['name']}: no dislike has a user and an item of the log. Are ids written as in the log?"
-        )
+        raise DataError(f"{listed_origin['name']}: no dislike has a user and an item of the log. Are ids alike?")
     found = Dislikes(user, item, None if log.timestamp is None else listed.timestamp).some(known)
     disliked = found.user.astype(np.int64) * log.n_items + found.item
     log = replace(log, dislikes=found).keep(~np.isin(log.cells, disliked))
@@ -275,17 +269,13 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
         _check_no_reading(source, reading)
         if share is None or test is not None:
-            raise ConfigError(
-                f"{source} has its own training and test files: set {option('valid')} to a share of the training "
-                f"items, such as 0.05, and leave out {option('test')}"
-            )
+            fix = f"Set {option('valid')} to a share, such as 0.05, and leave out {option('test')}"
+            raise ConfigError(f"{source} has its own training and test files. {fix}")
         name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0][1]
         reading = reading.model_copy(update={"ordered": protocol.newest})
     if valid is None or test is None:
-        raise ConfigError(
-            f"protocol 'given' needs {option('valid')}, a share of the training log such as 0.05 or a log of its own, "
-            f"and {option('test')}, a log"
-        )
+        needed = f"{option('valid')}, a log or a share such as 0.05, and {option('test')}, a log"
+        raise ConfigError(f"protocol 'given' needs {needed}")
     logs = {"train": source, "valid": valid, "test": test}
     if share is not None:
         del logs["valid"]

@@ -207,10 +207,8 @@ class TimeCut(_ByTime):
         test_from = self.test_from if self.test_from is not None else _cut(time, self.test)
         valid_from = self.valid_from if self.valid_from is not None else _cut(time, self.test + self.valid)
         if valid_from >= test_from:
-            raise DataError(
-                f"validation would begin at {valid_from:g} and test at {test_from:g}: nothing lies between. "
-                f"Set {option('valid_from')} earlier than {option('test_from')}"
-            )
+            cuts = f"{option('valid_from')} {valid_from:g} is not before {option('test_from')} {test_from:g}"
+            raise DataError(f"{cuts}: nothing lies between to validate on")
         return np.select([time >= test_from, time >= valid_from], [TEST, VALID], TRAIN).astype(np.uint8)
 
 
@@ -327,10 +325,8 @@ PROTOCOLS: dict[str, type[Protocol]] = {
 
 def _times(interactions: Interactions, protocol: str) -> NDArray[np.float64]:
     if interactions.timestamp is None:
-        raise DataError(
-            f"protocol {protocol!r} needs times and the log has none. Name their column with {option('timestamp')}; if "
-            f"it has a line per user, in order of time, set {option('ordered', True)}"
-        )
+        fix = f"Set {option('timestamp')}, or for lines in order of time {option('ordered', True)}"
+        raise DataError(f"protocol {protocol!r} needs times and the log has none. {fix}")
     return interactions.timestamp
 
 

@@ -91,10 +91,8 @@ class Split:
             interactions = replace(interactions, timestamp=None)
         split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, evaluable, recipe)))
         if not (len(split.evaluated) and len(split.validated)):
-            raise DataError(
-                f"protocol {protocol.name!r} leaves no user with training, validation and test items "
-                f"({len(interactions)} interactions of {interactions.n_users} users). {protocol.advice()}"
-            )
+            size = f"{len(interactions)} interactions of {interactions.n_users} users"
+            raise DataError(f"protocol {protocol.name!r} leaves no user to evaluate ({size}). {protocol.advice()}")
         return split
 
     def with_seed(self, seed: int) -> Split:
@@ -115,10 +113,7 @@ class Split:
         if weights == self.weights:
             return self
         if weights.function != "none" and self.recipe.protocol.time_cut:
-            note(
-                "counts include events later than the held-out ones: with weights by the count, metrics of a split by "
-                "time may be too high"
-            )
+            note("counts include events after the held-out ones: with weights by the count, metrics may be too high")
         return replace(self, weights=weights)
 
     def log(self, parts: Sequence[str]) -> csr_array:
@@ -313,16 +308,12 @@ class Split:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
-        raise DataError(
-            f"{folder}: not a prepared data set (no {MANIFEST}). Make one with: concf prepare SOURCE --out DIR"
-        )
+        raise DataError(f"{folder}: not a prepared data set (no {MANIFEST}). See: concf prepare")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            raise DataError(
-                f"{folder}: format {manifest['format']}, and this concf ({VERSION}) reads {FORMAT}. "
-                f"{'Update concf' if manifest['format'] > FORMAT else 'Prepare the data set again'}"
-            )
+            fix = "Update concf" if manifest["format"] > FORMAT else "Prepare the data set again"
+            raise DataError(f"{folder}: format {manifest['format']}, and concf {VERSION} reads {FORMAT}. {fix}")
         SplitRecipe(**manifest["recipe"])
         needed = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS[:-1]))
         return manifest | {"files": needed | dict(manifest["files"]), "notes": list(manifest["notes"])}

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 
 from concf.data.interactions import Interactions
 from concf.data.reading.times import ticks_of
-from concf.errors import DataError, note, option
+from concf.errors import DataError, note
 from concf.runtime.settings import Settings
 
 SECONDS = {"s": 1, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365.25 * 86_400}
@@ -55,15 +55,10 @@ class Weighting(Settings):
             count = log.count[rows]
             weight = np.log1p(count) if self.function == "log" else count
             if len(count) and count.min() == count.max():
-                note(
-                    f"weights by the count: every pair has {count[0]:g}. Name the column of counts ({option('count')})"
-                )
+                note(f"weights by the count: every pair has {count[0]:g}. Is a column of counts missing?")
         if self.half_life is not None:
             if log.timestamp is None:
-                raise DataError(
-                    f"a half-life ({self.half_life}) needs times and the log has none. Name their column when the log "
-                    f"is read ({option('timestamp')})"
-                )
+                raise DataError(f"half_life {self.half_life} needs times and the log has none. Read it with times")
             time = np.asarray(log.timestamp[rows], np.float64)
             newest = time.max(initial=-np.inf)
             weight = weight * np.exp2((time - newest) / self._ticks(newest))
@@ -79,10 +74,7 @@ class Weighting(Settings):
             return float(duration[1])
         ticks = ticks_of(newest)
         if ticks is None:
-            raise DataError(
-                f"a half-life of {self.half_life}: the log's times (newest: {newest:g}) are not since 1970. Give a plain "
-                "number in their own unit"
-            )
+            raise DataError(f"half_life {self.half_life}: times like {newest:g} are not since 1970. Give a number")
         return float(duration[1]) * SECONDS[duration[2]] * ticks
 
 

@@ -140,7 +140,7 @@ class ConCF(Recommender):
 
         Options that say how to filter it:
         min_user, min_item: leave out users and items with fewer interactions; by default items with fewer than 5
-        counts, core: what counts as an interaction, and whether to repeat the filter; see `concf.data.interactions.Filter`
+        counts, core: what counts as an interaction, and whether to repeat the filter; see `Filter`
 
         Options that say how to split it:
         protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given

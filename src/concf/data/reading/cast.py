@@ -62,9 +62,7 @@ def _is_integer(table: Table, role: str, dtype: pl.DataType) -> bool:
         return True
     if dtype in (pl.String, pl.Binary) or isinstance(dtype, pl.Categorical | pl.Enum):
         return False
-    raise DataError(
-        f"{table.name}: the {role} ids are {dtype}; expected strings or 64-bit integers. Cast the column first"
-    )
+    raise DataError(f"{table.name}: the {role} ids are {dtype}. Cast the column to strings or 64-bit integers")
 
 
 def _times(tables: list[Table], dtypes: list[pl.DataType], time_format: str | None) -> list[pl.Expr]:

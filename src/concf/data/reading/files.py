@@ -28,9 +28,7 @@ def files_of(log: Any) -> list[Path] | None:
     paths = map(Path, sorted(glob(str(Path(log).expanduser()), recursive=True)))  # noqa: PTH207
     files = [path for path in paths if path.is_file()]
     if not files:
-        raise DataError(
-            f"no file matches {str(log)!r} (searched from {Path.cwd()}). Check the folder, and quote the pattern"
-        )
+        raise DataError(f"no file matches {str(log)!r}, searched from {Path.cwd()}. Check the folder and the quotes")
     return files
 
 
@@ -61,10 +59,8 @@ def scan_files(paths: list[Path], reading: Reading) -> list[Table]:
                 f"same columns in all files, or leave a count or timestamp out with {option(different[0], 'none')}"
             )
         if table.users_are_lines:
-            raise ConfigError(
-                f"{table.name}: in several files a user cannot be the number of a line. Use one file, or begin each "
-                f"line with the user's id ({option('format', 'user-lines')})"
-            )
+            fix = f"Use one file, or begin lines with the user's id ({option('format', 'user-lines')})"
+            raise ConfigError(f"{table.name}: in several files a user cannot be the number of a line. {fix}")
     return tables
 
 
@@ -90,9 +86,7 @@ def unreadable(paths: list[Path], reading: Reading, error: BaseException) -> Dat
         return damaged_gzip(path, damage)
     except DataError as sniffed:
         return sniffed
-    return DataError(
-        f"{path}: cannot be read ({first_line(error)}). Is its format another one? Set it with {option('format')}"
-    )
+    return DataError(f"{path}: cannot be read ({first_line(error)}). Is it another {option('format')}?")
 
 
 def _first_unreadable(paths: list[Path], reading: Reading) -> Path:

@@ -13,7 +13,6 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from concf.data.ids import find
 from concf.data.interactions import SIDES, Interactions
 from concf.data.reading.cast import first_line, plain_ids
 from concf.data.reading.files import UNREADABLE
@@ -62,10 +61,8 @@ def read_lists(source: Any, name: str, log: Interactions, seen: csr_array, k: in
         where = f"voter {name!r}: {table.name}"
         kind = next((role for role in ("score", "rank") if role in table.columns), None)
         if kind is None:
-            raise DataError(
-                f"{where}: no column of scores or ranks; found {', '.join(table.columns.values())}. Name it score "
-                "(higher is better) or rank (from 1), in a header line"
-            )
+            found = ", ".join(table.columns.values())
+            raise DataError(f"{where}: no column score (higher is better) or rank (from 1) beside {found}. Add one")
         best = _Best(log.n_users, log.n_items, k, seen, ascending=kind == "rank")
         rows = _with_positions(table.frame, log, kind)
         rows.sink_batches(best.add, chunk_size=BATCH_ROWS, maintain_order=False, engine="streaming")
@@ -111,9 +108,9 @@ class _Best:
     def __init__(self, n_users: int, n_items: int, k: int, seen: csr_array, *, ascending: bool) -> None:
         self.shape, self.n_items, self.ascending = (n_users, k), n_items, ascending
         users = np.repeat(np.arange(n_users), np.diff(seen.indptr))
-        self.seen = np.sort(users * np.int64(n_items) + seen.indices)
-        self.held: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []  # (cell, value to be minimised)
-        self.unknown: dict[str, pl.Series | None] = dict.fromkeys(SIDES)
+        self.seen = pl.DataFrame({"cell": users * np.int64(n_items) + seen.indices})
+        self.held: list[pl.DataFrame] = []  # cell, value; lower values are better
+        self.unknown = {side: pl.Series(dtype=pl.Null) for side in SIDES}
         self.n_rows = self.n_known = self.n_finite = self.n_seen = self.n_repeated = self.n_held = 0
         self.no_number: int | None = None  # first row whose value is not a number
         self.no_rank: int | None = None  # first row whose value is negative or not an integer
@@ -122,10 +119,9 @@ class _Best:
     def add(self, batch: pl.DataFrame) -> None:
         """Add rows in any order."""
         self.n_rows += len(batch)
-        for side in SIDES:
-            unknown = batch.filter(pl.col(f"at_{side}").is_null())[side].unique()
-            before = self.unknown[side]
-            self.unknown[side] = unknown if before is None else pl.concat([before, unknown]).unique()
+        for side, unknown in self.unknown.items():
+            more = batch.filter(pl.col(f"at_{side}").is_null())[side].unique()
+            self.unknown[side] = pl.concat([unknown.cast(more.dtype), more]).unique()
         value = pl.col("value")
         self.no_number = _first_row(self.no_number, batch.filter(value.is_null()))
         self.no_rank = _first_row(
@@ -135,53 +131,37 @@ class _Best:
         finite = known.filter(value.is_finite())
         self.n_known += len(known)
         self.n_finite += len(finite)
-        cell = finite["at_user"].to_numpy() * np.int64(self.n_items) + finite["at_item"].to_numpy()
-        values = finite["value"].to_numpy()
-        self.lowest = min(self.lowest, values.min(initial=np.inf))
-        self.highest = max(self.highest, values.max(initial=-np.inf))
-        fresh = find(self.seen, cell) < 0
-        self.n_seen += int((~fresh).sum())
-        self.held.append((cell[fresh], values[fresh] if self.ascending else -values[fresh]))
-        self.n_held += int(fresh.sum())
+        self.lowest = min(self.lowest, finite["value"].to_numpy().min(initial=np.inf))
+        self.highest = max(self.highest, finite["value"].to_numpy().max(initial=-np.inf))
+        cell = pl.col("at_user").cast(pl.Int64) * self.n_items + pl.col("at_item")
+        fresh = finite.select(cell=cell, value=value if self.ascending else -value).join(
+            self.seen, on="cell", how="anti"
+        )
+        self.n_seen += len(finite) - len(fresh)
+        self.n_held += len(fresh)
+        self.held.append(fresh)
         if self.n_held > HELD_ROWS:
             self._reduce()
 
     def _reduce(self) -> None:
-        """Keep the best k rows of each user, and the better row of a repeated pair."""
-        cell, value = (np.concatenate(column) for column in zip(*self.held, strict=True))
-        order = np.lexsort((value, cell))
-        cell, value = cell[order], value[order]
-        first = np.r_[True, cell[1:] != cell[:-1]][: len(cell)]
-        self.n_repeated += int((~first).sum())
-        cell, value = cell[first], value[first]
-        order = np.lexsort((value, cell // self.n_items))  # stable: ties stay in order of the item
-        cell, value = cell[order], value[order]
-        kept = _rank(cell // self.n_items) < self.shape[1]
-        self.held = [(cell[kept], value[kept])]
-        self.n_held = 0
+        """Keep the best k rows of each user, and the better row of a repeated pair; ties go to the lower item."""
+        rows = pl.concat(self.held).sort("value", "cell")
+        best = rows.unique("cell", keep="first", maintain_order=True)
+        self.n_repeated += len(rows) - len(best)
+        ranked = best.with_columns(rank=pl.int_range(pl.len()).over(pl.col("cell") // self.n_items))
+        self.best = ranked.filter(pl.col("rank") < self.shape[1])
+        self.held, self.n_held = [self.best.drop("rank")], 0
 
     def lists(self) -> Lists:
         """Return the lists of all rows."""
         self._reduce()
-        cell, value = self.held[0]
+        cell, value, rank = (column.to_numpy() for column in self.best)
         user, item = np.divmod(cell, self.n_items)
-        rank = _rank(user)
         items, scores = np.full(self.shape, -1, np.int32), np.zeros(self.shape, np.float32)
         items[user, rank] = item
         largest = max(abs(self.lowest), abs(self.highest)) or 1.0  # so that no score is too large for 32 bits
         scores[user, rank] = 1 / np.log2(rank + 2) if self.ascending else -value / largest - self.lowest / largest
         return Lists(items, scores)
-
-    def n_unknown(self, side: str) -> int:
-        """Number of ids of a side that are not in the log."""
-        unknown = self.unknown[side]
-        return 0 if unknown is None else len(unknown)
-
-
-def _rank(user: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[n] rank, from 0, of each row within its user; rows are sorted by user."""
-    first = np.flatnonzero(np.r_[True, user[1:] != user[:-1]][: len(user)])
-    return np.arange(len(user)) - np.repeat(first, np.diff(first, append=len(user)))
 
 
 def _first_row(before: int | None, rows: pl.DataFrame) -> int | None:
@@ -198,10 +178,8 @@ def _check(best: _Best, table: Table, where: str, kind: str) -> None:
         where = where.replace(table.name, table.where(best.no_number))
         problem = f"its {kind} (column {column!r}) is missing or no number"
     elif not best.n_known:
-        problem = (
-            f"nothing in common with the log: {best.n_unknown('user'):,} of its users and {best.n_unknown('item'):,} "
-            "of its items are not in it. Write ids as they are in the log"
-        )
+        users, items = map(len, best.unknown.values())
+        problem = f"nothing in common with the log: {users:,} users and {items:,} items are not in it. Are ids alike?"
     elif bad_rank is not None:
         where = where.replace(table.name, table.where(bad_rank))
         problem = f"a rank is 0, 1, 2 ... Is {column!r} a score? Name it score"
@@ -216,7 +194,7 @@ def _check(best: _Best, table: Table, where: str, kind: str) -> None:
 
 def _note_losses(best: _Best, lists: Lists, where: str) -> None:
     """Note rows that are left out, and lists for few users."""
-    users, items = (best.n_unknown(side) for side in SIDES)
+    users, items = map(len, best.unknown.values())
     counts = {
         f"{users:,} users and {items:,} items are not in the log": best.n_rows - best.n_known,
         "infinite or not a number (NaN)": best.n_known - best.n_finite,

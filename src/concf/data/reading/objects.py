@@ -18,6 +18,7 @@ from concf.errors import DataError
 ROW_COLUMNS = ("user_id", "item_id", "count", "timestamp")
 FEW_COLUMNS = 3  # an array with so few is more likely rows of a log than a matrix of items
 LIKE_A_TIME = 1e8  # seconds since 1970 are larger since 1973; no weight is
+TUPLE = "(user, item[, count][, time])"
 EXPECTED = (
     "expected a file, a catalogue name, a frame of polars, pandas or any library with the Arrow PyCapsule interface, a "
     "scipy sparse matrix or a dense array [users, items], a pair of arrays (users, items), a list of tuples "
@@ -61,7 +62,11 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
 def _with_text_uuids(frame: Any) -> pl.DataFrame:
     """Convert a frame of any library; UUID objects, which not every version of Arrow knows, become text."""
     named = type(frame).__module__.partition(".")[0] in ("polars", "pandas")
-    uuids = [name for name in frame.columns if isinstance(next(iter(frame[name]), None), UUID)] if named else []
+    uuids = (
+        [name for name in getattr(frame, "columns", ()) if isinstance(next(iter(frame[name]), None), UUID)]
+        if named
+        else []
+    )
     if not uuids:
         return pl.DataFrame(frame)
     text = {str(name): pl.Series(_checked_ids(frame[name].to_list()), dtype=pl.String) for name in uuids}
@@ -72,10 +77,7 @@ def _with_text_uuids(frame: Any) -> pl.DataFrame:
 def _check_array(array: np.ndarray[Any, Any]) -> None:
     """Refuse an array that is not a matrix [users, items] of numbers, or may be rows of a log."""
     if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise DataError(
-            f"cannot read an array of shape {array.shape} and type {array.dtype}; expected counts [users, items], 0 "
-            "where there is no interaction"
-        )
+        raise DataError(f"an array of type {array.dtype} and shape {array.shape}; expected counts [users, items]")
     if array.shape[1] <= FEW_COLUMNS:
         raise DataError(
             f"an array of shape {array.shape} may be the rows of a log, or a matrix of {array.shape[1]} items. Give "
@@ -90,22 +92,16 @@ def _of_rows(rows: list[Any]) -> pl.DataFrame:
     """
     length = len(rows[0]) if rows and isinstance(rows[0], tuple | list) else 0
     if not rows:
-        raise DataError("the list is empty; expected tuples (user, item[, count][, time])")
+        raise DataError(f"the list is empty; expected tuples {TUPLE}")
     for index, row in enumerate(rows):
         if not isinstance(row, tuple | list) or len(row) != length or not 2 <= length <= len(ROW_COLUMNS):
-            raise DataError(
-                f"row {index} of the list is {str(row)[:60]!r}; expected tuples (user, item[, count][, time]), all of "
-                "one length"
-            )
+            raise DataError(f"row {index} of the list is {str(row)[:60]!r}; expected equally long tuples {TUPLE}")
     names = list(ROW_COLUMNS[:length])
     columns = [list(values) for values in zip(*rows, strict=True)]
     if length == 3 and isinstance(columns[2][0], str | date | datetime | np.datetime64):
         names[2] = "timestamp"
     elif length == 3 and all(isinstance(each, int | float) and each >= LIKE_A_TIME for each in columns[2]):
-        raise DataError(
-            f"the third value of every row looks like a time (the first is {columns[2][0]}), but a number is a count. "
-            "Give (user, item, 1, time), or times as datetime"
-        )
+        raise DataError(f"the third values ({columns[2][0]} ...) look like times. Give (user, item, 1, time)")
     return pl.DataFrame(dict(zip(names, [*map(_checked_ids, columns[:2]), *columns[2:]], strict=True)), strict=False)
 
 
@@ -113,16 +109,13 @@ def _of_histories(histories: Mapping[Any, Any]) -> pl.DataFrame:
     """Convert {user: [items]} to rows."""
     lowered = {str(name).lower() for name in histories}
     if histories and (lowered <= KNOWN_NAMES or all(lowered & set(ROLES[role]) for role in ID_ROLES)):
-        raise DataError(
-            f"the keys {list(histories)[:4]} of the dictionary look like columns; expected {{user: [items]}}. For "
-            "columns make a frame: polars.DataFrame(dictionary)"
-        )
+        raise DataError(f"expected {{user: [items]}}; {list(histories)[:4]} look like columns. Make it a frame")
     users: list[Any] = []
     items: list[Any] = []
     for user, history in histories.items():
         if isinstance(history, str | bytes | Mapping) or not hasattr(history, "__iter__"):
             raise DataError(f"the history of {user!r} is {str(history)[:60]!r}; expected a list of items")
-        items += history
+        items.extend(history)
         users += [user] * (len(items) - len(users))
     if not items:
         raise DataError("the dictionary has no items; expected {user: [items]}")

@@ -296,10 +296,8 @@ class PairBuckets:
                 held.clear()
             self.file.flush()
         except OSError as error:
-            raise DataError(
-                f"{gettempdir()}: no space for a log larger than memory ({error.strerror or error}). Free some, or set "
-                "TMPDIR to another folder"
-            ) from error
+            reason = error.strerror or error
+            raise DataError(f"{gettempdir()}: no space for rows ({reason}). Free some, or set TMPDIR") from error
         self.held_bytes = 0
 
     def _read(self, offset_and_length: tuple[int, int]) -> Records:

@@ -92,10 +92,7 @@ class Table:
 def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
     """Return {role: column} for the roles that the source has; an error if the user or the item is missing."""
     if reading.ordered:
-        raise ConfigError(
-            f"{where}: {option('ordered', True)} is for a file with one line per user; this one has columns. "
-            f"Name that of the time with {option('timestamp')}"
-        )
+        raise ConfigError(f"{where}: {option('ordered', True)} is for lines of users. Set {option('timestamp')}")
     chosen: dict[str, str] = {}
     named = reading.named()
     lowered = {name.lower(): name for name in reversed(names)}
@@ -145,10 +142,8 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
     if layout.kind == "lines" and may_be_lines:
         return _scan_user_lines(path, reading)
     if layout.kind == "either" and may_be_lines:
-        raise DataError(
-            f"{path}:1: a line may be a row of {len(layout.names)} columns or a user with its items. "
-            f"Set {option('format', 'table')} or {option('format', 'user-lines')}"
-        )
+        formats = f"{option('format', 'table')} or {option('format', 'user-lines')}"
+        raise DataError(f"{path}:1: a line may be a row of columns or a user with its items. Set {formats}")
     if not layout.header:
         reading = reading.model_copy(update={"user": reading.user or "0", "item": reading.item or "1"})
     columns = choose_columns(layout.names, reading, f"{path}:1")
@@ -196,10 +191,8 @@ def _check_counts(path: Path, frame: pl.LazyFrame, parts: pl.Expr) -> None:
     wrong = frame.filter(parts.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
     if len(wrong):
         row, line = wrong.row(0)
-        raise DataError(
-            f"{path}:{row + 1}: expected the number of items and then the items, found {line[:80]!r}. "
-            f"If lines begin with the user's id, set {option('format', 'user-lines')}"
-        )
+        fix = f"If lines begin with the user's id, set {option('format', 'user-lines')}"
+        raise DataError(f"{path}:{row + 1}: expected the number of items, then the items, found {line[:80]!r}. {fix}")
 
 
 def _scan_json_lines(path: Path, reading: Reading) -> Table:

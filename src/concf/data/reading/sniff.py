@@ -132,10 +132,7 @@ def _guess_separator(path: Path, lines: list[str]) -> str:
     widths = {separator: _commonest_width(lines, separator) for separator in SEPARATORS}
     usable = [separator for separator in SEPARATORS if widths[separator][0] > 1]
     if not usable:
-        raise DataError(
-            f"{path}:1: expected at least 2 fields, found {lines[0][:80]!r}. "
-            f"Is the separator another one? Set it with {option('separator')}"
-        )
+        raise DataError(f"{path}:1: expected 2 or more fields, found {lines[0][:80]!r}. Set {option('separator')}")
     tables = [separator for separator in usable if separator != " " and widths[separator][1] >= TABLE_SHARE]
     if tables:
         return max(tables, key=lambda separator: widths[separator][0])
@@ -154,10 +151,8 @@ def _has_header(path: Path, rows: list[list[str]], columns: set[str]) -> bool:
         return True
     numbers = [any(NUMBER.fullmatch(field) for field in row) for row in rows]
     if numbers == [False, True]:  # names, then data
-        raise DataError(
-            f"{path}:1: the column names {names} are not known. Name the columns with {option('user')} and "
-            f"{option('item')}, or set {option('header', False)} if the first line is data"
-        )
+        known = f"set {option('user')} and {option('item')}, or {option('header', False)} if the first line is data"
+        raise DataError(f"{path}:1: unknown column names {names}: {known}")
     return False
 
 

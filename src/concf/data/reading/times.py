@@ -23,12 +23,10 @@ def in_unit_of(newest: float, when: When, asked: str) -> float:
     if day is not None and unit is not None:
         return day.timestamp() * unit
     if day is not None and number is None:
-        raise ConfigError(
-            f"{asked}: the log's times (newest: {newest:.15g}) are not seconds since 1970. Give one in their own unit"
-        )
+        raise ConfigError(f"{asked}: the log's times ({newest:.15g}) are not since 1970. Give one in their own unit")
     if number is None or ticks_of(number) != unit:
         raise ConfigError(
-            f"{asked}: expected a date such as 2024-01-31, or a time in the log's own unit (its newest: {newest:.15g})"
+            f"{asked}: expected a date such as 2024-01-31, or a time like the log's newest, {newest:.15g}"
         )
     return number
 
