@@ -53,16 +53,6 @@ def test_another_seed_is_another_split(protocol: str) -> None:
     assert first.with_seed(1).hash == second.hash
 
 
-@pytest.mark.parametrize(("valid", "test"), [(0.1, 0.3), (0.29, 0.57)])
-def test_each_user_gives_the_floor_of_its_share(valid: float, test: float) -> None:
-    data = read(LOG)
-    parts = prepare(LOG, protocol="random", valid=valid, test=test).recipe.protocol.assign(data, 0)
-    for user in range(data.n_users):
-        mine = parts[data.user == user]
-        assert (mine == TEST).sum() == floor(round(test * len(mine), 9))
-        assert (mine == VALID).sum() == floor(round(valid * len(mine), 9))
-
-
 def test_every_pair_is_held_out_equally_often() -> None:
     data = read((np.repeat(np.arange(50), 10), np.tile(np.arange(10), 50)))
     protocol = prepare(LOG, protocol="random").recipe.protocol
@@ -169,19 +159,6 @@ def test_a_validation_share_keeps_its_laws(files: dict[tuple[int, int], int], sh
         n_valid = sum(who == user for who, _ in valid)
         n_back = sum(who == user and item not in validated_items for who, item in train)  # at most
         assert n_drawn - n_back <= n_valid <= n_drawn
-
-
-def test_a_validation_share_depends_on_the_training_pairs_and_the_seed_alone() -> None:
-    train, test = LOG[:3000], LOG[3000:]
-    first = prepare(train, protocol="given", valid=0.1, test=test, seed=3)
-    shuffled = train.sample(fraction=1.0, shuffle=True, seed=1)
-    assert prepare(shuffled, protocol="given", valid=0.1, test=test, seed=3).hash == first.hash
-    other_test = prepare(train, protocol="given", valid=0.1, test=test[:50], seed=3)
-    validate = [{pair for pair, part in parts_by_pair(split).items() if part == VALID} for split in (first, other_test)]
-    assert validate[0] == validate[1]
-    second = prepare(train, protocol="given", valid=0.1, test=test, seed=4)
-    assert first.hash != second.hash
-    assert first.with_seed(4).hash == second.hash
 
 
 def test_a_pair_of_files_with_a_validation_share(tmp_path: Path, concf: Run) -> None:

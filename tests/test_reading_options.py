@@ -106,16 +106,11 @@ def test_options_that_would_change_nothing_are_refused(concf: CLI, tmp_path: Pat
             prepare(LOG, **wrong)
 
 
-def test_an_ignored_rating_is_noted(concf: CLI, tmp_path: Path) -> None:
+def test_an_ignored_rating_is_noted() -> None:
     frame = LOG.with_columns(stars=pl.int_range(pl.len()) % 5 + 1)
     with pytest.warns(ConcfWarning, match="'stars' is ignored"):
         read(frame)
     assert len(read(frame, Reading(min_rating=4))) < len(read(frame, Reading(rating="none")))
-    frame.write_csv(tmp_path / "log.csv")
-    for words, times in (([], 1), (["--min-rating", 2], 0)):
-        out = tmp_path / f"data{words[:1]}"
-        code, _, err = concf("prepare", tmp_path / "log.csv", "--protocol", "random", *words, "--out", out)
-        assert (code, err.count("'stars' is ignored")) == (0, times)
 
 
 def test_how_much_a_filter_left_out_is_noted() -> None:

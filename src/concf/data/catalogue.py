@@ -167,35 +167,8 @@ def _download(name: str, file: File, path: Path) -> None:
         fresh.write_bytes(content)
 
 
-_CITEULIKE = File(
-    "citeulike/users.dat",
-    "02d5d429b2c0362e0ed79f6ef204666b4092563d21493abf4dfb521e8a7078bf",
-    "SeongKu-Kang/ConCF_WWW22/5f54bfb1d82657ecf370c7c021cd3ee9a2e84911/Dataset/C/users.dat",
-)
-_CIAO_TEXT = File("ciao/ratings.csv", "26431d3df3a649406fef03c1e167ad5e93e2aff80fdcb92891c7070ccc372d29")
-_CIAO_MATRIX = File(
-    "ciao/rating_with_timestamp.mat",
-    "488e9aa5f60e6a52a972795b6402f922fc0d9d273152f4d124a5c5bdefb86a71",
-    "yushundong/Graph-Mining-Fairness-Data/2bd4b5cd9a09d87e93c8efc490773cbfa0a7984e/"
-    "dataset/Epinion%26Ciao/ciao/rating_with_timestamp.mat",
-)
-_FOURSQUARE_TEXT = File("foursquare/checkins.tsv", "51b52e9240a9ddfc1b5a12b3abcfc8b51c81c50fb0552fecd4c059b0b36a35bd")
-_FOURSQUARE_PARTS = tuple(
-    File(
-        f"foursquare/Foursquare_{part}.txt",
-        checksum,
-        f"YijunSu/LBSN_Dataset/1d0102ebf56064a9c768da2a58759cf65a2e4cb1/Foursquare_FGCRec/Foursquare_{part}.txt",
-    )
-    for part, checksum in {
-        "train": "ecc46a2edaf474e8c017130eda3348948a976d19784eeec5bd15acb16c1640f5",
-        "tune": "3790664ab80482b9ab2bbaf33d5491247a585f2d2495f63183013b9a0897d872",
-        "test": "292d0dd59e94a9f9c61c06229262c745954a7b81ddf6a7b5425f52ce8d7ff666",
-    }.items()
-)
-
-
 def _lightgcn(name: str, title: str, train: str, test: str) -> Entry:
-    """A split of the LightGCN paper, as published or gzipped. train, test: the SHA-256 of the published files."""
+    """Return a split of the LightGCN paper, as published or gzipped. train, test: SHA-256 of the published files."""
     home = "gusye1234/LightGCN-PyTorch/947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data"
     checksums, reading = {f"{name}/train.txt": train, f"{name}/test.txt": test}, Reading(format="user-lines")
     gzipped = tuple(File(f"{path}.gz", checksum) for path, checksum in checksums.items())
@@ -203,43 +176,55 @@ def _lightgcn(name: str, title: str, train: str, test: str) -> Entry:
     return Entry(name, title, variants=((gzipped, reading), (published, reading)), is_split=True)
 
 
-_EVERY_RATING = Reading(rating="none")  # the papers count every rating as positive
+_CITEULIKE = File(
+    "citeulike/users.dat", "02d5d429b2c0362e0ed79f6ef204666b4092563d21493abf4dfb521e8a7078bf",
+    "SeongKu-Kang/ConCF_WWW22/5f54bfb1d82657ecf370c7c021cd3ee9a2e84911/Dataset/C/users.dat",
+)  # fmt: skip
+_CIAO_TEXT = File("ciao/ratings.csv", "26431d3df3a649406fef03c1e167ad5e93e2aff80fdcb92891c7070ccc372d29")
+_CIAO_HOME = (
+    "yushundong/Graph-Mining-Fairness-Data/2bd4b5cd9a09d87e93c8efc490773cbfa0a7984e/dataset/Epinion%26Ciao/ciao"
+)
+_CIAO_MATRIX = File(
+    "ciao/rating_with_timestamp.mat", "488e9aa5f60e6a52a972795b6402f922fc0d9d273152f4d124a5c5bdefb86a71",
+    f"{_CIAO_HOME}/rating_with_timestamp.mat",
+)  # fmt: skip
+_FOURSQUARE_TEXT = File("foursquare/checkins.tsv", "51b52e9240a9ddfc1b5a12b3abcfc8b51c81c50fb0552fecd4c059b0b36a35bd")
+_FOURSQUARE_HOME = "YijunSu/LBSN_Dataset/1d0102ebf56064a9c768da2a58759cf65a2e4cb1/Foursquare_FGCRec"
+_FOURSQUARE_PARTS = tuple(
+    File(f"foursquare/Foursquare_{part}.txt", checksum, f"{_FOURSQUARE_HOME}/Foursquare_{part}.txt")
+    for part, checksum in {
+        "train": "ecc46a2edaf474e8c017130eda3348948a976d19784eeec5bd15acb16c1640f5",
+        "tune": "3790664ab80482b9ab2bbaf33d5491247a585f2d2495f63183013b9a0897d872",
+        "test": "292d0dd59e94a9f9c61c06229262c745954a7b81ddf6a7b5425f52ce8d7ff666",
+    }.items()
+)
+_ALL = Reading(rating="none")  # the papers count every rating as positive
+_TRIPLES = Reading(user="0", item="1", count="2", header=False)
 _FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 _TWENTY_CHECKINS = Filter(min_user=20, counts="raw")
-CATALOGUE = {
-    "citeulike": Entry(
-        "citeulike",
-        "CiteULike-t: who saved which article",
-        variants=(((_CITEULIKE,), Reading()),),
+_ENTRIES = (
+    Entry(
+        "citeulike", "CiteULike-t: who saved which article", (((_CITEULIKE,), Reading()),),
         statistics=Filter(min_user=5),
     ),
-    "ciao": Entry(
-        "ciao",
-        "Ciao: who rated which product",
-        variants=(((_CIAO_TEXT,), _EVERY_RATING), ((_CIAO_MATRIX,), _EVERY_RATING)),
-        statistics=_FIVE_AND_FIVE,
-        released_start=_FIVE_AND_FIVE,
+    Entry(
+        "ciao", "Ciao: who rated which product", (((_CIAO_TEXT,), _ALL), ((_CIAO_MATRIX,), _ALL)),
+        statistics=_FIVE_AND_FIVE, released_start=_FIVE_AND_FIVE,
     ),
-    "foursquare": Entry(
-        "foursquare",
-        "Foursquare, a subset: who checked in where, and how often",
-        variants=(
-            ((_FOURSQUARE_TEXT,), Reading()),
-            (_FOURSQUARE_PARTS, Reading(user="0", item="1", count="2", header=False)),
-        ),
-        statistics=_TWENTY_CHECKINS,
-        released_start=_TWENTY_CHECKINS,
+    Entry(
+        "foursquare", "Foursquare, a subset: who checked in where, and how often",
+        (((_FOURSQUARE_TEXT,), Reading()), (_FOURSQUARE_PARTS, _TRIPLES)),
+        statistics=_TWENTY_CHECKINS, released_start=_TWENTY_CHECKINS,
     ),
-    "gowalla": _lightgcn(
-        "gowalla",
-        "Gowalla, the LightGCN split: who checked in where",
+    _lightgcn(
+        "gowalla", "Gowalla, the LightGCN split: who checked in where",
         train="7244696fdeb23911319cf7b689f2e15a3c4c92549c873a5677b44e3f13cc3e62",
         test="099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3",
     ),
-    "yelp2018": _lightgcn(
-        "yelp2018",
-        "Yelp 2018, the LightGCN split: who reviewed which business",
+    _lightgcn(
+        "yelp2018", "Yelp 2018, the LightGCN split: who reviewed which business",
         train="1e9568725a9e833d0ac3bae01c94cd95367f73b3bb6104fd26b5f65ea5054093",
         test="9cd9b37926cd1447a06625ffa7914527573fb097c10cb0bbdb1d1b8ded3742fe",
     ),
-}
+)  # fmt: skip
+CATALOGUE = {data_set.name: data_set for data_set in _ENTRIES}

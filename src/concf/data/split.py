@@ -328,21 +328,17 @@ def _check_files(folder: Path, checksums: dict[str, str | None], verify: bool | 
         verify = sum((folder / name).stat().st_size for name in checksums) <= VERIFIED_BYTES
     for name, checksum in checksums.items():
         if name in missing:
-            state = "is missing"
-        elif checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
-            state = "was changed or cut short"
-        else:
-            continue
-        raise DataError(f"{folder / name} {state}: the data set is not the one that was prepared. Prepare it again")
+            raise DataError(f"{folder / name} is missing. Prepare the data set again")
+        if checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
+            raise DataError(f"{folder / name} was changed or cut short. Prepare the data set again")
 
 
 def _is_truncated(path: Path) -> bool:
     """Whether a `.npy` file holds less than its header says."""
     try:
-        mapped(path)
+        return mapped(path) is None
     except (ValueError, EOFError):
         return True
-    return False
 
 
 def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> list[str]:

@@ -123,10 +123,9 @@ class _Best:
             more = batch.filter(pl.col(f"at_{side}").is_null())[side].unique()
             self.unknown[side] = pl.concat([unknown.cast(more.dtype), more]).unique()
         value = pl.col("value")
+        no_rank = value.is_finite() & ((value < 0) | (value != value.floor()))
         self.no_number = _first_row(self.no_number, batch.filter(value.is_null()))
-        self.no_rank = _first_row(
-            self.no_rank, batch.filter(value.is_finite() & ((value < 0) | (value != value.floor())))
-        )
+        self.no_rank = _first_row(self.no_rank, batch.filter(no_rank))
         known = batch.drop_nulls(["value", "at_user", "at_item"])
         finite = known.filter(value.is_finite())
         self.n_known += len(known)
