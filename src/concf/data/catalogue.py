@@ -181,12 +181,10 @@ _CITEULIKE = File(
     "SeongKu-Kang/ConCF_WWW22/5f54bfb1d82657ecf370c7c021cd3ee9a2e84911/Dataset/C/users.dat",
 )  # fmt: skip
 _CIAO_TEXT = File("ciao/ratings.csv", "26431d3df3a649406fef03c1e167ad5e93e2aff80fdcb92891c7070ccc372d29")
-_CIAO_HOME = (
-    "yushundong/Graph-Mining-Fairness-Data/2bd4b5cd9a09d87e93c8efc490773cbfa0a7984e/dataset/Epinion%26Ciao/ciao"
-)
+_CIAO_HOME = "yushundong/Graph-Mining-Fairness-Data/2bd4b5cd9a09d87e93c8efc490773cbfa0a7984e/dataset/Epinion%26Ciao"
 _CIAO_MATRIX = File(
     "ciao/rating_with_timestamp.mat", "488e9aa5f60e6a52a972795b6402f922fc0d9d273152f4d124a5c5bdefb86a71",
-    f"{_CIAO_HOME}/rating_with_timestamp.mat",
+    f"{_CIAO_HOME}/ciao/rating_with_timestamp.mat",
 )  # fmt: skip
 _FOURSQUARE_TEXT = File("foursquare/checkins.tsv", "51b52e9240a9ddfc1b5a12b3abcfc8b51c81c50fb0552fecd4c059b0b36a35bd")
 _FOURSQUARE_HOME = "YijunSu/LBSN_Dataset/1d0102ebf56064a9c768da2a58759cf65a2e4cb1/Foursquare_FGCRec"

@@ -95,7 +95,7 @@ def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Ex
 
 
 def _for_batches(rows: pl.LazyFrame, function: Callable[[pl.DataFrame], None], size: int) -> None:
-    """Call a function with all rows of one file, `size` at a time and in any order."""
+    """Call a function with all rows of one file (of several, the engine would read ahead), `size` at a time."""
     rows.sink_batches(function, chunk_size=size, maintain_order=False, engine="streaming")
 
 
