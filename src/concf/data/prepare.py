@@ -215,7 +215,7 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     for step in filters:
         interactions = step.apply(interactions)
     if not published:
-        _note_loss(before, interactions, own_filter, filters)
+        _note_loss(before, interactions, filters)
     changed = reading.model_dump(exclude_defaults=True)
     return Split.make(
         interactions, SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
@@ -241,8 +241,8 @@ def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Inter
     return log, origin | {"dislikes": listed_origin}
 
 
-def _note_loss(before: Interactions, after: Interactions, own: Filter | None, filters: tuple[Filter, ...]) -> None:
-    """Note a large loss by the filters. own: the filter of the options"""
+def _note_loss(before: Interactions, after: Interactions, filters: tuple[Filter, ...]) -> None:
+    """Note a large loss by the filters."""
     lost = {
         "items": 1 - after.n_items / before.n_items,
         "users": 1 - after.n_users / before.n_users,
@@ -251,9 +251,7 @@ def _note_loss(before: Interactions, after: Interactions, own: Filter | None, fi
     if max(lost.values()) < NOTABLE_LOSS:
         return
     shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
-    lower = [name for name in ("min_item", "min_user") if own is not None and getattr(own, name)]
-    fix = f". To keep more, lower {' or '.join(map(option, lower))}" if lower else ""
-    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}{fix}")
+    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}")
 
 
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
