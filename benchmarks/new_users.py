@@ -39,7 +39,7 @@ from concf.models import choose_settings, load_run, train
 from concf.runs.run import Run
 
 if TYPE_CHECKING:
-    from concf.data.options import LogOptions
+    from concf.data.prepare import LogOptions
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

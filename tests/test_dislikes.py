@@ -16,8 +16,8 @@ from small_recipe import LOG, SMALL, small
 from concf.baselines.als import ALS, Pairs
 from concf.baselines.ease import EASE
 from concf.data.interactions import Interactions
+from concf.data.parts import TRAIN
 from concf.data.prepare import prepare
-from concf.data.protocols import TRAIN
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
@@ -76,7 +76,7 @@ def test_a_log_of_dislikes_takes_its_pairs_out_of_the_interactions() -> None:
     split = prepare(log, protocol="random", dislikes=listed)
     assert named(split.interactions) == {(3, 7), (3, 11)}
     assert liked(split.interactions) == liked(prepare(log, protocol="random").interactions) - {(3, 7), (3, 11)}
-    with pytest.raises(DataError, match="none of these dislikes"):
+    with pytest.raises(DataError, match="no dislike has a user"):
         prepare(log, protocol="random", dislikes=listed[2:])
 
 

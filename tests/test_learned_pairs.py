@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from small_recipe import assert_same, small
 
+from concf.data.parts import TEST, UNEVALUATED, origin
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, UNEVALUATED, origin
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate

@@ -19,8 +19,8 @@ from small_recipe import LOG, small
 
 from concf.comparison.compare import compare
 from concf.consensus.consensus import CONSENSUS
+from concf.data.parts import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.prepare import prepare
-from concf.data.protocols import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.inference.recommender import Recommender
@@ -85,7 +85,7 @@ def test_users_with_one_item_train_and_items_that_nobody_trains_on_are_not_evalu
         assert users[9].keys() == {TRAIN} or min(users[9]) > UNEVALUATED
         held_out += TRAIN not in users[9]
     assert 0 < held_out < 12
-    with pytest.raises(DataError, match=r"leaves no user .* Hold out more users"):
+    with pytest.raises(DataError, match=r"leaves no user .* Change what is held out"):
         prepare(log.filter(pl.col("user") < 3), protocol="new-users")
 
 
@@ -110,7 +110,7 @@ def test_what_is_trained_on_are_the_users_who_train_with_items_of_their_own_to_v
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(ValidationError, match="leave none to train on"):
+    with pytest.raises(ValidationError, match="leave nothing to train on"):
         split(valid=0.5, test=0.5)
     with pytest.raises(ValidationError, match="wanted"):
         split(wanted=1.0)

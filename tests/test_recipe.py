@@ -20,8 +20,8 @@ from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
 from concf.baselines.table import BASELINES, VOTERS
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
+from concf.data.parts import TEST
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate

@@ -25,8 +25,8 @@ from small_run import SMALL, contents, stopped_run
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
+from concf.data.parts import TEST, UNEVALUATED
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, UNEVALUATED
 from concf.data.simulate import Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank

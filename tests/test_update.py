@@ -18,8 +18,8 @@ from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.als import ALS, Pairs
 from concf.consensus.consensus import CONSENSUS
+from concf.data.parts import TEST
 from concf.data.prepare import split_of
-from concf.data.protocols import TEST
 from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError

@@ -103,7 +103,7 @@ def test_the_unit_of_times_is_told_by_their_size() -> None:
     found += [weights_of(Weighting(half_life=14), log_of([1.0] * 3, days))]  # type: ignore[arg-type]
     for each in found[1:]:
         np.testing.assert_allclose(each, found[0], rtol=1e-6)
-    with pytest.raises(DataError, match="newest time of the log is 300"):
+    with pytest.raises(DataError, match="times like 300 are not since 1970"):
         weights_of(Weighting(half_life="14d"), log_of([1.0] * 3, days))
 
 
@@ -117,7 +117,7 @@ def test_a_half_life_needs_times_and_counts_that_are_all_equal_are_noted() -> No
     log = log_of([1.0, 2.0])
     with pytest.raises(DataError, match="needs times and the log has none"):
         weights_of(Weighting(half_life="90d"), log)
-    with pytest.warns(ConcfWarning, match="every pair has the same, 3"):
+    with pytest.warns(ConcfWarning, match="every pair has 3"):
         weights_of(Weighting(function="log"), log_of([3.0, 3.0]))
 
 
@@ -346,11 +346,7 @@ def test_a_comparison_weighs_every_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
-def test_a_weight_that_is_none_is_refused_with_its_row(bad: float, tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text(f"user_id,item_id,weight\n1,2,1.5\n1,3,{bad}\n")
-    with pytest.raises(DataError, match=":3: column 'weight': not a count"):
-        read(path)
+def test_a_weight_that_is_none_is_refused(bad: float) -> None:
     for log in (WEIGHED.with_columns(weight=pl.lit(bad)), csr_array(np.array([[1, bad], [0, 2]]))):
         with pytest.raises(DataError, match="not a count"):
             read(log)

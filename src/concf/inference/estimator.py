@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import sparray, spmatrix
 
-    from concf.data.options import LogOptions
+    from concf.data.prepare import LogOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
@@ -143,7 +143,7 @@ class ConCF(Recommender):
 
         Options that say how to filter it:
         min_user, min_item: leave out users and items with fewer interactions; by default items with fewer than 5
-        counts, core: what counts as an interaction, and whether to repeat the filter; see `concf.data.filters.Filter`
+        counts, core: what counts as an interaction, and whether to repeat the filter; see `Filter`
 
         Options that say how to split it:
         protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given

@@ -59,8 +59,7 @@ def data_statistics(
     if SPLITTING & log.keys():
         _split_statistics(source, seed, log, as_json)
         return
-    from concf.data.options import filter_of, reading_of
-    from concf.data.prepare import read_log
+    from concf.data.prepare import filter_of, read_log, reading_of
 
     chosen = filter_of(log)
     interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))

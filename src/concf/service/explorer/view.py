@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
-from concf.data.protocols import origin
+from concf.data.parts import origin
 from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
