@@ -20,7 +20,7 @@ from concf.training.config.presets import choose_settings
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
 CLI = Callable[..., tuple[int, str, str]]
-RUN = ("README", "guide-practitioners", "guide-researchers", "recommending", "update")
+RUN = ("README", "guide-practitioners", "guide-researchers", "recommending", "new-data")
 COMMANDS: Any = get_command(app)
 GENERATED = {**reference.PAGES, "architecture.svg": architecture.picture}
 

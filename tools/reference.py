@@ -1,7 +1,6 @@
-"""The reference pages, written from the code itself: `python tools/reference.py docs`.
+"""Write the reference from the code: `python tools/reference.py docs`.
 
-Settings: what `Field(description=...)` says. Commands: what `--help` says. And an index of both commands and public
-names that a program can read.
+Settings come from `Field(description=...)`, commands from `--help`; api.json lists commands and public names.
 """
 
 from __future__ import annotations
@@ -23,37 +22,36 @@ from concf.runtime.text_tables import markdown
 from concf.training.config.presets import PRESETS
 from concf.training.config.settings import ConCFSettings
 
+TRAINING = Path(__file__).parents[1] / "docs" / "training.md"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "in steps of {}"}
-SETTINGS_HEAD = """# Settings
-
-Everything that a training run depends on, but for the data and the seed. Where no preset is named it is `strong`, and
-for one objective alone `reference`; values of a preset that differ from `reference` are **bold**. Change one with
-`--set consensus.weight=0`, several with a TOML file (`--config`), or in Python by group: `concf.train(data,
-{"consensus": {"weight": 0}})`, `concf.ConCF(consensus={"weight": 0})`. Why the presets differ:
-[training.md](training.md#presets). The words are explained in the [glossary](glossary.md).
-
-This page is written from the code by `make docs`.
+SETTINGS_HEAD = """\
+Everything that a training run depends on, except the data and the seed. Values that differ from `reference` are
+**bold**. In Python, settings are passed by group: `concf.train(data, {"consensus": {"weight": 0}})` or
+`concf.ConCF(consensus={"weight": 0})`. This section is written from the code by `make docs`; the
+[glossary](glossary.md) explains the words.
 """
+MARKS = "<!-- settings: written by tools/reference.py -->", "<!-- end of settings -->"
 COMMANDS_HEAD = """# Commands
 
-What `concf --help` and `concf COMMAND --help` say, on one page. A mistake in what you say or in the data ends with a
-message and exit code 2; a run that is stopped by Ctrl-C with 130. The words are explained in the
-[glossary](glossary.md).
+The output of `concf --help` and `concf COMMAND --help` on one page. A wrong option or bad data ends with a message and
+exit code 2, Ctrl-C with 130. The [glossary](glossary.md) explains the words.
 
 This page is written from the code by `make docs`.
 """
 
 
-def settings_page() -> str:
-    """Every setting: its name, its type, its value in each preset, its meaning."""
+def training_page() -> str:
+    """docs/training.md with its section of all settings: name, type, value in each preset, meaning."""
+    before, _, rest = TRAINING.read_text(encoding="utf-8").partition(MARKS[0])
     parts = [SETTINGS_HEAD]
     for group, kind in _groups():
-        parts += [f"## {group or 'objectives'}\n", f"{inspect.getdoc(kind)}\n" if group else "Which heads there are.\n"]
+        title = f"### {group or 'objectives'} settings\n"
+        parts += [title, f"{inspect.getdoc(kind)}\n" if group else "The heads of the model.\n"]
         parts.append(
             markdown(["setting", "type", *(f"`{name}`" for name in _presets()), "meaning"], _rows(group, kind))
         )
-    return "\n".join(parts)
+    return "\n\n".join([before + MARKS[0], "\n".join(parts).strip(), MARKS[1] + rest.partition(MARKS[1])[2]])
 
 
 def commands_page() -> str:
@@ -77,7 +75,7 @@ def index() -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "commands.md": commands_page, "api.json": index}
+PAGES = {"training.md": training_page, "commands.md": commands_page, "api.json": index}
 
 
 def write(folder: Path) -> None:

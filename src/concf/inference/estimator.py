@@ -48,7 +48,7 @@ NO_PICKLE = (
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a preset: the objectives, and settings by group. See `ConCFSettings` and docs/settings.md."""
+    """Changes to a preset: the objectives, and settings by group. See `ConCFSettings` and docs/training.md."""
 
     objectives: Sequence[str] | str
     losses: Mapping[str, object]

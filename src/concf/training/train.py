@@ -1,6 +1,6 @@
 """Algorithm 1: train the heads, let them agree on a ranking, distil it, keep the best.
 
-The lines of the algorithm are numbered here and in `trainer.py`, as in docs/paper.md.
+The lines of the algorithm are numbered here and in `trainer.py`, as in docs/how-it-works.md.
 """
 
 from __future__ import annotations

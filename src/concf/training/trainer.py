@@ -1,4 +1,4 @@
-"""One epoch of Algorithm 1 and one step of it; `train.py` has the rest. Line numbers: docs/paper.md.
+"""One epoch of Algorithm 1 and one step of it; `train.py` has the rest. Line numbers: docs/how-it-works.md.
 
 Of several processes each takes its part of every batch and holds the whole model; gradients are added up.
 """
