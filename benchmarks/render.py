@@ -127,10 +127,9 @@ def endurance() -> str:
     answered = ", ".join(f"{count:,} x {status}" for status, count in sorted(beside["enemy"]["answered"].items()))
     return (
         f"\n{many['requests']:,} requests: {many['failed']} failed, {many['rss_mb_before']:,.0f} MB before and "
-        f"{many['rss_mb_after']:,.0f} MB after. Beside four callers of batches (200 histories of 100 items, k = 200) "
-        f"p99 of single requests is {batches['p99_ms']:.0f} ms, {batches['p99_over_alone']:.1f} times that without "
-        f"(goal: 3). "
-        f"While the run is reloaded again and again, beside a hostile client (garbage, huge and endless bodies, broken "
+        f"{many['rss_mb_after']:,.0f} MB after. With four callers of batches (200 histories of 100 items, k = 200) "
+        f"p99 of single requests is {batches['p99_ms']:.0f} ms, {batches['p99_over_alone']:.1f} times that without. "
+        f"While the run is reloaded repeatedly and a hostile client attacks (garbage, huge and endless bodies, broken "
         f"JSON, long paths and headers, {beside['enemy']['half_open']:,} connections left half open): "
         f"{beside['requests']:,} valid requests, {beside['failed']} failed, {beside['wrong']} with another answer than "
         f"the library's, p99 at most {beside['p99_ms']:.0f} ms; the hostile client got {answered}; "
