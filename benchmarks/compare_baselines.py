@@ -13,9 +13,9 @@ from statistics import mean
 
 from sources import DOCS, lines, render
 
+from concf.baselines.table import BASELINES
+from concf.comparison.compare import Comparison, compare, comparison_rows
 from concf.data.split import Split
-from concf.experiments.compare import Comparison, compare, comparison_rows
-from concf.model.baselines.table import BASELINES
 from concf.runtime.text_tables import markdown
 
 ROOT = Path(__file__).parent.parent

@@ -16,19 +16,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
+from concf.models import MODELS
+from concf.runs.settings import RunSettings
 from concf.runtime.files import new_file
 from concf.runtime.settings import Settings
 from concf.runtime.text_tables import markdown
-from concf.training.config.presets import PRESETS
-from concf.training.config.settings import ConCFSettings
 
 TRAINING = Path(__file__).parents[1] / "docs" / "training.md"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "in steps of {}"}
 SETTINGS_HEAD = """\
-Everything that a training run depends on, except the data and the seed. Values that differ from `reference` are
-**bold**. In Python, settings are passed by group: `concf.train(data, {"consensus": {"weight": 0}})` or
-`concf.ConCF(consensus={"weight": 0})`. This section is written from the code by `make docs`; the
+Everything that a training run depends on, except the data and the seed. In Python, settings are passed by group:
+`concf.train(data, {"budget": "fast"})`, `concf.ConCF(preset="reference", consensus={"weight": 0})`. Values of `paper`
+and `released` that differ from `reference` are **bold**. `make docs` writes this section from the code; the
 [glossary](glossary.md) explains the words.
 """
 MARKS = "<!-- settings: written by tools/reference.py -->", "<!-- end of settings -->"
@@ -42,15 +42,14 @@ This page is written from the code by `make docs`.
 
 
 def training_page() -> str:
-    """docs/training.md with its section of all settings: name, type, value in each preset, meaning."""
+    """docs/training.md with its section of all settings of both models: name, type, value in each preset, meaning."""
     before, _, rest = TRAINING.read_text(encoding="utf-8").partition(MARKS[0])
     parts = [SETTINGS_HEAD]
-    for group, kind in _groups():
-        title = f"### {group or 'objectives'} settings\n"
-        parts += [title, f"{inspect.getdoc(kind)}\n" if group else "The heads of the model.\n"]
-        parts.append(
-            markdown(["setting", "type", *(f"`{name}`" for name in _presets()), "meaning"], _rows(group, kind))
-        )
+    for model in MODELS.values():
+        presets = [f"`{name}`" for name in _presets(model)]
+        parts.append(f"### Settings of {', '.join(presets)}\n")
+        header = ["setting", "type", *presets, "meaning"]
+        parts.append(markdown(header, [row for group, kind in _groups(model) for row in _rows(model, group, kind)]))
     return "\n\n".join([before + MARKS[0], "\n".join(parts).strip(), MARKS[1] + rest.partition(MARKS[1])[2]])
 
 
@@ -85,27 +84,26 @@ def write(folder: Path) -> None:
             fresh.write_text(text(), encoding="utf-8")
 
 
-def _groups() -> Iterator[tuple[str, type[Settings]]]:
+def _groups(model: type[RunSettings]) -> Iterator[tuple[str, type[Settings]]]:
     """("", the settings themselves), then each group of them."""
-    yield "", ConCFSettings
-    for name, field in ConCFSettings.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):  # a group, or a group that may be none
-            if isinstance(kind, type) and issubclass(kind, Settings):
-                yield name, kind
+    yield "", model
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield name, field.annotation
 
 
-def _presets() -> dict[str, ConCFSettings]:
-    """The default first."""
-    return dict(sorted(PRESETS.items(), key=lambda each: each[0] != "reference"))
+def _presets(model: type[RunSettings]) -> dict[str, RunSettings]:
+    """Settings by preset, the model's own preset first."""
+    return dict(sorted(model.presets.items(), key=lambda each: each[0] != model.kind))
 
 
-def _rows(group: str, kind: type[Settings]) -> list[list[str]]:
+def _rows(model: type[RunSettings], group: str, kind: type[Settings]) -> list[list[str]]:
     rows = []
     for name, field in kind.model_fields.items():
-        if not group and name in dict(_groups()):
+        if not group and name in dict(_groups(model)):
             continue
-        groups = [getattr(chosen, group) if group else chosen for chosen in _presets().values()]
-        shown = ["no recipe" if each is None else f"`{_value(getattr(each, name))}`" for each in groups]
+        groups = [getattr(chosen, group) if group else chosen for chosen in _presets(model).values()]
+        shown = [f"`{_value(getattr(each, name))}`" for each in groups]
         bold = [text if text == shown[0] else f"**{text}**" for text in shown]
         full = f"`{group}.{name}`" if group else f"`{name}`"
         rows.append([full, _type(field), *bold, _escaped(field.description or "")])
