@@ -1,4 +1,4 @@
-"""Updates against training from scratch: the lines of docs/update.md.
+"""Updates against training from scratch: the lines of docs/new-data.md.
 
     python benchmarks/bench_update.py                # a base and ten updates: Ciao, and a simulated log that drifts
     python benchmarks/bench_update.py --only drifting --ways updated left --updates 1 2

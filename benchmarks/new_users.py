@@ -1,4 +1,4 @@
-"""New users: the default folded in from histories, beside EASE^R and iALS: the lines of docs/new-users.md.
+"""New users: the default folded in from histories, compared with EASE^R and iALS (docs/new-data.md).
 
     python benchmarks/new_users.py prepare                          # the splits, as folders NAME-SEED of --data
     python benchmarks/new_users.py test --device cuda               # all of them

@@ -5,7 +5,7 @@
 # ones (its Figure 4): both, on a log that trains in seconds.
 #
 # `python -m reproduction per consistency` measures the same on the paper's data; what came of it stands in
-# [the paper, reproduced](../docs/paper.md#reproduced).
+# [the paper, reproduced](../docs/how-it-works.md#the-paper-reproduced).
 
 # %%
 import matplotlib.pyplot as plt

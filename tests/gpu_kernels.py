@@ -23,11 +23,18 @@ from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings, train
-from concf.reference.batches import distinct
-from concf.reference.kernels import Sparse, listed_scores, log_partition, two_layers
+from concf.reference.batches import NOTHING, distinct
+from concf.reference.kernels import (
+    Sparse,
+    added_groups,
+    listed_scores,
+    log_partition,
+    sums_of_groups,
+    take_and_part,
+    take_rows,
+    two_layers,
+)
 from concf.reference.objectives import FIVE
-from concf.reference.rows import added_groups, sums_of_groups, take_and_part, take_rows
-from concf.reference.sampled_softmax import NOTHING
 from concf.reference.trainer import Trainer
 from concf.runs.settings import RunSettings
 

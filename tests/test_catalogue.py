@@ -71,7 +71,7 @@ def test_the_published_counts(
 def test_published_splits_stay_what_they_are(
     real_data: Path, name: str, protocol: str, seed: int, beginning: str
 ) -> None:
-    """The hashes of docs/baselines.md; a change here changes every published figure."""
+    """The hashes of docs/strong.md; a change here changes every published figure."""
     assert prepare(name, protocol=protocol, seed=seed).hash.startswith(beginning)
 
 

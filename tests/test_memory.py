@@ -80,7 +80,7 @@ def test_nothing_is_allocated_for_a_run_that_is_refused(
     monkeypatch.setattr(Model, "__init__", lambda *_, **__: pytest.fail("a model was allocated"))
     set_free(monkeypatch, 10**9)
     wide = choose_settings(preset, {"dimensions": 10**12} if preset == "strong" else {"model": {"dimensions": 10**12}})
-    with pytest.raises(ConfigError, match=r"GB .* 48 users and 40 items, and 1.0 GB are free.* dimensions"):
+    with pytest.raises(ConfigError, match=r"GB .* 48 users and 40 items, and 1.0 GB are free.*dimensions"):
         train(data(), wide, device="cpu", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.models import choose_settings, train
-from concf.reference.batches import distinct
+from concf.reference.batches import ITEMS, USERS, SampledSoftmax, distinct, proposal
 from concf.reference.heads import Columns, ItemTableHead
-from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
 

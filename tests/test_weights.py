@@ -264,10 +264,10 @@ def test_every_step_of_a_walk_is_its_weighted_chance_to_the_power_alpha() -> Non
 
 def assert_equal(run: Run, other: Run) -> None:
     """Two runs, but for their seconds."""
-    if run.settings.recipe is not None:
+    if run.unit == "stages":
         assert_same(run, other)
-    states = [{name: each.best[name].state["user"] for name in run.heads} for each in (run, other)]
-    assert all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items())
+    for name in run.heads:
+        assert all(torch.equal(tensor, other.best[name].state[part]) for part, tensor in run.best[name].state.items())
 
 
 REFERENCE = choose_settings("reference", {"model": {"dimensions": 8}, "training": {"epochs": 2, "metric": "recall@5"}})
@@ -296,8 +296,8 @@ def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -
 
 CLI = Callable[..., tuple[int, str, str]]
 WEIGHED = LOG.draw(1).with_columns(weight=pl.int_range(pl.len()) % 4 + 0.5)
-SETS = [word for name in ("model.dimensions=8", "training.metric=recall@5") for word in ("--set", name)]
-SETS += [word for name in ("top_k", "kept", "shown") for word in ("--set", f"consensus.{name}=12")]
+SETS = [word for name in ("dimensions=8", "training.metric=recall@5") for word in ("--set", name)]
+SETS += [word for name in ("top_k", "shown") for word in ("--set", f"consensus.{name}=12")]
 FAST = ("--budget", "fast", *SETS)
 
 
@@ -313,7 +313,7 @@ def test_a_run_knows_its_weights_and_is_loaded_with_them(log: Path, tmp_path: Pa
     assert code == 0, err
     run, settings = load_run(tmp_path / "run"), Weighting(function="log", half_life="60d")
     assert run.settings.weights == run.data.weights == settings
-    frame = ConCF(recipe={"budget": "fast"}, weights={"function": "log", "half_life": "60d"}, **SMALL).fit(WEIGHED)
+    frame = ConCF(budget="fast", weights={"function": "log", "half_life": "60d"}, **SMALL).fit(WEIGHED)
     assert (frame.run.log != run.log).nnz == 0
     assert len(np.unique(run.log.data)) > 20
     other = train(run.data.weighted(UNWEIGHTED), run.settings, seed=0)  # the settings decide

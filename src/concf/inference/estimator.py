@@ -47,7 +47,7 @@ NO_PICKLE = (
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a preset, of the model that it is of: docs/settings.md has all settings of both."""
+    """Changes to a preset, of the model that it is of: docs/training.md has all settings of both."""
 
     budget: str
     refit: str

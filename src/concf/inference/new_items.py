@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from concf.inference.titles import Catalogue
 
 Short = tuple[NDArray[Any], NDArray[np.float32]]
-SHRINKAGE = 3.0  # users of an item with whom its own vector counts as much as its attributes (docs/new-items.md)
+SHRINKAGE = 3.0  # users of an item with whom its own vector counts as much as its attributes (docs/new-data.md)
 if TYPE_CHECKING:
     import polars as pl
 

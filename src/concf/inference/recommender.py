@@ -102,7 +102,7 @@ class Recommender:
             model.add_items("items.parquet").recommend("alice")
 
         A linear map from attributes to the vectors of each head is learned from the items of the log, and those of them
-        that few have used are shrunk towards it (docs/new-items.md). Another call begins from the log again. Returns
+        that few have used are shrunk towards it (docs/new-data.md). Another call begins from the log again. Returns
         the model itself.
 
         catalogue: a file or frame with a row for each item, new ones and those of the log; its other columns are used
