@@ -11,8 +11,8 @@ from small_recipe import trained
 
 from concf.consensus.reranker import TOP
 from concf.consensus.settings import CONSENSUS
+from concf.inference.explain import SPEAKERS, similarity_shares, speakers
 from concf.inference.recommender import Recommender
-from concf.inference.votes import SPEAKERS, similarity_shares, speakers
 from concf.model.scorers import Factors
 from concf.training.recipe.recipe import STUDENT, Recipe
 from concf.training.run import Run

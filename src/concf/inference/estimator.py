@@ -1,4 +1,4 @@
-"""ConCF as one object: fit it to a log, ask it for recommendations, save it to a folder."""
+"""ConCF as an estimator: fit it to a log, recommend, update, save."""
 
 from __future__ import annotations
 
@@ -41,10 +41,7 @@ if TYPE_CHECKING:
 
 
 DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
-NO_PICKLE = (
-    "a fitted model is not pickled, since whoever opens a pickle runs the code that is in it, and it may not be "
-    "read by another version. Use model.save(folder) and ConCF.load(folder)"
-)
+NO_PICKLE = "a fitted model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)"
 
 
 class Changes(TypedDict, total=False):
@@ -92,7 +89,7 @@ class ConCF(Recommender):
 
     @classmethod
     def from_preset(cls, name: str, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]) -> Self:
-        """A model with the settings of a preset, and changes to them: `concf.PRESETS` has their names.
+        """Make a model with the settings of a preset, and changes to them; `concf.PRESETS` has the names.
 
         ConCF.from_preset("reference", consensus={"weight": 0.1})
         """
@@ -120,9 +117,9 @@ class ConCF(Recommender):
         of `concf train`. A prepared folder and a `Split` are split already and take no options.
 
         final:   refit on everything, the test part too: for production; the model then has no test figures
-        out:     a folder for history and checkpoints during training, and for the model
-        verbose: print a line to standard error for every ranking, where there is no progress bar (as on a terminal)
-        watch:   called with the record of every epoch: its number, losses, seconds, and validation figures if any; or a
+        out:     a folder for the history, checkpoints and the model
+        verbose: print a line to standard error for every ranking, where there is no progress bar
+        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
                  watcher such as `concf.report.mlflow.MLflow`, or several
 
         Options that say how to read a log:
@@ -181,7 +178,7 @@ class ConCF(Recommender):
             model.update("tuesday.csv", out="runs/tuesday")
 
         See `concf.training.update.update` for the arguments; `options` say how to read the log, if not as the first.
-        Until it is done, and if it fails, the model stays as it was.
+        If the update fails, the model stays as it was.
         """
         run = update(
             self.run, data, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before, older=older,
@@ -192,7 +189,7 @@ class ConCF(Recommender):
         return self
 
     def save(self, folder: str | Path) -> None:
-        """Write the model and its log into a new folder, which then holds all that `load` needs."""
+        """Write the model and its log into a new folder, for `load`."""
         run, home = self.run, RunFolder(folder)
         home.refuse_occupied()
         home.keep(run.data)
@@ -203,11 +200,7 @@ class ConCF(Recommender):
 
     @classmethod
     def load(cls, folder: str | Path, data: str | Path | None = None, frame: Library = "polars") -> Self:
-        """The model in a folder that `save`, or `fit` or `concf train` with `out`, has written.
-
-        data: the folder of its data set, if that has moved
-        frame: the library of the frames that are returned: polars, pandas, arrow or arrays
-        """
+        """Load a model from a folder of `save`, `concf train`, or `fit` with `out`; see `Recommender.load`."""
         run = load_run(folder, data)
         model = cls()
         model._take_settings(run.settings, run.seed)
@@ -215,23 +208,23 @@ class ConCF(Recommender):
         return model
 
     def _take(self, params: Mapping[str, Any]) -> None:
-        """Take the parameters of a constructor, if they are right; the objects themselves are kept, as `clone` asks."""
+        """Check and store the parameters of the constructor; the objects themselves are kept, as `clone` requires."""
         changes = {name: value for name, value in params.items() if name not in DEFAULTS}
         settings, seed = choose_settings(params["preset"], changes), check_seed(params["seed"])
         self._params = dict(params)
         self.settings, self.seed, self.device = settings, seed, params["device"]
 
     def _take_settings(self, settings: ConCFSettings, seed: int) -> None:
-        """Take the settings of a run: the nearest preset, and what differs from it."""
+        """Store the settings of a run as the nearest preset and its changes."""
         preset, _ = nearest_preset(settings)
         changes = _differences(settings.model_dump(), PRESETS[preset].model_dump())
         self._params = {"preset": preset, "seed": seed, "device": self.device, **changes}
         self.settings, self.seed = settings, seed
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor, by name: preset, seed, device, and the changes that were given.
+        """Return the parameters of the constructor: preset, seed, device, and changes.
 
-        deep: also each setting as it is, as `consensus__weight`, which `set_params` takes
+        deep: also each setting, as `consensus__weight`, for `set_params`
         """
         params = dict(self._params)
         if deep:
@@ -256,7 +249,7 @@ class ConCF(Recommender):
         return self
 
     def __copy__(self) -> Self:
-        """The same model once more; fitting or updating one leaves the other as it is."""
+        """Copy the model; fitting or updating one leaves the other as it is."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -278,7 +271,7 @@ class ConCF(Recommender):
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a nested mapping differs from another."""
+    """Return the entries of a nested mapping that differ from another's."""
     found = {}
     for name, value in mine.items():
         other = theirs.get(name)

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
-from concf.inference.lookup import is_integer
-from concf.inference.ranker import Short
+from concf.inference.lookup import Short, is_integer
 
 Polars = Literal["polars"]
 Pandas = Literal["pandas"]

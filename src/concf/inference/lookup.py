@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, note
-from concf.inference.ranker import Positions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     Column: TypeAlias = "Iterable[Id] | NDArray[Any] | pl.Series | pd.Series[Any] | pa.Array | pa.ChunkedArray"
-    UserIds: TypeAlias = "Id | Column"  # one user, or several
-    Users: TypeAlias = "UserIds | None"  # None: everyone
-    ItemIds: TypeAlias = "Id | Column"
-    ByUser: TypeAlias = "Mapping[int, ItemIds] | Mapping[str, ItemIds] | Mapping[UUID, ItemIds]"
-    ItemsByUser: TypeAlias = "ItemIds | ByUser"  # for everyone, or by user
-    Histories: TypeAlias = "ItemIds | ByUser"  # one user's, or several by name
+    OneOrMany: TypeAlias = "Id | Column"
+    Users: TypeAlias = "OneOrMany | None"  # None: everyone
+    ByUser: TypeAlias = "Mapping[int, OneOrMany] | Mapping[str, OneOrMany] | Mapping[UUID, OneOrMany]"
+    ItemsByUser: TypeAlias = "OneOrMany | ByUser"  # for everyone, or by user
 
 Id = int | str | np.integer[Any] | UUID
+Positions = NDArray[np.int64]
+Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
 UnknownUsers = Literal["raise", "popular"]
 UnknownItems = Literal["ignore", "error"]
 NAMED = 5  # unknown items named by a warning
@@ -43,7 +42,7 @@ class ItemLookup:
         self._given: dict[str, int] = {}
         self._unknown: dict[str, list[Any]] = {}
 
-    def positions(self, items: ItemIds, argument: str) -> Positions:
+    def positions(self, items: OneOrMany, argument: str) -> Positions:
         """[n] positions of the items, -1 for an unknown one."""
         given = as_array(items)
         found = positions(self.ids, given)
@@ -55,7 +54,7 @@ class ItemLookup:
         self._given[argument] = self._given.get(argument, 0) + len(given)
         return found
 
-    def known(self, items: ItemIds, argument: str) -> Positions:
+    def known(self, items: OneOrMany, argument: str) -> Positions:
         """Positions of the known items."""
         found = self.positions(items, argument)
         return found[found >= 0]
@@ -68,7 +67,7 @@ class ItemLookup:
             return None
         if not isinstance(items, Mapping):
             return self.known(items, argument)
-        lists: Mapping[Any, ItemIds] = {plain(user): own for user, own in items.items()}
+        lists: Mapping[Any, OneOrMany] = {plain(user): own for user, own in items.items()}
         return {user: self.known(lists[user], argument) for user in users.tolist() if user in lists}
 
     def report(self) -> None:
@@ -95,7 +94,7 @@ def plain(one: Any) -> Any:
     return str(one) if isinstance(one, UUID) else one
 
 
-def as_array(ids: UserIds) -> NDArray[Any]:
+def as_array(ids: OneOrMany) -> NDArray[Any]:
     """[n] one id or several, as an array of Python objects."""
     to_list = getattr(ids, "to_pylist", None)  # Arrow's columns iterate over scalars of their own
     several = [ids] if is_one(ids) else to_list() if to_list else list(cast("Iterable[Id]", ids))

@@ -16,17 +16,16 @@ from torch import Tensor
 from concf.consensus.consensus import consensus, rank_importance
 from concf.consensus.settings import CONSENSUS
 from concf.data.ids import Ids
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
+from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
+from concf.inference.lookup import Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
-from concf.inference.votes import Contributions, Votes, votes_of
 from concf.model.scorers import Factors, ListFunction
 from concf.training.run import Run
 
-Positions = NDArray[np.int64]
-Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
 CELLS = 1 << 24  # largest table [users, items] of scores in memory
 T = TypeVar("T")
 
@@ -132,8 +131,8 @@ class Ranker:
         return lists is None or int(lists[user, 0]) >= 0
 
     def votes(self, by: str) -> Votes | None:
-        """Votes of a consensus; None if the run kept none."""
-        kept, lists = votes_of(self.run, by), self.run.best[by].lists
+        """Votes of a consensus, of which those of the R-consensus may be the other's; None if the run kept none."""
+        kept, lists = self.run.best[by].votes or self.run.best[CONSENSUS].votes, self.run.best[by].lists
         return self._cached(("votes", by), lambda: Votes(kept, lists, self.run.settings, by) if kept else None)
 
     @cached_property
@@ -294,6 +293,46 @@ class Ranker:
         worth = (total / len(newest)).float().numpy()
         listed = [row[row >= 0] for row in lists.numpy()]
         return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
+
+    def explain(self, row: int, index: int, user: Id, item: Id) -> Explanation:
+        """Explain the rank of the item at `index` in the consensus list of the user at `row`."""
+        best = self.run.best.get(CONSENSUS)
+        if best is None:
+            raise ConfigError("a run of one head has no consensus to explain")
+        votes = self.votes(CONSENSUS)
+        if votes is None:
+            raise DataError("this run kept no votes; train it again with this version to explain its consensus")
+        seen, ids = self.run.log[[row]].indices, self.run.data.interactions.item_ids.values
+        used, heads = bool(index in seen), votes.cast(row, index)
+        for vote in heads:
+            if vote["head"] in self.voters:
+                scores = self.voters[vote["head"]].scores(torch.tensor([row]))[0].numpy()
+                own = scores[index]
+                scores[seen] = -np.inf
+                ahead = (scores > own) | ((scores == own) & (np.arange(len(scores)) < index))
+                vote["score"], vote["rank"] = float(own), vote["rank"] or int(ahead.sum()) + 1
+            vote["rank"] = None if used else vote["rank"]
+        worth = float(votes.worth(row, np.array([index], np.int32))[0])
+        groups = [] if self.contributions is None else self.contributions.groups
+        terms = None if self.contributions is None else self.contributions.of_user(row).get(index)
+        (because,) = speakers(similarity_shares(self.voters.values(), seen, np.array([index])))
+        listed = [] if best.lists is None else best.lists[row].tolist()
+        if self.new is not None or listed[:1] == [NOTHING]:  # with new items, or without a consensus list
+            listed = self.short(np.array([row]), [self.run.settings.consensus.shown], CONSENSUS, [seen])[0][0].tolist()
+        return {
+            "user": user,
+            "item": item,
+            "rank": listed.index(index) + 1 if index in listed else None,
+            "importance": sum(vote["vote"] for vote in heads) / len(heads),
+            "reranked": None if votes.reranked is None or worth == -np.inf else worth,
+            "used_in_training": used,
+            "heads": heads,
+            "contributions": None if terms is None else [
+                {"voter": group.voter, "kind": group.kind, "value": float(value)}
+                for group, value in zip(groups, terms, strict=True)
+            ],
+            "because": [{"item": ids[seen[[place]]].tolist()[0], "share": share} for place, share in because],
+        }  # fmt: skip
 
 
 def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from concf.consensus.settings import CONSENSUS
 from concf.errors import ConfigError, note
-from concf.inference.explain import Explanation, explain
+from concf.inference.explain import Explanation
 from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, column_type, long_table
-from concf.inference.lookup import NONE, ItemLookup, UnknownUsers, as_array, hidden_items, is_one, plain, user_rows
-from concf.inference.ranker import Positions, Ranker, Short, highest
+from concf.inference.lookup import NONE, ItemLookup, Positions, Short, as_array, hidden_items, is_one, plain, user_rows
+from concf.inference.ranker import Ranker, highest
 from concf.inference.rules import RuleOptions, catalogue_of, rules_of
 from concf.runtime.arguments import check_count, check_names
 from concf.training.checkpoint import load_run
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from concf.data.ids import Ids
     from concf.inference.frames import Arrays, Arrow, Frame, Pandas, Polars
-    from concf.inference.lookup import ByUser, Column, Histories, Id, ItemIds, ItemsByUser, UnknownItems, UserIds, Users
+    from concf.inference.lookup import ByUser, Column, Id, ItemsByUser, OneOrMany, UnknownItems, UnknownUsers, Users
     from concf.inference.titles import Catalogue
 
 Block = tuple[NDArray[Any], list[Short]]  # user ids of a block, and their lists
@@ -49,7 +49,7 @@ class ListOptions(RuleOptions, total=False):
 class Options(ListOptions, total=False):
     """Options of `recommend`."""
 
-    history: Histories | None
+    history: ItemsByUser | None
 
 
 class Recommender:
@@ -137,7 +137,7 @@ class Recommender:
     def recommend(self, users: Users = None, k: int = 10, *, frame: Arrow, **options: Unpack[Options]) -> pa.Table: ...
     @overload
     def recommend(  # type: ignore[overload-overlap]  # text is iterable too
-        self, users: Id, k: int = 10, *, history: ItemIds | None = None, frame: Arrays, **options: Unpack[ListOptions]
+        self, users: Id, k: int = 10, *, history: OneOrMany | None = None, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     @overload
     def recommend(
@@ -149,7 +149,7 @@ class Recommender:
     ) -> ManyLists: ...
     @overload
     def recommend(
-        self, users: None = None, k: int = 10, *, history: ItemIds, frame: Arrays, **options: Unpack[ListOptions]
+        self, users: None = None, k: int = 10, *, history: OneOrMany, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     def recommend(
         self,
@@ -162,7 +162,7 @@ class Recommender:
         exclude: ItemsByUser | None = None,
         unknown: UnknownUsers = "raise",
         unknown_items: UnknownItems = "ignore",
-        history: Histories | None = None,
+        history: ItemsByUser | None = None,
         frame: Library | None = None,
         **rules: Unpack[RuleOptions],
     ) -> Frame | ManyLists | OneList:
@@ -228,7 +228,7 @@ class Recommender:
         return self.ranker.short(users, ks, by, hidden, anew=not filter_viewed)
 
     def blocks(
-        self, users: Users, k: int, history: Histories | None, *, by: str | None = None,
+        self, users: Users, k: int, history: ItemsByUser | None, *, by: str | None = None,
         filter_viewed: bool = True, items: ItemsByUser | None = None, exclude: ItemsByUser | None = None,
         unknown: UnknownUsers = "raise", unknown_items: UnknownItems = "ignore", size: int | None = None,
         say: Callable[[str], None] = note, **rules: Unpack[RuleOptions],
@@ -285,7 +285,7 @@ class Recommender:
 
         return names, blocks()
 
-    def _histories(self, users: Users, history: Histories, lookup: ItemLookup) -> dict[Any, Positions]:
+    def _histories(self, users: Users, history: ItemsByUser, lookup: ItemLookup) -> dict[Any, Positions]:
         """User -> positions of the items of the given history and of the log."""
         if isinstance(history, Mapping):
             if users is not None:
@@ -311,7 +311,7 @@ class Recommender:
         return np.union1d(seen, disliked).astype(np.int64) if len(disliked) else seen
 
     def similar_items(
-        self, items: ItemIds, k: int = 10, *, head: str | None = None, unknown_items: UnknownItems = "ignore",
+        self, items: OneOrMany, k: int = 10, *, head: str | None = None, unknown_items: UnknownItems = "ignore",
         frame: Library | None = None,
     ) -> Frame:  # fmt: skip
         """Return the k nearest items of each by the cosine of a head's vectors: `item_id, similar_id, score, rank`.
@@ -330,7 +330,7 @@ class Recommender:
         return self._similar("item", vectors, self.item_ids, rows, k, frame or self.frame, is_one(items))
 
     def similar_users(
-        self, users: UserIds, k: int = 10, *, head: str | None = None, frame: Library | None = None
+        self, users: OneOrMany, k: int = 10, *, head: str | None = None, frame: Library | None = None
     ) -> Frame:
         """Return the k nearest users of each, `user_id, similar_id, score, rank`; see `similar_items`."""
         rows, vectors = user_rows(self.user_ids, as_array(users)), self.ranker.factors(self.ranker.head(head)).user
@@ -372,7 +372,7 @@ class Recommender:
         """
         row = int(user_rows(self.user_ids, as_array(user))[0])
         index = int(ItemLookup(self.item_ids, "error").positions(item, "item")[0])
-        return explain(self.ranker, row, index, user, item)
+        return self.ranker.explain(row, index, user, item)
 
 
 def _row(matrix: csr_array, row: int) -> Positions:
