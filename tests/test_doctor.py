@@ -21,7 +21,7 @@ def test_it_says_versions_devices_and_places(concf: CLI, monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda k: "H200")
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda k: (6 << 30, 8 << 30))
-    monkeypatch.setattr("concf.cli.commands.doctor.requires", lambda name: ["torch>=2", "no-such; extra == 'no'"])
+    monkeypatch.setattr("concf.cli.doctor.requires", lambda name: ["torch>=2", "no-such; extra == 'no'"])
     code, out, err = concf("doctor", "--json")
     assert (code, err) == (0, "")
     found = json.loads(out)

@@ -334,6 +334,6 @@ def test_a_command_line_mistake_ends_in_words(concf: CLI, tmp_path: Path, line: 
 
 
 def test_without_the_extra_it_says_which(concf: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.cli.commands.serve.find_spec", lambda name: None if name == "uvicorn" else object())
+    monkeypatch.setattr("concf.cli.serve.find_spec", lambda name: None if name == "uvicorn" else object())
     code, _, err = concf("serve", run_folder())
     assert (code, "pip install 'concf[serve]'" in err) == (2, True)

@@ -197,4 +197,4 @@ def test_a_bad_catalogue_is_refused(tmp_path: Path, name: str, content: bytes | 
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=f"^{tmp_path / name}.*{words}"):
-        Catalogue(tmp_path / name).titles(loaded(run_folder()).model.recommender.item_ids)
+        Catalogue(tmp_path / name).read(loaded(run_folder()).model.recommender.item_ids)

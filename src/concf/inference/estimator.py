@@ -96,15 +96,9 @@ class ConCF(Recommender):
         return cls(name, seed=seed, device=device, **settings)
 
     def fit(
-        self,
-        data: Log | Split,
-        *,
-        out: str | Path | None = None,
-        final: bool = False,
-        verbose: bool = False,
-        watch: Watch | Sequence[Watch] | None = None,
-        **options: Unpack[LogOptions],
-    ) -> Self:
+        self, data: Log | Split, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
+        watch: Watch | Sequence[Watch] | None = None, **options: Unpack[LogOptions],
+    ) -> Self:  # fmt: skip
         """Learn from a frame, a file, a matrix, a list of tuples, a dictionary, a prepared folder or a `Split`.
 
             model.fit("ratings.csv", min_rating=4, protocol="leave-last", out="runs/mine")
@@ -122,30 +116,14 @@ class ConCF(Recommender):
         watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
                  watcher such as `concf.report.mlflow.MLflow`, or several
 
-        Options that say how to read a log:
-        user, item, count, timestamp: columns; None: found by their usual names. In a file without header an index from
-              0. rating, count or timestamp "none": the column is ignored
-              Counts, or weights, matter only if the settings say so: ConCF(weights={"function": "log"})
-        rating, min_rating: column of an explicit rating, and the lowest that counts as positive; without `min_rating`
-              every row does
-        dislike_below: rows rated lower are dislikes, which are never recommended; or dislikes: a log of them
-        time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
-        bad_times: "drop" rows whose time is 0, negative, in the future or in another unit than most; else they are
-              refused
-        format, separator, header: of a file, where they cannot be recognised; see `concf.Reading`
-        ordered: whether a line of a user's items is in order of time
-
-        Options that say how to filter it:
-        min_user, min_item: leave out users and items with fewer interactions; by default items with fewer than 5
-        counts, core: what counts as an interaction, and whether to repeat the filter; see `concf.data.filters.Filter`
-
-        Options that say how to split it:
-        protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given
-        valid, test: shares to validate and to test on (0.1 each); with `given`, two more logs
-        newest:  `given`, with a share to validate on: whether it is of each user's newest items
-        at_least: `random`: items that are held out of every user who has enough, in each part (1)
-        last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
-        wanted:  `new-users`: share of a held-out user's items that are to be found from the others (0.2)
+        Options, each described in `concf.data.options.LogOptions`:
+        read:   user, item, count, timestamp (columns; None: found by their usual names; an index in a file without
+                header), rating, min_rating, dislike_below, dislikes, time_format, bad_times, format, separator, header,
+                ordered. Counts matter only if the settings say so: ConCF(weights={"function": "log"})
+        filter: min_user, min_item (by default 5), counts, core; see `concf.data.filters.Filter`
+        split:  protocol (random, leave-last, time, new-users, new-items, released, paper, or given); valid, test
+                (shares to validate and to test on, 0.1 each; with `given`, two more logs), newest, at_least, last,
+                valid_from, test_from, wanted
         """
         settings = choose_settings(self.settings, {"recipe": {"refit": "everything"}}) if final else self.settings
         split = split_of(data, self.seed, **options)
@@ -159,20 +137,11 @@ class ConCF(Recommender):
         return self
 
     def update(
-        self,
-        data: Log,
-        *,
-        out: str | Path | None = None,
-        hold: float = 0.0,
-        rerank: Literal["refit", "carry"] = "refit",
-        final: bool = False,
-        drop_before: When | None = None,
-        older: bool = False,
-        min_item: int = 1,
-        verbose: bool = False,
-        watch: Watch | Sequence[Watch] | None = None,
+        self, data: Log, *, out: str | Path | None = None, hold: float = 0.0,
+        rerank: Literal["refit", "carry"] = "refit", final: bool = False, drop_before: When | None = None,
+        older: bool = False, min_item: int = 1, verbose: bool = False, watch: Watch | Sequence[Watch] | None = None,
         **options: Unpack[ReadingOptions],
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
 
             model.update("tuesday.csv", out="runs/tuesday")

@@ -67,21 +67,12 @@ class Vectors:
         run, (user, item) = ranker.run, ranker.vectors(head)
         best = run.best[head]
         about = {
-            "format": FORMAT,
-            "concf": VERSION,
-            "head": head,
-            "users": len(user),
-            "items": len(item),
-            "new_items": len(item) - run.data.interactions.n_items,
-            "dimensions": item.shape[1],
-            "score": SCORE,
+            "format": FORMAT, "concf": VERSION, "head": head, "users": len(user), "items": len(item),
+            "new_items": len(item) - run.data.interactions.n_items, "dimensions": item.shape[1], "score": SCORE,
             "validation": {"metric": run.metric, "value": best.validation, "epoch": best.epoch},
-            "epochs": run.epoch,
-            "finished": run.finished,
-            "seed": run.seed,
-            "split_hash": run.data.hash,
+            "epochs": run.epoch, "finished": run.finished, "seed": run.seed, "split_hash": run.data.hash,
             "settings": run.settings.model_dump(mode="json"),
-        }
+        }  # fmt: skip
         return cls(user, item, run.data.interactions.user_ids, ranker.item_ids, about)
 
     def levelled(self) -> Vectors:
@@ -101,18 +92,6 @@ class Vectors:
 Writer = Callable[[Vectors, Path, bool, Any], Vectors]
 
 
-@dataclass(frozen=True)
-class Format:
-    """A format of vectors: a folder or one file, an index or not, and its optional library."""
-
-    write: Writer
-    folder: bool = True
-    index: bool = False
-    library: str = ""
-    module: str = ""  # of the library
-    extra: str = ""  # of concf, which installs it
-
-
 def export(
     run: Run, head: str | None, to: str, out: str | Path, *, approximate: bool = False,
     catalogue: Catalogue | None = None,
@@ -125,26 +104,25 @@ def export(
     approximate: search by HNSW, whose recall against exact search is measured
     catalogue:   new items get vectors by their attributes, rare ones in part
     """
-    target = Path(out)
+    target, folder = Path(out), to != "npz"
     if to not in FORMATS:
         raise ConfigError(f"--to {to!r}: choose from {', '.join(FORMATS)}")
-    chosen = FORMATS[to]
-    if approximate and not chosen.index:
-        indices = " or ".join(name for name, each in FORMATS.items() if each.index)
-        raise ConfigError(f"--approximate is for an index: choose --to {indices}")
+    if approximate and to not in ("usearch", "faiss"):
+        raise ConfigError("--approximate is for an index: choose --to usearch or faiss")
     if target.exists():
         raise ConfigError(f"{target}: exists already; it is left alone. Choose another --out")
+    module, package, extra = LIBRARIES.get(to, ("json", "", ""))
     try:
-        library = import_module(chosen.module) if chosen.library else None
+        library = import_module(module)
     except ImportError:
-        raise MissingExtraError(chosen.library, chosen.extra, f"--to {to}") from None
+        raise MissingExtraError(package, extra, f"--to {to}") from None
     ranker = Ranker(run, items=catalogue)
     vectors = Vectors.of(ranker, ranker.head(head))
-    with new_folder(target, marker=ABOUT) if chosen.folder else new_file(target) as fresh:
-        written = chosen.write(vectors, fresh, approximate, library)
-        if chosen.folder:
+    with new_folder(target, marker=ABOUT) if folder else new_file(target) as fresh:
+        written = FORMATS[to](vectors, fresh, approximate, library)
+        if folder:
             (fresh / ABOUT).write_text(json.dumps(written.about, indent=2) + "\n", encoding="utf-8")
-    files = sorted(target.iterdir()) if chosen.folder else [target]
+    files = sorted(target.iterdir()) if folder else [target]
     return written.about | {"to": to, "out": str(target), "files": {file.name: file.stat().st_size for file in files}}
 
 
@@ -257,10 +235,11 @@ def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -
     return vectors
 
 
-FORMATS = {
-    "npz": Format(_write_npz, folder=False),
-    "parquet": Format(_write_parquet),
-    "usearch": Format(_write_usearch, index=True, library="usearch", module="usearch.index", extra="index"),
-    "faiss": Format(_write_faiss, index=True, library="faiss-cpu", module="faiss", extra="index"),
-    "onnx": Format(_write_onnx, library="onnx", module="onnx", extra="onnx"),
+FORMATS: dict[str, Writer] = {
+    "npz": _write_npz, "parquet": _write_parquet, "usearch": _write_usearch, "faiss": _write_faiss, "onnx": _write_onnx,
+}  # fmt: skip
+LIBRARIES = {  # module, package, extra of concf
+    "usearch": ("usearch.index", "usearch", "index"),
+    "faiss": ("faiss", "faiss-cpu", "index"),
+    "onnx": ("onnx", "onnx", "onnx"),
 }

@@ -95,12 +95,17 @@ class FeatureMap:
             return None
         return cls(features, own, trust, PENALTIES[best], float(mean / error.mean()))
 
+    def vectors(self, trained: Array) -> Array:
+        """[items, D] predict the vectors of all items from those [trained items, D] of the items that come first."""
+        rows = np.flatnonzero(self.trust)
+        weights, intercept = Moments.of(self.features[rows], trained[rows], self.trust[rows]).solve(self.penalty)
+        return np.asarray(self.features @ weights + intercept)
+
     def filled(self, factors: Factors) -> Factors:
         """Return the vectors of a head for all items: own v_i + (1 - own) (b + x_i W)."""
         trained = factors.item if factors.bias is None else torch.cat([factors.item, factors.bias[:, None]], 1)
-        vectors, rows, own = trained.double().numpy(), np.flatnonzero(self.trust), self.own[:, None]
-        weights, intercept = Moments.of(self.features[rows], vectors[rows], self.trust[rows]).solve(self.penalty)
-        predicted: Array = self.features @ weights + intercept
+        vectors = trained.double().numpy()
+        predicted, own = self.vectors(vectors), self.own[:, None]
         predicted *= 1 - own
         predicted[: len(vectors)] += own[: len(vectors)] * vectors
         item = torch.from_numpy(predicted).to(factors.item.dtype)
@@ -237,10 +242,9 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> JoinedIt
     heads: vectors of each head of the run
     """
     ids = run.data.interactions.item_ids
-    others = catalogue.others(ids)
+    others, described = catalogue.others(ids)
     both = JoinedIds(ids, Ids(np.array(others, ids.values.dtype)))
-    described = catalogue.described(both)
-    known = int(described[: len(ids)].sum())
+    known, described = int(described.sum()), np.pad(described, (0, len(others)), constant_values=True)
     if not known:
         raise DataError(
             f"{catalogue.path}: none of its items is in the log, whose ids are such as {ids.values[0]!s}. The map is "

@@ -140,32 +140,20 @@ class Recommender:
         self, users: Id, k: int = 10, *, history: OneOrMany | None = None, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     @overload
-    def recommend(
-        self, users: Column | None = None, k: int = 10, *, frame: Arrays, **options: Unpack[ListOptions]
-    ) -> ManyLists: ...
-    @overload
     def recommend(  # type: ignore[overload-overlap]  # a mapping is iterable too
-        self, users: None = None, k: int = 10, *, history: ByUser, frame: Arrays, **options: Unpack[ListOptions]
-    ) -> ManyLists: ...
+        self, users: Column | None = None, k: int = 10, *, history: ByUser | None = None, frame: Arrays,
+        **options: Unpack[ListOptions],
+    ) -> ManyLists: ...  # fmt: skip
     @overload
     def recommend(
         self, users: None = None, k: int = 10, *, history: OneOrMany, frame: Arrays, **options: Unpack[ListOptions]
     ) -> OneList: ...
     def recommend(
-        self,
-        users: Users = None,
-        k: int = 10,
-        *,
-        by: str | None = None,
-        filter_viewed: bool = True,
-        items: ItemsByUser | None = None,
-        exclude: ItemsByUser | None = None,
-        unknown: UnknownUsers = "raise",
-        unknown_items: UnknownItems = "ignore",
-        history: ItemsByUser | None = None,
-        frame: Library | None = None,
+        self, users: Users = None, k: int = 10, *, by: str | None = None, filter_viewed: bool = True,
+        items: ItemsByUser | None = None, exclude: ItemsByUser | None = None, unknown: UnknownUsers = "raise",
+        unknown_items: UnknownItems = "ignore", history: ItemsByUser | None = None, frame: Library | None = None,
         **rules: Unpack[RuleOptions],
-    ) -> Frame | ManyLists | OneList:
+    ) -> Frame | ManyLists | OneList:  # fmt: skip
         """Return the best k items of each user, best first.
 
             model.recommend("alice")

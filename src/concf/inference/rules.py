@@ -6,10 +6,10 @@ Candidates are drawn best first, and each next item of a list is the best candid
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ POOL = 10  # times k: candidates that diversity and popularity reorder; those be
 BELOW = 4.0  # by which candidates behind the pool score below it
 WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # no functions, before a bracket
 FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
+Draw = Callable[[Positions, int, Sequence[Positions], Positions | None], list[Short]]
+"""Draw the first k items of users: their indices, k, the items that each may not see, the only items any may see."""
 LONGEST = 1000  # characters of a condition: Polars takes minutes for thousands of terms, or overflows its stack
 
 
@@ -114,13 +116,6 @@ class RuleOptions(TypedDict, total=False):
     at_most: Mapping[str, int] | None
     diversity: float
     popularity_penalty: float
-
-
-class Draw(Protocol):
-    """Draw the first k items of a block of users."""
-
-    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None, /) -> list[Short]:
-        """at: indices of users; hidden: items that each may not see; among: the only items that any may see."""
 
 
 @dataclass(frozen=True)

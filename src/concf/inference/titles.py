@@ -47,12 +47,11 @@ class Catalogue:
         """Load the attributes of these items, for many calls."""
         return replace(self, frame=self.attributes(ids), joined=ids)
 
-    def titles(self, ids: Ids) -> dict[Any, str]:
-        """Item id -> title, for items of the log. The first of several titles counts; empty ones do not."""
-        return self.read(ids)[0]
-
     def read(self, ids: Ids) -> tuple[dict[Any, str], str]:
-        """Return the titles, and a sentence with their number."""
+        """Return item id -> title for items of the log, and a sentence with their number.
+
+        The first of several titles counts; empty ones do not.
+        """
         import polars as pl
 
         rows, item = self._rows(self._read(), ids)
@@ -83,16 +82,12 @@ class Catalogue:
             say(self._counts("attributes", len(known), len(rows), ids))
         return _known(ids, item).join(known, on=item, how="left", maintain_order="left")
 
-    def others(self, ids: Ids) -> list[Any]:
-        """Items of the file that are not in the log, in ascending order."""
+    def others(self, ids: Ids) -> tuple[list[Any], NDArray[np.bool_]]:
+        """Return the items of the file that are not in the log, ascending; and [items] which of the log are in it."""
         rows, item = self._rows(self._read(numbers=True), ids)
         others = rows.join(_known(ids, item), on=item, how="anti")[item].drop_nulls().unique().sort().to_list()
-        return [each for each in others if each != ""]
-
-    def described(self, ids: Ids) -> NDArray[np.bool_]:
-        """[items] whether the file has a row for each."""
-        rows, item = self._rows(self._read(numbers=True), ids)
-        return _known(ids, item)[item].is_in(rows[item].implode()).to_numpy()
+        described = _known(ids, item)[item].is_in(rows[item].implode()).to_numpy()
+        return [each for each in others if each != ""], described
 
     def roles(self) -> set[str | None]:
         """Columns of ids, titles and images."""

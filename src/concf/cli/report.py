@@ -43,7 +43,7 @@ def report(
     with working("reporting"):
         run = load_run(folder, data)
         ids = run.data.interactions.item_ids
-        titles = Catalogue(catalogue, catalogue_item, catalogue_title).titles(ids) if catalogue else {}
+        titles = Catalogue(catalogue, catalogue_item, catalogue_title).read(ids)[0] if catalogue else {}
         name = folder.resolve().name or "run"
         content = gather(run, RunFolder(folder).description(), name=name, examples=examples, titles=titles)
         with new_file(target) as fresh:

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from concf.cli.commands.serve import LIBRARIES
 from concf.cli.output import Json, print_table, print_text
+from concf.cli.serve import LIBRARIES
 
 SIGNIFICANT = 0.05  # a difference with a higher p may be chance
 
@@ -29,13 +29,13 @@ def demo(
     if as_json:
         typer.echo(json.dumps(report))
         return
-    _print_figures(report)
-    _print_gains(report)
+    _print_metrics(report)
     _print_example(report["example"])
     _print_next(report)
 
 
-def _print_figures(report: dict[str, Any]) -> None:
+def _print_metrics(report: dict[str, Any]) -> None:
+    """Print the table, and what it shows."""
     from concf.runtime.text_tables import settings_line, short
 
     figures, metric, data = list(report["rows"][0]["means"]), short(report["metric"]), report["data"]
@@ -48,15 +48,9 @@ def _print_figures(report: dict[str, Any]) -> None:
     ]  # fmt: skip
     title = (
         f"A simulated log: {data['users']:,} users, {data['items']:,} items, {data['train']:,} training pairs. "
-        f"Test figures of {data['evaluated_users']:,} users:"
+        f"Test metrics of {data['evaluated_users']:,} users:"
     )
     print_table(["", *map(short, figures), f"valid {metric}", "chosen on validation"], rows, title=title)
-
-
-def _print_gains(report: dict[str, Any]) -> None:
-    """The table in words."""
-    from concf.runtime.text_tables import settings_line
-
     typer.echo()
     for name, gains in report["gains"].items():
         who = f"Its best head alone, {name}," if name == report["best_head"] else f"ConCF's {name}"
@@ -72,7 +66,7 @@ def _print_gains(report: dict[str, Any]) -> None:
 
 
 def _verdict(gains: dict[str, dict[str, Any]]) -> str:
-    """`is above every baseline in 4 of 4 figures: R@50 0.4024, 11.3 % above the best baseline (rp3beta, ...`."""
+    """Return `is above every baseline in 4 of 4 metrics: R@50 0.4024, 11.3 % above the best baseline (rp3beta, ...`."""
     from concf.runtime.text_tables import short
 
     above, parts = sum(each["gain"] > 0 for each in gains.values()), []
@@ -83,7 +77,7 @@ def _verdict(gains: dict[str, dict[str, Any]]) -> str:
             f"{short(figure)} {each['mean']:.4f}, {abs(each['gain']):.1%} {way} the best baseline "
             f"({each['rival']}, {each['its']:.4f}; p = {each['p']:.1g}{chance})"
         )
-    return f"is above every baseline in {above} of {len(gains)} figures: {'; '.join(parts)}."
+    return f"is above every baseline in {above} of {len(gains)} metrics: {'; '.join(parts)}."
 
 
 def _print_example(example: dict[str, Any]) -> None:
