@@ -25,7 +25,7 @@ from concf.data.ids import Ids
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
-from concf.service.explorer.schemas import Facts, SearchResult, View
+from concf.service.explorer.schemas import View
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
@@ -249,32 +249,6 @@ def test_a_history_is_told_the_newest_first_with_titles(numbered: Api) -> None:
         assert times_shown == sorted(times_shown, reverse=True)
     view = numbered.view("/explore", history=[500, 497], k=5)
     assert [item["title"] for item in view["history"]] == [HOSTILE, "Café Número Uno"]
-
-
-def test_facts(numbered: Api) -> None:
-    answer = numbered.get("/run").json()
-    run, data = numbered.model.run, numbered.model.run.data.interactions
-    assert TypeAdapter(Facts).validate_python(answer) == answer
-    assert (answer["users"], answer["items"], answer["interactions"]) == (data.n_users, data.n_items, len(data))
-    assert answer["heads"] == list(run.model.names)
-    assert answer["voters"] == [name for name in answer["heads"] if name != NON_VOTING]
-    assert answer["validation"] == {name: run.best[name].validation for name in run.rows()}
-    assert (answer["reranked"], answer["cross_fitted"], answer["learned"]) == ([], [], ["training"])
-    assert (answer["limits"], answer["compared"]) == ({"k": 30, "history": 5}, None)
-    assert (answer["user_ids"], answer["titles"], answer["has_consensus"]) == ("integers", True, True)
-    assert (answer["consistency_temperature"], answer["temperature"], answer["top_k"]) == (100.0, 10.0, 8)
-
-
-def test_searches(numbered: Api, named: Api) -> None:
-    found = numbered.get("/items?q=CAFE").json()
-    assert TypeAdapter(list[SearchResult]).validate_python(found) == found
-    assert {each["id"] for each in found} == {497, 494}
-    used = [each["uses"] for each in numbered.get("/items").json()]
-    assert used == sorted(used, reverse=True)
-    users = {each["id"] for each in named.get("/users", params={"q": "zoe, 1", "limit": 100}).json()}
-    assert users == {user for user in users_of(named) if user.startswith("Zoë, 1")}
-    drawn = {each["id"] for each in named.get("/users?random=true&limit=7").json()}
-    assert (len(drawn), drawn <= set(users_of(named))) == (7, True)
 
 
 def simple(text: str) -> str:

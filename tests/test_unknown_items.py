@@ -71,7 +71,7 @@ def test_what_is_ignored_is_told_once_with_its_number_and_some_names() -> None:
     with pytest.warns(ConcfWarning) as notes:
         model.recommend(history={"n": [a, "no 1"], "m": ["no 2", "no 1", b], "o": [c]}, items=[a, b, "no 3"], k=3)
     assert [str(each.message).partition(" items")[0] for each in notes] == ["history: 3 of 6", "items: 1 of 3"]
-    with pytest.warns(ConcfWarning, match="history: 2 of 3 have no known item"):
+    with pytest.warns(ConcfWarning, match="history: 2 of 3 users have no known item"):
         model.recommend(history={"n": ["no 1"], "m": [a], "o": ["no 2"]})
     quietly(model.recommend, history={"n": [a], "o": []}, items=[a, b], exclude=[c])
 

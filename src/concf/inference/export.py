@@ -11,8 +11,7 @@ different users cannot be compared: they lack an offset of the user, which chang
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -119,7 +118,10 @@ def export(
     ranker = Ranker(run, items=catalogue)
     vectors = Vectors.of(ranker, ranker.head(head))
     with new_folder(target, marker=ABOUT) if folder else new_file(target) as fresh:
-        written = FORMATS[to](vectors, fresh, approximate, library)
+        try:
+            written = FORMATS[to](vectors, fresh, approximate, library)
+        except RuntimeError as error:  # how usearch and faiss report a full disk
+            raise OSError(str(error)) from error
         if folder:
             (fresh / ABOUT).write_text(json.dumps(written.about, indent=2) + "\n", encoding="utf-8")
     files = sorted(target.iterdir()) if folder else [target]
@@ -140,22 +142,19 @@ def _write_npz(vectors: Vectors, file: Path, _approximate: bool, _library: Any) 
 
 def _write_parquet(vectors: Vectors, folder: Path, _approximate: bool, _library: Any) -> Vectors:
     """Write `users.parquet` and `items.parquet`: id and vector, in the order of positions."""
-    for side, ids, rows in (("user", vectors.user_ids, vectors.user), ("item", vectors.item_ids, vectors.item)):
-        column = pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])
-        _write_table({f"{side}_id": ids.values, "vector": column}, folder / f"{side}s.parquet", vectors.about)
+    _write_ids(vectors, folder, with_vectors=True)
     return vectors
 
 
-def _write_table(columns: dict[str, Any], file: Path, about: dict[str, Any]) -> None:
-    table = pa.table(columns).replace_schema_metadata({"concf": json.dumps(about)})
-    parquet.write_table(table, file, use_dictionary=False)  # values are distinct
-
-
-def _write_ids(vectors: Vectors, folder: Path) -> None:
-    """Write `user_ids.parquet` and `item_ids.parquet`: the id at each position."""
-    for side, ids in (("user", vectors.user_ids), ("item", vectors.item_ids)):
-        columns = {"position": np.arange(len(ids)), f"{side}_id": ids.values}
-        _write_table(columns, folder / f"{side}_ids.parquet", vectors.about)
+def _write_ids(vectors: Vectors, folder: Path, with_vectors: bool = False) -> None:
+    """Write `user_ids.parquet` and `item_ids.parquet`: the id at each position; or files of ids and vectors."""
+    for side, ids, rows in (("user", vectors.user_ids, vectors.user), ("item", vectors.item_ids, vectors.item)):
+        column = {"vector": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), rows.shape[1])}
+        named = {f"{side}_id": ids.values}
+        table = pa.table(named | column if with_vectors else {"position": np.arange(len(ids))} | named)
+        table = table.replace_schema_metadata({"concf": json.dumps(vectors.about)})
+        file = folder / (f"{side}s.parquet" if with_vectors else f"{side}_ids.parquet")
+        parquet.write_table(table, file, use_dictionary=False)  # values are distinct
 
 
 def _write_beside_index(vectors: Vectors, folder: Path, search: Searched | None, effort: dict[str, Any]) -> Vectors:
@@ -175,8 +174,7 @@ def _write_usearch(vectors: Vectors, folder: Path, approximate: bool, usearch: A
         expansion_add=EFFORT_TO_BUILD, expansion_search=EFFORT_TO_SEARCH,
     )  # fmt: skip
     index.add(np.arange(len(vectors.item)), vectors.item)
-    with _saving():
-        index.save(str(folder / "items.usearch"))
+    index.save(str(folder / "items.usearch"))
 
     def search(users: Floats, k: int) -> NDArray[Any]:
         matches = index.search(users, k)
@@ -195,19 +193,9 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
     else:
         index = faiss.IndexFlatIP(vectors.item.shape[1])
     index.add(vectors.item)
-    with _saving():
-        faiss.write_index(index, str(folder / "items.faiss"))
+    faiss.write_index(index, str(folder / "items.faiss"))
     search = (lambda users, k: index.search(users, k)[1]) if approximate else None
     return _write_beside_index(vectors, folder, search, {"efSearch": EFFORT_TO_SEARCH})  # which the file keeps
-
-
-@contextmanager
-def _saving() -> Iterator[None]:
-    """Raise OSError for a full disk, which these libraries report by a RuntimeError."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise OSError(str(error)) from error
 
 
 def recall(vectors: Vectors, search: Searched) -> dict[str, Any]:

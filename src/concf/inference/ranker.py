@@ -71,12 +71,6 @@ class Ranker:
         """[items] users of each item among the training pairs."""
         return np.pad(self.run.popularity, (0, self.n_items - len(self.run.popularity)))
 
-    @cached_property
-    def log_popularity(self) -> NDArray[np.float64]:
-        """[items] log(1 + users), scaled to at most 1."""
-        logs = np.log1p(self.popularity.astype(np.float64))
-        return np.asarray(logs / logs.max())
-
     def directions(self, head: str) -> NDArray[np.float32]:
         """[items, d] a head's item vectors, normalised: their inner products are cosines."""
         make = lambda: torch.nn.functional.normalize(self.factors(head).item.float(), dim=1).numpy()  # noqa: E731

@@ -59,7 +59,13 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
     hint, start = "Expected a condition, as category in (3, 5) and price < 20", f"{option('where', where)[:200]}: "
     if not isinstance(where, str) or len(where) > LONGEST:
         raise ConfigError(f"{start}expected a condition of at most {LONGEST} characters. For long lists use items")
-    _check_plain(where, start)
+    plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
+    odd = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
+    if odd:
+        raise ConfigError(f"{start}{odd[0]!r} is not allowed. {hint}")
+    for name in re.findall(r"(\w+)\s*\(", plain):  # some take any amount of memory, as lpad(name, 10000000000, 'x')
+        if name.lower() not in WORDS + FUNCTIONS:
+            raise ConfigError(f"{start}unknown function {name}; choose from {', '.join(FUNCTIONS)}")
     try:
         condition = pl.sql_expr(where)
         for name in condition.meta.root_names():
@@ -79,17 +85,6 @@ def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
     if not shown.any():
         raise ConfigError(f"{start}no item of the log matches")
     return shown
-
-
-def _check_plain(where: str, start: str) -> None:
-    """Allow plain conditions only: some functions take any amount of memory, as lpad(name, 10000000000, 'x')."""
-    plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
-    odd = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
-    if odd:
-        raise ConfigError(f"{start}{odd[0]!r} is not allowed. Expected a condition, as price < 20 or stock > 0")
-    for name in re.findall(r"(\w+)\s*\(", plain):
-        if name.lower() not in WORDS + FUNCTIONS:
-            raise ConfigError(f"{start}unknown function {name}; choose from {', '.join(FUNCTIONS)}")
 
 
 def _check_column(attributes: pl.DataFrame, name: str, start: str) -> None:
@@ -126,7 +121,7 @@ class Rules:
     groups:  for each column, ([items] group of the item, -1 for none; items of one group that a list may have)
     vectors: [items, d] of length 1, whose inner products are similarities
     diversity, penalty: from 0 to 1
-    popularity: [items] from 0 to 1
+    popularity: [items] log(1 + users), scaled to at most 1
     """
 
     shown: NDArray[np.bool_] | None
@@ -188,7 +183,10 @@ class Rules:
         else:
             lists = draw(at, min(POOL * k, n_items), closed, everything)
         chosen = [self.choose(items, k) for items, _ in lists]
-        most = min(k, self._longest(everything))
+        most = min(k, len(everything))  # of a full list
+        for numbers, limit in self.groups:
+            own = numbers[everything]
+            most = min(most, int(np.minimum(np.bincount(own[own >= 0]), limit).sum() + (own < 0).sum()))
         short = [
             row for row, own in enumerate(chosen)
             if len(own) < most and len(lists[row][0]) < n_items - len(np.unique(closed[row]))
@@ -203,14 +201,6 @@ class Rules:
         """Return a note if fewer than k items fulfil the condition."""
         count = k if self.shown is None else int(self.shown.sum())
         return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
-
-    def _longest(self, items: Positions) -> int:
-        """Length of the longest list of these items."""
-        lengths = [len(items)]
-        for numbers, most in self.groups:
-            own = numbers[items]
-            lengths.append(int(np.minimum(np.bincount(own[own >= 0]), most).sum() + (own < 0).sum()))
-        return min(lengths)
 
 
 def _joined(first: Short, more: Short) -> Short:
@@ -240,7 +230,8 @@ def rules_of(
         shown = None if shown is None or shown.all() else shown
         for name, most in (at_most or {}).items():
             groups.append((group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids))))
-    return Rules(shown, groups, ranker.directions(head), ranker.log_popularity, diversity, penalty)
+    logs = np.log1p(ranker.popularity.astype(np.float64))
+    return Rules(shown, groups, ranker.directions(head), logs / logs.max(), diversity, penalty)
 
 
 def _share(name: str, value: Any) -> float:
