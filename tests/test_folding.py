@@ -169,9 +169,8 @@ def test_one_item_is_a_history_and_what_is_wrong_is_said(group: Trained) -> None
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
     with pytest.raises(DataError, match="history: no item is called 501 in the log"):
         model.recommend(history=[500, 501], unknown_items="error")
-    with pytest.raises(ConfigError, match="names its users itself"):
-        model.recommend(7, history={7: [500]})
-    with pytest.raises(ConfigError, match="one user's; for several give a mapping"):
-        model.recommend([7, 8], history=[500])
+    for users, history in ((7, {7: [500]}), ([7, 8], [500])):
+        with pytest.raises(ConfigError, match="one user's; for several, give a mapping"):
+            model.recommend(users, history=history)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="integers of 64 bits or text"):
         model.recommend(history={7: [500], "new": [500]})

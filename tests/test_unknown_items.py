@@ -104,7 +104,7 @@ def test_similar_items_of_several_and_of_one() -> None:
 def test_the_command_line_ignores_and_tells(concf: CLI) -> None:
     words = ("recommend", run_folder(), "--users", "3,8", "-k", 5, "--exclude", "1,many", "--json")
     code, out, err = concf(*words)
-    assert (code, err.count("\n"), err.startswith("note: exclude: 1 of 2 items are not in the log")) == (0, 1, True)
+    assert (code, err.count("\n"), err.startswith("note: exclude: 1 of 2 items are unknown")) == (0, 1, True)
     wanted = model_of("integers").recommend([3, 8], 5, exclude=[1])
     assert pl.read_json(out.encode())["item_id"].to_list() == wanted["item_id"].to_list()
     assert concf(*words, "--unknown-items", "error")[0] == 2

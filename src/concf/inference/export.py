@@ -158,9 +158,14 @@ def _write_ids(vectors: Vectors, folder: Path, with_vectors: bool = False) -> No
 
 
 def _write_beside_index(vectors: Vectors, folder: Path, search: Searched | None, effort: dict[str, Any]) -> Vectors:
-    """Write user vectors and ids; measure the recall of an approximate search."""
+    """Write user vectors and ids; measure the recall of an approximate search against the exact lists."""
     if search is not None:
-        vectors = replace(vectors, about=vectors.about | {"recall": recall(vectors, search) | effort})
+        n_users, k = len(vectors.user), min(RECALL_AT, len(vectors.item))
+        users = np.linspace(0, n_users - 1, min(n_users, RECALL_USERS)).round().astype(np.int64)  # evenly spaced
+        both = zip(rank(Factors.of(vectors.user, vectors.item), users, k), search(vectors.user[users], k), strict=True)
+        share = float(np.mean([len(np.intersect1d(exact, near)) / k for exact, near in both]))
+        recall = {"at": k, "value": share, "users": len(users)} | effort
+        vectors = replace(vectors, about=vectors.about | {"recall": recall})
     np.savez(folder / "users.npz", user_vectors=vectors.user)
     _write_ids(vectors, folder)
     return vectors
@@ -196,16 +201,6 @@ def _write_faiss(vectors: Vectors, folder: Path, approximate: bool, faiss: Any) 
     faiss.write_index(index, str(folder / "items.faiss"))
     search = (lambda users, k: index.search(users, k)[1]) if approximate else None
     return _write_beside_index(vectors, folder, search, {"efSearch": EFFORT_TO_SEARCH})  # which the file keeps
-
-
-def recall(vectors: Vectors, search: Searched) -> dict[str, Any]:
-    """Mean share of the exact list that a search finds, over evenly spaced users."""
-    n_users, k = len(vectors.user), min(RECALL_AT, len(vectors.item))
-    users = np.linspace(0, n_users - 1, min(n_users, RECALL_USERS)).round().astype(np.int64)
-    exact = rank(Factors.of(vectors.user, vectors.item), users, k)
-    near = search(vectors.user[users], k)
-    shares = [len(np.intersect1d(*lists)) / k for lists in zip(exact, near, strict=True)]
-    return {"at": k, "value": float(np.mean(shares)), "users": len(users)}
 
 
 def _write_onnx(vectors: Vectors, folder: Path, _approximate: bool, onnx: Any) -> Vectors:

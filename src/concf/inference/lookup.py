@@ -45,7 +45,7 @@ class ItemLookup:
     def positions(self, items: OneOrMany, argument: str) -> Positions:
         """[n] positions of the items, -1 for an unknown one."""
         given = as_array(items)
-        found = positions(self.ids, given)
+        found = np.array([place_of(self.ids, each) for each in given.tolist()], np.int64)
         unknown = given[found < 0].tolist()
         if unknown and self.unknown == "error":
             where = f"the log (its ids are {kind_in_words(self.ids)}), or a filter left it out"
@@ -76,10 +76,8 @@ class ItemLookup:
             names = list(dict.fromkeys(map(repr, unknown)))
             if names:
                 more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-                note(
-                    f"{argument}: {len(unknown)} of {self._given[argument]} items are not in the log, or a filter "
-                    f"left them out; they are ignored: {', '.join(names[:NAMED])}{more}"
-                )
+                count = f"{argument}: {len(unknown)} of {self._given[argument]} items"
+                note(f"{count} are unknown or filtered out, and ignored: {', '.join(names[:NAMED])}{more}")
 
 
 def is_one(ids: object) -> bool:
@@ -118,19 +116,15 @@ def place_of(ids: Ids, one: Any) -> int:
     return ids.place(one) if (is_integer(one) if ids.are_integers else isinstance(one, str)) else -1
 
 
-def positions(ids: Ids, given: NDArray[Any]) -> Positions:
-    """[n] positions of the ids, -1 for an unknown one."""
-    return np.array([place_of(ids, each) for each in given.tolist()], np.int64)
-
-
 def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") -> Positions:
     """[n] positions of the users; an unknown one is an error, or -1 if unknown users get popular items."""
-    rows = np.arange(len(names)) if names is ids.values else positions(ids, names)
+    if names is ids.values:
+        return np.arange(len(names))
+    rows = np.array([place_of(ids, each) for each in names.tolist()], np.int64)
     if unknown == "raise" and (rows < 0).any():
-        raise DataError(
-            f"no user is called {names[rows < 0][0]!r} in the log (its ids are {kind_in_words(ids)}). "
-            "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
-        )
+        where = f"in the log (its ids are {kind_in_words(ids)})"
+        fix = "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
+        raise DataError(f"no user is called {names[rows < 0][0]!r} {where}. {fix}")
     return rows
 
 

@@ -140,8 +140,8 @@ def _held_out(features: csr_array, vectors: Array, trust: Array) -> tuple[Array,
 def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_array:
     """[items, F] features of the columns; missing values are 0. trained: [items] items that set scales and words.
 
-    A text is a category as a whole, and so is each of its words and each element of a list; integers with few distinct
-    values are both numbers and categories. Each of n categories of a value counts 1 / sqrt(n).
+    Numbers are standardised over trained items. A text is a category as a whole, and so is each of its words and each
+    element of a list; integers with few distinct values are both. Each of n categories of a value counts 1 / sqrt(n).
     """
     import polars as pl
 
@@ -149,24 +149,15 @@ def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_arr
     for column in attributes:
         kind = column.dtype
         if kind.is_numeric() or kind.is_temporal() or kind == pl.Boolean:
-            numbers.append(_standardised(column, trained))
+            values = column.to_physical().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
+            values[~np.isfinite(values)] = np.nan
+            known = values[trained & ~np.isnan(values)]
+            if len(known) and known.std() > 0:
+                numbers.append(np.nan_to_num(((values - known.mean()) / known.std()).clip(-FURTHEST, FURTHEST)))
         if (texts := _texts(column)) is not None:
             words.append(texts)
-    dense = np.column_stack([np.empty((len(trained), 0)), *(each for each in numbers if each is not None)])
+    dense = np.column_stack([np.empty((len(trained), 0)), *numbers])
     return csr_array(hstack([csr_array(dense), _categories(words, trained)]))
-
-
-def _standardised(column: pl.Series, trained: NDArray[np.bool_]) -> NDArray[np.float64] | None:
-    """[items] standardised over trained items, 0 where a value is missing; None if all are the same."""
-    import polars as pl
-
-    values = column.to_physical().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
-    values[~np.isfinite(values)] = np.nan
-    known = values[trained & ~np.isnan(values)]
-    if not len(known) or known.std() == 0:
-        return None
-    scaled: NDArray[np.float64] = ((values - known.mean()) / known.std()).clip(-FURTHEST, FURTHEST)
-    return np.nan_to_num(scaled)
 
 
 def _texts(column: pl.Series) -> pl.DataFrame | None:
@@ -246,10 +237,8 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> JoinedIt
     both = JoinedIds(ids, Ids(np.array(others, ids.values.dtype)))
     known, described = int(described.sum()), np.pad(described, (0, len(others)), constant_values=True)
     if not known:
-        raise DataError(
-            f"{catalogue.path}: none of its items is in the log, whose ids are such as {ids.values[0]!s}. The map is "
-            "learned from items of the log: give their rows too, with ids as in the log"
-        )
+        fix = f"Give rows of the log's items too, from which the map is learned; an id is {ids.values[0]!s}"
+        raise DataError(f"{catalogue.path}: none of its items is in the log. {fix}")
     if known < len(ids):
         note(f"{catalogue.path}: attributes for {known:,} of the {len(ids):,} items of the log")
     attributes = catalogue.attributes(both, say=lambda _: None)
@@ -261,10 +250,7 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> JoinedIt
     vectors = [head.item.double().numpy() for head in heads]
     learned = FeatureMap.learn(features_of(attributes[:, 1:], trust > 0), own, trust, vectors)
     if learned is None:
-        note(
-            f"{catalogue.path}: the attributes do not predict the vectors of items; the {len(others):,} new items are "
-            "left out, and nothing changes"
-        )
+        note(f"{catalogue.path}: attributes do not predict vectors; the {len(others):,} new items are left out")
         return None
     new = own == 0
     return JoinedItems(both, learned, new, tuple(np.flatnonzero(new[: len(ids)]).tolist()))

@@ -189,10 +189,8 @@ class Ranker:
     def _check_length(self, k: int) -> None:
         shown = self.run.settings.consensus.shown
         if k > shown:
-            raise ConfigError(
-                f"k = {k}: the consensus keeps {shown} items a user. Train with consensus.shown = "
-                f"{min(k, self.n_items)} or more, or choose a head (by), which ranks every item"
-            )
+            fix = f"Train with consensus.shown = {min(k, self.n_items)}, or choose a head (by), which ranks every item"
+            raise ConfigError(f"k = {k}: the consensus keeps {shown} items a user. {fix}")
 
     @property
     def reranks(self) -> bool:

@@ -243,10 +243,10 @@ class Recommender:
         ruled = rules_of(self.ranker, self.item_ids, head, **rules)
         if ruled and (few := ruled.note(k)):
             say(few)
-        chosen = self.run.settings.consensus
-        stored = filter_viewed and (used is None or self.ranker.reranks)
-        kept = chosen.shown if stored else chosen.top_k or len(self.item_ids)
-        kept = 0 if by in self.ranker.heads or allow is not None else kept
+        chosen, kept = self.run.settings.consensus, 0  # length of a consensus list, if it limits the candidates
+        if by not in self.ranker.heads and allow is None:
+            stored = filter_viewed and (used is None or self.ranker.reranks)
+            kept = chosen.shown if stored else chosen.top_k or len(self.item_ids)
 
         def draw(at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None) -> list[Short]:
             if histories is not None:
@@ -275,14 +275,10 @@ class Recommender:
 
     def _histories(self, users: Users, history: ItemsByUser, lookup: ItemLookup) -> dict[Any, Positions]:
         """User -> positions of the items of the given history and of the log."""
-        if isinstance(history, Mapping):
-            if users is not None:
-                raise ConfigError("a mapping of histories names its users itself; leave `users` out")
-            several = {plain(name): as_array(items) for name, items in history.items()}
-        elif users is not None and not is_one(users):
-            raise ConfigError("a history is one user's; for several give a mapping of users to histories")
-        else:
-            several = {plain(users): as_array(history)}
+        given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
+        if users is not None and (given is history or not is_one(users)):
+            raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
+        several = {plain(name): as_array(items) for name, items in given.items()}
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
         used = {
             name: np.union1d(lookup.known(items, "history"), _row(self.viewed, row)).astype(np.int64)

@@ -192,25 +192,19 @@ class Rules:
             if len(own) < most and len(lists[row][0]) < n_items - len(np.unique(closed[row]))
         ]  # fmt: skip
         more = draw(at[short], n_items, [closed[row] for row in short], everything) if short else []
-        for row, each in zip(short, more, strict=True):
-            lists[row] = _joined(lists[row], each)
-            chosen[row] = self.choose(lists[row][0], k)
+        for row, (others, theirs) in zip(short, more, strict=True):
+            items, scores = lists[row]
+            if not np.array_equal(items, others[: len(items)]):  # the others follow, their scores below the lowest
+                new = ~np.isin(others, items)
+                theirs = np.concatenate([scores, scores.min() + theirs[new] - theirs.max()])
+                others = np.concatenate([items, others[new]])
+            lists[row], chosen[row] = (others, theirs), self.choose(others, k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
 
     def note(self, k: int) -> str | None:
         """Return a note if fewer than k items fulfil the condition."""
         count = k if self.shown is None else int(self.shown.sum())
         return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
-
-
-def _joined(first: Short, more: Short) -> Short:
-    """Append the other candidates of `more`; their scores continue from the lowest of the first."""
-    (items, scores), (others, theirs) = first, more
-    if np.array_equal(items, others[: len(items)]):
-        return more
-    new = ~np.isin(others, items)
-    behind = scores.min() + theirs[new] - theirs.max()
-    return np.concatenate([items, others[new]]), np.concatenate([scores, behind])
 
 
 def rules_of(

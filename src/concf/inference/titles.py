@@ -48,10 +48,7 @@ class Catalogue:
         return replace(self, frame=self.attributes(ids), joined=ids)
 
     def read(self, ids: Ids) -> tuple[dict[Any, str], str]:
-        """Return item id -> title for items of the log, and a sentence with their number.
-
-        The first of several titles counts; empty ones do not.
-        """
+        """Return item id -> first title that is not empty, for items of the log; and a sentence with their number."""
         import polars as pl
 
         rows, item = self._rows(self._read(), ids)
