@@ -24,7 +24,7 @@ import pytest
 import torch
 from measuring import RESULTS
 
-from concf.experiments.results_log import ResultsLog
+from concf.comparison.results_log import ResultsLog
 from concf.runtime.provenance import provenance
 
 ROOT = Path(__file__).parent.parent

@@ -26,8 +26,8 @@ import torch
 from measuring import RESULTS
 
 from concf import BASELINES, Recommender, choose_settings, evaluate, prepare, train
+from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
-from concf.experiments.results_log import ResultsLog
 
 DATA = ("citeulike", "ciao", "foursquare")
 SEEDS = (0, 1, 2, 3)
@@ -35,7 +35,7 @@ DEVIATIONS, LEAST = 3.0, 0.005  # what counts as noise: of the standard deviatio
 TOLERANCE = 1.4
 K = 50
 Figures = dict[str, float]  # "consensus recall@50" -> its value
-FAST = choose_settings("strong", {"recipe": {"budget": "fast"}})
+FAST = choose_settings("strong", {"budget": "fast"})
 
 
 def figures_of(data: Split, seed: int) -> Figures:

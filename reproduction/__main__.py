@@ -10,8 +10,8 @@ import typer
 
 from concf.cli.app import main
 from concf.cli.output import Engine, Json, names, print_table
+from concf.comparison.results_log import ResultsLog
 from concf.errors import ConcfError, ConfigError
-from concf.experiments.results_log import ResultsLog
 from reproduction.measured import HEADER, Measured, compared, records, text_rows
 from reproduction.plan import ALL, EXPERIMENTS, cells_of
 from reproduction.running import is_current, run_cells

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from concf.experiments.results_log import ResultsLog
+from concf.comparison.results_log import ResultsLog
 from reproduction.page import render
 
 HERE = Path(__file__).parent

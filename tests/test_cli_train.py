@@ -15,13 +15,12 @@ from small_run import SETS, SMALL, contents, history, small_data
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.model.objectives import FIVE
+from concf.models import choose_settings, train
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
+from concf.runs.checkpoint import HISTORY, RUN
+from concf.runs.watchers import TensorBoard
 from concf.runtime.settings import read_toml
-from concf.training.checkpoint import HISTORY, RUN
-from concf.training.config.presets import choose_settings
-from concf.training.tracking.watchers import TensorBoard
-from concf.training.train import train
-from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -12,6 +12,12 @@ import pytest
 from scipy import stats
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import ItemKNN
+from concf.baselines.table import Candidate
+from concf.comparison.compare import compare, comparison_rows
+from concf.comparison.models import Fused, Trained
+from concf.comparison.results_log import ResultsLog
 from concf.consensus.fusion import FUSIONS
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -19,13 +25,6 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.experiments.compare import compare, comparison_rows
-from concf.experiments.contenders import Trained
-from concf.experiments.fusing import fusions
-from concf.experiments.results_log import ResultsLog
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import ItemKNN
-from concf.model.baselines.table import Candidate
 from concf.runtime.executors import one_after_the_other
 from concf.runtime.settings import Settings
 
@@ -60,9 +59,8 @@ def without_seconds(report: dict[str, Any]) -> dict[str, Any]:
     return report | {"models": models}
 
 
-@pytest.mark.parametrize("refit", [True, False])
-def test_the_best_on_validation_is_held_for_every_split(data: Split, refit: bool) -> None:
-    result = compare(data, MODELS, seeds=3, refit=refit)
+def test_the_best_on_validation_is_tested_on_every_split(data: Split) -> None:
+    result = compare(data, MODELS, seeds=3)
     by_hand = {
         n: evaluate(ItemKNN(neighbours=n).fit(data.train), data, on="valid").means()["recall@50"] for n in (5, 20, 60)
     }
@@ -72,23 +70,9 @@ def test_the_best_on_validation_is_held_for_every_split(data: Split, refit: bool
     assert knn.validation == by_hand[best]
     for seed, figures in enumerate(knn.tests):
         split = data.with_seed(seed)
-        pairs = csr_array(split.train.toarray() + split.valid.toarray()) if refit else split.train
+        pairs = csr_array(split.train.toarray() + split.valid.toarray())
         assert figures == evaluate(ItemKNN(neighbours=best).fit(pairs), split).means()
     assert result.split_hashes == [data.with_seed(seed).hash for seed in range(3)]
-
-
-def test_only_validation_is_looked_at_until_the_settings_are_chosen(
-    data: Split, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looked: list[tuple[str, int]] = []
-
-    def watched(model: Any, split: Split, *, on: str, **rest: Any) -> Any:
-        looked.append((on, split.recipe.seed))
-        return evaluate(model, split, on=on, **rest)
-
-    monkeypatch.setattr("concf.experiments.measure.evaluate", watched)
-    compare(data, {"knn": MODELS["knn"]}, seeds=3)
-    assert looked == [("valid", 0)] * 3 + [("test", 0), ("test", 1), ("test", 2)]
 
 
 def test_what_is_tested_was_fitted_on_training_and_validation_pairs(
@@ -124,9 +108,6 @@ def test_mean_std_and_significance_are_the_textbook_s(data: Split) -> None:
     assert result.entrants[0].std("recall@50") == pytest.approx(first.std(ddof=1))
     assert result.p_values("recall@50") == [None, pytest.approx(stats.ttest_rel(first, second).pvalue)]
     assert result.p_values("recall@50", "wilcoxon") == [None, pytest.approx(stats.wilcoxon(first, second).pvalue)]
-
-
-def test_with_one_split_the_test_is_over_users(data: Split) -> None:
     result = compare(data, MODELS, seeds=1)
     first, second = (entrant.per_user["recall@50"] for entrant in result.entrants)
     assert len(first) == len(data.evaluated)
@@ -136,8 +117,7 @@ def test_with_one_split_the_test_is_over_users(data: Split) -> None:
 
 def test_a_choice_at_the_edge_of_the_grid_is_marked(data: Split) -> None:
     best = compare(data, MODELS, seeds=1, tune_on="recall@20").entrants[0].settings["neighbours"]
-    inside = {"knn": Candidate(ItemKNN, {"neighbours": (1, best, 79)}), "popularity": Candidate(Popularity)}
-    edge = {"knn": Candidate(ItemKNN, {"neighbours": (1, best)}), "popularity": Candidate(Popularity)}
+    inside, edge = ({"knn": Candidate(ItemKNN, {"neighbours": tried})} for tried in ((1, best, 79), (1, best)))
     assert compare(data, inside, seeds=1, tune_on="recall@20").entrants[0].edges == []
     result = compare(data, edge, seeds=1, tune_on="recall@20")
     assert result.entrants[0].edges == ["neighbours"]
@@ -172,16 +152,15 @@ def test_several_workers_come_to_the_same_result_and_go_on_from_the_same_log(
         measured.extend(jobs)
         return one_after_the_other(work, jobs[::-1])
 
-    models, seeds = MODELS, 3
-    monkeypatch.setattr("concf.experiments.measure.execute", here)
+    monkeypatch.setattr("concf.comparison.measure.execute", here)
     logs = [tmp_path / name for name in ("alone", "workers")]
-    alone = compare(data, models, seeds=seeds, log=logs[0])
-    by_workers = compare(data, models, seeds=seeds, log=logs[1], engine="processes", workers=1)
+    alone = compare(data, MODELS, seeds=3, log=logs[0])
+    by_workers = compare(data, MODELS, seeds=3, log=logs[1], engine="processes", workers=1)
     assert without_seconds(by_workers.as_dict()) == without_seconds(alone.as_dict())
     keys = [{json.dumps(cell["key"], sort_keys=True) for cell in ResultsLog(log).cells.values()} for log in logs]
     assert keys[0] == keys[1]
     measured.clear()
-    compare(data, models, seeds=seeds, log=logs[1], engine="ray")
+    compare(data, MODELS, seeds=3, log=logs[1], engine="ray")
     assert measured == []
 
 
@@ -195,7 +174,7 @@ def test_what_comes_of_one_training_is_measured_by_one_worker(data: Split, monke
     monkeypatch.setattr(Trained, "train", lambda self, split, refit: Popularity().fit(split.train))
     monkeypatch.setattr(Trained, "validation", lambda self, run, metric: 0.5)
     monkeypatch.setattr(Trained, "recommender", lambda self, run, split: run)
-    monkeypatch.setattr("concf.experiments.measure.execute", here)
+    monkeypatch.setattr("concf.comparison.measure.execute", here)
     found = compare(data, ["concf:strong", "popularity"], seeds=2, engine="ray")
     both = ["concf:strong consensus", "concf:strong head"]
     assert sorted(jobs_done) == sorted([
@@ -219,7 +198,7 @@ def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> No
             compare(data, models, **words)
     with pytest.raises(ConfigError, match="one split only"):
         compare(prepare(LOG, protocol="time", valid=0.2, test=0.2), MODELS, seeds=2)
-    monkeypatch.setattr("concf.model.baselines.table.find_spec", lambda _name: None)
+    monkeypatch.setattr("concf.baselines.table.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match="baselines"):
         compare(data, ["popularity", "ials"], seeds=1)
 
@@ -239,14 +218,14 @@ def test_fusions_list_nothing_that_is_disliked() -> None:
     rated = LOG.with_columns(rating=(pl.col("user_id") + pl.col("item_id")) % 5 + 1)
     split = prepare(rated, protocol="random", dislike_below=2)
     assert split.disliked is not None
-    fused = fusions({"popularity": Popularity(), "knn": ItemKNN(neighbours=20)}, "recall@20", 20)["fusion:greedy"]
+    fused = Fused("greedy", {"popularity": Popularity(), "knn": ItemKNN(neighbours=20)}, "recall@20", 20)
     trained = fused.train(split, refit=False)
     expected = evaluate(fused.recommender(trained, split), split, on="valid", at=20).means()["recall@20"]
     assert fused.validation(trained, "recall@20") == pytest.approx(expected)
 
 
 def test_fusions_need_baselines_and_known_users(data: Split) -> None:
-    with pytest.raises(ConfigError, match="fusions=True: lists are fused of at least two baselines; found knn"):
+    with pytest.raises(ConfigError, match="at least two baselines; found knn"):
         compare(data, {"knn": MODELS["knn"]}, seeds=1, fusions=True)
-    with pytest.raises(ConfigError, match="not of those whom protocol 'new-users' holds out"):
+    with pytest.raises(ConfigError, match="new-users"):
         compare(prepare(LOG, protocol="new-users"), MODELS, seeds=1, fusions=True)

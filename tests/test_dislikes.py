@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_recipe import LOG, SMALL, small
 
+from concf.baselines.als import ALS, Pairs
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
@@ -22,9 +23,8 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
-from concf.model.als import ALS, Pairs
-from concf.training.recipe.recipe import Recipe
-from concf.training.run import Run, make_model
+from concf.runs.run import Run, make_model
+from concf.strong.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import ALL_METRICS, by_popularity, evaluate, score_lists
 from concf.evaluation.metrics import ACCURACY
-from concf.model.baselines.factorisation import Popularity
-from concf.model.scorers import ListFunction
 
 CUTS = (1, 5, 10)
 PER_USER = (*ACCURACY, "novelty", "popularity")
@@ -92,13 +91,6 @@ def test_activity_groups_are_the_users_sorted_by_training_interactions(split, gr
         assert group["activity"] == pytest.approx(np.mean(result.activity[members]))
         assert group["ndcg@5"] == pytest.approx(np.mean(result.per_user["ndcg@5"][members]))
     assert not order
-
-
-def test_lists_and_the_scores_they_come_from_are_evaluated_alike(split):
-    scores = draw_scores(split)
-    ranked = np.argsort(-scores, axis=1)
-    by_lists = evaluate(ListFunction(lambda users, k: ranked[users]), split, at=CUTS, metrics=ALL_METRICS)
-    assert by_lists.means() == evaluate(lambda users: scores[users], split, at=CUTS, metrics=ALL_METRICS).means()
 
 
 def test_metrics_and_cuts_that_are_none_are_refused(split):

@@ -15,11 +15,11 @@ from scipy.sparse import csr_array, random_array
 
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.model.scorers import Factors
-from concf.training.recipe import fold_in as folding
-from concf.training.recipe.fold_in import RIDGE, Folding
+from concf.strong import fold_in as folding
+from concf.strong.fold_in import RIDGE, Folding
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 import concf as library
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
-from concf.training.config.presets import PRESETS, choose_settings
+from concf.models import PRESETS, choose_settings
 
 Model = library.ConCF
 TINY: dict[str, Any] = {
@@ -80,12 +80,6 @@ def test_parameters_are_set_for_the_next_fit() -> None:
         assert model.get_params() == before
 
 
-def test_its_text_says_what_differs_and_what_it_knows(model: Model) -> None:
-    assert repr(Model()) == "ConCF()  # not fitted"
-    assert repr(Model("released", seed=3)) == "ConCF(preset='released', seed=3)  # not fitted"
-    assert f"fitted to {model.run.data.interactions.n_users} users" in repr(model)
-
-
 def test_a_fitted_model_is_not_pickled_and_parameters_are(model: Model) -> None:
     for way in (pickle.dumps, copy.deepcopy):
         with pytest.raises(ConfigError, match=r"not pickled, since .* Use model.save\(folder\) and ConCF.load"):
@@ -135,10 +129,6 @@ def test_a_log_in_any_form_is_the_same_log(form: str) -> None:
     found, expected = library.read(FORMS[form]()), library.read(LOG)
     assert found.fingerprint().digest() == expected.fingerprint().digest()
     assert found.count.tolist() == expected.count.tolist()
-
-
-def test_a_model_learns_from_it(model: Model) -> None:
-    assert Model("reference", **TINY).fit(FORMS["histories"]()).recommend(k=5).equals(model.recommend(k=5))
 
 
 def test_further_values_of_a_tuple_are_counts_and_times() -> None:

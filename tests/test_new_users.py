@@ -17,18 +17,16 @@ from pydantic import ValidationError
 from scipy.sparse import csr_array
 from small_recipe import LOG, small
 
-from concf.consensus.settings import CONSENSUS
+from concf.comparison.compare import compare
+from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.protocols import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.experiments.compare import compare
 from concf.inference.recommender import Recommender
+from concf.models import choose_settings, load_run, train
 from concf.report.gather import gather
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

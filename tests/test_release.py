@@ -10,11 +10,9 @@ from typing import Any
 import oldest
 import wheels
 import yaml
-from installed import EXTRAS, NOT_FOR_A_WHEEL, PYTHONS
+from installed import PYTHONS
 from packaging.utils import canonicalize_name
-from skipping import POSIX_FILES
 
-from concf.data.catalogue import MIRROR_VARIABLE, PUBLIC_HOME
 from concf.runtime.provenance import VERSION
 
 ROOT = Path(__file__).parents[1]
@@ -73,22 +71,6 @@ def test_no_secret_is_named_and_no_job_may_do_more_than_it_must() -> None:
     pages = {"pages": "write", "id-token": "write"}
     assert own == {"release/publish": {"id-token": "write"}, "release/site": pages}
     assert flow("release")["jobs"]["publish"]["environment"] == "pypi"
-
-
-def test_security_names_the_only_host() -> None:
-    assert PUBLIC_HOME.removeprefix("https://") in SECURITY
-    assert MIRROR_VARIABLE in SECURITY
-    package = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    opened = [line for text in package for line in text.splitlines() if "urlopen(" in line or "import requests" in line]
-    assert len(opened) == 1, "SECURITY.md says that only public data sets are fetched"
-
-
-def test_what_is_left_out_for_a_wheel_or_a_system_exists() -> None:
-    assert EXTRAS == ("none", "serve", "all")
-    for name in (*NOT_FOR_A_WHEEL, *POSIX_FILES):
-        file, _, test = name.partition("::")
-        text = (ROOT / "tests" / file).read_text(encoding="utf-8")
-        assert not test or f"def {test}(" in text, name
 
 
 def test_every_requirement_is_pinned_within_its_bounds_and_has_an_oldest_version() -> None:

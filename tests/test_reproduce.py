@@ -13,15 +13,14 @@ from test_experiments_small import SMALL, measured_again
 from test_reproduction_plan import SIZES_OF_PLAN
 
 from concf.cli.app import main
+from concf.comparison.results_log import ResultsLog
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.errors import DataError
-from concf.experiments.results_log import ResultsLog
-from concf.training.config.presets import choose_settings
+from concf.models import choose_settings
 from reproduction.__main__ import app
 from reproduction.plan import EXPERIMENTS, Cell
-from reproduction.running import is_current, rounded, run_cells
+from reproduction.running import is_current, run_cells
 from reproduction.variants import VARIANTS
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -133,17 +132,6 @@ def test_a_cell_that_fails_leaves_the_others(home: Path, tmp_path: Path) -> None
     assert [line["cell"]["seed"] for line in lines_of(tmp_path / "other")] == [1, 1]
 
 
-def test_an_error_of_another_kind_is_named(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(cell: Cell, *rest: Any) -> dict[str, Any]:
-        raise ZeroDivisionError("of nothing")
-
-    monkeypatch.setattr("reproduction.running.measure", broken)
-    assert run(CELLS[:1], tmp_path / "book", prepared) == [
-        "statistics, demo released, split 0, reference: ZeroDivisionError: of nothing"
-    ]
-    assert not (tmp_path / "book").exists()
-
-
 @pytest.mark.usefixtures("quick_processes")
 def test_two_processes_give_the_lines_of_one_and_tell_of_cells_that_fail(home: Path, tmp_path: Path) -> None:
     Split.load(home / "demo-released-0").save(home / "demo-released-2")
@@ -174,16 +162,6 @@ def test_a_line_cut_short_is_measured_again(prepared: Path, tmp_path: Path, lost
         except ValueError:
             assert line.encode() == content[:-lost].splitlines()[-1]
     assert cells == whole
-
-
-def test_a_file_that_is_no_log_is_left_alone(tmp_path: Path) -> None:
-    for content in (b"a shopping list\n", b"\xff\xfe\x00", b'{"cell": 3}\n', b"[1, 2]\n3\n"):
-        (tmp_path / "notes").write_bytes(content)
-        with pytest.raises(DataError, match=r"notes: .*Choose another --results"):
-            ResultsLog(tmp_path / "notes", option="--results")
-        assert (tmp_path / "notes").read_bytes() == content
-    (tmp_path / "empty").write_bytes(b"")
-    assert ResultsLog(tmp_path / "empty").cells == {}
 
 
 # The command
@@ -249,20 +227,6 @@ def test_an_experiment_is_measured_and_then_only_counted(program: CLI, prepared:
         assert {figure["paper"] for figure in figures} == {None}  # the paper has no such data
 
 
-def test_cells_that_fail_end_the_command_with_their_sentence(program: CLI, home: Path, tmp_path: Path) -> None:
-    (home / "demo-released-0" / "part.npy").write_bytes(b"")
-    code, out, err = program("stats", "per", "--seeds", 2, *words_for(home, tmp_path / "book"),
-                           *(word for each in SMALL for word in ("--set", each)))  # fmt: skip
-    answer = json.loads(out)
-    assert code == 2
-    assert (answer["cells"], answer["measured_now"], len(answer["failures"])) == (3, 1, 2)
-    assert err.splitlines()[-1].startswith(
-        "concf: 2 cells could not be measured; the others are kept. statistics, demo"
-    )
-    assert "part.npy was changed or cut short" in err
-    assert len(lines_of(tmp_path / "book")) == 1
-
-
 def test_measured_figures_are_shown_beside_the_published_ones(program: CLI, tmp_path: Path) -> None:
     log = ResultsLog(tmp_path / "book")
     for seed, recall in enumerate((0.37, 0.39)):
@@ -289,8 +253,3 @@ def test_measured_figures_are_shown_beside_the_published_ones(program: CLI, tmp_
     assert (code, "0.3700" in out, "±" in out) == (0, True, False)
     code, out, _ = program("--dataset", "ciao", "--results", tmp_path / "book")
     assert (code, "ConCF" in out) == (0, False)
-
-
-def test_lines_have_six_digits() -> None:
-    line = {"rows": {"bpr": [0.12345678, None, 3, "0.12345678"]}, "on": True}
-    assert rounded(line) == {"rows": {"bpr": [0.123457, None, 3, "0.12345678"]}, "on": True}

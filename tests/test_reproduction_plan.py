@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from concf.errors import ConfigError
-from concf.training.config.presets import PRESETS, choose_settings
+from concf.models import PRESETS, choose_settings
 from reproduction.plan import EXPERIMENTS, cells_of
 from reproduction.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 
@@ -50,22 +50,6 @@ def test_every_variant_is_valid_under_the_presets_it_is_planned_for() -> None:
             assert [choose_settings(preset, words=[f"model.dimensions={size}"]).model.dimensions for size in SIZES]
 
 
-def test_hyperparameters_go_around_the_reference() -> None:
-    assert (PRESETS["reference"].consensus.window, PRESETS["reference"].consensus.every) == (10, 20)  # Q=10,p=20: ConCF
-    names = EXPERIMENTS["hyperparameters"].variants
-    for q in ("all", "5", "10"):
-        for p in (1, 10, 20):
-            if (q, p) == ("10", 20):
-                continue
-            assert f"Q={q},p={p}" in names
-            chosen = choose_settings("reference", words=VARIANTS[f"Q={q},p={p}"])
-            taught = range(chosen.consensus.first_consensus_epoch, chosen.training.epochs)
-            assert chosen.consensus.every == p
-            assert chosen.consensus.first_consensus_epoch == (5 if q == "all" else int(q)) * p - p + 1
-            assert (chosen.consensus.window > chosen.training.epochs) == (q == "all")
-            assert len(taught) >= 100
-
-
 # The plan
 
 
@@ -92,31 +76,12 @@ def test_all_is_everything_once_with_the_reference_first() -> None:
     assert all(earlier >= later for earlier, later in pairwise(reference))
 
 
-def test_only_what_is_said_is_left() -> None:
-    assert {cell.data for cell in cells_of(["main"], data=["ciao", "foursquare"])} == {"ciao", "foursquare"}
-    paper = cells_of(["main"], protocols=["paper"])
-    assert {(cell.data, cell.protocol) for cell in paper} == {("ciao", "paper")}
-    assert {cell.preset for cell in cells_of(["main"], presets=["paper", "released"])} == {"paper", "released"}
-    assert {cell.variant for cell in cells_of(["all"], variants=["PCL", "Q=5,p=1"])} == {"PCL", "Q=5,p=1"}
-    assert {cell.seed for cell in cells_of(["main"], splits=2)} == {0, 1}
-    one = cells_of(["main"], data=["ciao"], protocols=["paper"], presets=["released"], splits=1)
-    assert sorted(cell.variant for cell in one) == ["ConCF", "SingleCF"]
-    assert len(cells_of(["per"], splits=99)) == SIZES_OF_PLAN["per"]
-
-
 def test_another_data_set_stands_in_for_those_of_the_plan() -> None:
     cells = cells_of(["main", "stats"], data=["demo"])
     assert {(cell.data, cell.protocol) for cell in cells} == {("demo", "released")}
     assert len(cells) == len({*cells}) == 2 * 5 * 3 + 1
     both = cells_of(["stats"], data=["demo"], protocols=["paper", "random"])
     assert {(cell.data, cell.protocol) for cell in both} == {("demo", "paper"), ("demo", "random")}
-
-
-def test_another_data_set_beside_one_of_the_plan_leaves_both() -> None:
-    cells = cells_of(["main"], data=["demo", "ciao"])
-    assert {(cell.data, cell.protocol) for cell in cells} == {
-        ("demo", "released"), ("ciao", "released"), ("ciao", "paper"),
-    }  # fmt: skip
 
 
 def test_what_there_is_not_is_refused_with_what_there_is() -> None:

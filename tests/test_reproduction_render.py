@@ -9,7 +9,6 @@ import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from reproduction_lines import LINES, Line, line
@@ -18,12 +17,10 @@ from reproduction import published
 from reproduction.drawing import Drawing
 from reproduction.figures import draw
 from reproduction.lines import CITEULIKE, Lines
-from reproduction.measured import Estimate, Pair
 from reproduction.page import document, render
 from reproduction.plan import ALL, cells_of
 from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS, printed
-from reproduction.story import story
-from reproduction.table import Table, compared, escape
+from reproduction.table import Table, escape
 from reproduction.tables import TABLES
 
 
@@ -76,11 +73,6 @@ def test_known_figures_give_known_cells():
     assert cell(shown, "R@50 paper", "ConCF", "Gain.Con.") == "22.55 %"
 
 
-def test_foursquare_is_another_data_set():
-    shown = table("main", "main-foursquare-released-reference-50")
-    assert {row[shown.header.index("R@50 difference")] for row in shown.rows} == {"other data", "–"}
-
-
 def test_what_is_missing_says_so_and_what_is_partly_there_says_how_much():
     for experiment, tables in TABLES.items():
         for each in tables(Lines([])):
@@ -89,12 +81,6 @@ def test_what_is_missing_says_so_and_what_is_partly_there_says_how_much():
     assert cell(table("main", "main-ciao-paper-reference-50", two), "splits", "ConCF", "CF-A") == "2 of 5"
     one = [each for each in LINES if each["cell"]["seed"] == 0]
     assert cell(table("main", "main-ciao-paper-reference-50", one), "R@50 ours", "ConCF", "CF-A") == "0.2237"
-
-
-def test_a_groups_gain_is_the_ratio_of_its_means():
-    shown = table("groups", "groups")
-    ratio = 1.6 / 1.2 * (0.3721 + 1.1 * 0.0012) / (0.3179 + 0.0012)
-    assert cell(shown, "gain", "CiteULike, released", "G-4").startswith(f"{100 * (ratio - 1):.2f} %")
 
 
 def test_the_best_single_is_that_of_the_mean_validation():
@@ -106,22 +92,6 @@ def test_a_line_measured_again_counts_once_and_trials_do_not_count():
     again = [line("SingleCF", {"bpr": 0.1}), line("SingleCF", {"bpr": 0.2})]
     trial = line("SingleCF", {"bpr": 0.9}) | {"key": {"set": ["training.epochs=2"]}}
     assert Lines([*again, trial]).test("SingleCF", CITEULIKE, "bpr") == {0: 0.2}
-
-
-def test_differences_are_sorted_by_their_effect():
-    shown = table("differences", "differences")
-    switched = [row[0] for row in shown.rows[2:]]
-    assert switched[0] == "paper: lambdas"
-    assert switched[-2:] == ["paper: voters", "released: window_[x]"]
-    assert cell(shown, "consensus", "paper: lambdas") == "+0.0100 ± 0.0000"
-
-
-def test_differences_show_every_head():
-    lines = [each for each in LINES if each["cell"]["seed"] == 0]
-    shown = table("differences", "differences", lines)
-    assert cell(shown, "CF-E", "reference itself: R@50") == cell(shown, "CF-E", "the paper's ConCF: R@50") == "0.3721"
-    assert cell(shown, "CF-E", "paper: lambdas") == "0.0000"
-    assert "0.3721 with `reference`, 0.3721 with `paper: lambdas`; the paper has 0.3721" in shown.note
 
 
 def test_csv_reads_back_and_latex_is_whole():
@@ -171,16 +141,6 @@ def test_little_is_enough(tmp_path: Path, lines: list[Line]):
     assert "not measured" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
-def test_drawing_leaves_matplotlib_as_it_was():
-    import matplotlib
-
-    before = dict(matplotlib.rcParams)
-    assert [drawing.name for drawing in draw("chr", Lines(LINES))] == ["user-chr"]
-    assert draw("chr", Lines([])) == []
-    assert draw("stats", Lines(LINES)) == []
-    assert dict(matplotlib.rcParams) == before
-
-
 def test_the_page_and_tables_in_the_repository_are_those_of_its_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,63 +166,3 @@ def test_cells_of_the_plan_without_a_line_are_counted() -> None:
     assert "of the plan" not in first_words(0)
     assert f"1 cell of the plan is not measured</summary>\n\n1 of {planned[0]['variant']}." in first_words(1)
     assert "2 cells of the plan are not measured" in first_words(2)
-
-
-def test_splits_are_told_for_each_column_where_they_differ():
-    pairs = [Pair(None, Estimate(0.3, 0.1, splits)) for splits in (5, 3)]
-    rows = compared("t", "", ["x"], ["a", "b"], [(["y"], pairs), (["z"], pairs[:1] * 2)], planned=5).rows
-    assert [row[-1] for row in rows] == ["5, 3 of 5", "5"]
-
-
-def test_runs_that_end_at_the_cap_are_counted():
-    lines = [line("SingleCF", {"bpr": 0.3}, seed=k, epochs=(200, 141)[k]) for k in range(2)]
-    shown = table("schemes", "epochs", lines)
-    assert cell(shown, "at the cap", "CiteULike, released", "SingleCF") == "1 of 2"
-    assert cell(shown, "CF-A", "CiteULike, released", "SingleCF") == "50"
-    assert "end 1 of 2 runs of SingleCF" in shown.note
-
-
-def test_homogeneous_has_concf_with_as_many_voters():
-    assert cell(table("homogeneous", "homogeneous-50"), "splits", "ConCF, CF-E' non-voting", "consensus") == "3 of 5"
-
-
-def axes(experiment: str, lines: list[Line] = LINES) -> Any:
-    return draw(experiment, Lines(lines))[0].figure.axes
-
-
-def test_panels_of_one_data_set_have_one_scale():
-    (main_paper, main_released), (paper, released) = axes("main")[1:3], axes("schemes")[1:3]
-    assert main_paper.get_xlim() == main_released.get_xlim()
-    assert paper.get_ylim() == released.get_ylim()
-    assert axes("schemes")[0].get_ylim() != paper.get_ylim()
-
-
-def test_users_distributions_are_averaged_by_level():
-    lines = [line("SingleCF", {"bpr": 0.3}, seed=k, user_chr={"bpr": [float(k)] * 101}) for k in range(2)]
-    (curve,) = (each for each in axes("chr", lines)[0].get_lines() if len(each.get_xdata()) > 2)
-    assert set(curve.get_ydata()) == {0.5, 1.0}  # half of the users at 0, half at 1: not all of them at one half
-
-
-def test_what_is_far_off_is_told_and_not_drawn():
-    (panel,) = axes("differences")
-    assert "paper: all" not in [tick.get_text() for tick in panel.get_yticklabels()]
-    assert "not drawn: paper: all, 0.0000" in panel.get_xlabel().replace("+", "")
-
-
-def test_consistency_is_shown_beside_counting():
-    shown = table("consistency", "controls")
-    row = ("CiteULike, released", "SingleCF")
-    figures = {kind: cell(shown, kind, *row)[:6] for kind in ("R", "R + 1", "R, tuned", "R + 1, tuned", "R + C, tuned")}
-    shift = 0.0012  # the mean of the splits'
-    expected = {"R": 0.33, "R + 1": 0.35 + shift, "R, tuned": 0.34, "R + 1, tuned": 0.36 + shift,
-                "R + C, tuned": 0.37 + 1.2 * shift}  # fmt: skip
-    assert figures == {kind: f"{value:.4f}" for kind, value in expected.items()}
-    assert cell(shown, "C over counting", *row).startswith(f"+{0.01 + 0.2 * shift:.4f}")
-    where = table("consistency", "consistency-where")
-    assert cell(where, "gain", "CiteULike, released, SingleCF, epochs 20 to 50").startswith("10.00 %")
-
-
-def test_the_story_says_what_the_lines_say():
-    words = story(Lines(LINES))
-    assert "brings +2.8 % on average over data sets and schemes" in " ".join(words["consistency_in_words"].split())
-    assert set(story(Lines([])).values()) == {"Not measured yet."}

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reproduction_lines import LINES, NOISE, Line, changed, line
+from reproduction_lines import LINES, Line, changed, line
 
-from reproduction import published
 from reproduction.claims import CLAIMS
-from reproduction.lines import CITEULIKE, DATASETS, Lines
+from reproduction.lines import CITEULIKE, Lines
 from reproduction.published import BEST, CONSENSUS, HEADS, METRICS, R_CONSENSUS
 from reproduction.verdicts import (
     FAILS,
@@ -114,12 +113,6 @@ def test_sparse_users_must_gain_the_most():
     assert three["sharing"] == one["sharing"] == UNKNOWN
 
 
-def test_only_on_average_is_not_enough():
-    ours = [line("ConCF", {"bpr": v, CONSENSUS: v}, seed=k) for k, v in enumerate((0.5, 0.1, 0.5))]
-    theirs = [line("without balancing", {"bpr": 0.2, CONSENSUS: 0.2}, seed=k) for k in range(3)]
-    assert verdicts([*ours, *theirs])["balancing"] == FAILS
-
-
 @pytest.mark.parametrize(
     ("moves", "p", "unless", "grade"),
     [
@@ -193,15 +186,6 @@ def test_a_comparison_is_mirrored_and_has_p():
     assert compare(ours, {}) is None
 
 
-def test_noise_is_the_mean_distance_of_equal_runs():
-    lines = Lines(LINES)
-    assert lines.noise(CONSENSUS) == pytest.approx(NOISE)
-    assert lines.noise(BEST) == pytest.approx(NOISE)
-    assert lines.noise(R_CONSENSUS) == lines.noise(CONSENSUS)
-    assert lines.noise_of("chr", "bpr") == pytest.approx(0)
-    assert Lines([]).noise(BEST) is None
-
-
 def test_the_best_single_of_a_gain_is_that_of_the_metric():
     single, concf = (
         line("SingleCF", {"bpr": 0.3, "cml": 0.2}),
@@ -214,71 +198,6 @@ def test_the_best_single_of_a_gain_is_that_of_the_metric():
     assert gains["ndcg@20"]["Gain.Best"] == ({0: pytest.approx(0.35 * 0.3)}, {0: 0.25})
     assert gains["ndcg@20"]["Gain.Con."][1] == {0: 0.25}
     assert Lines([single]).test("SingleCF", CITEULIKE, BEST) == {0: 0.2}
-
-
-def test_sparse_users_are_decided_by_split():
-    def split(seed: int, *gains: float) -> list[Line]:
-        return [line("SingleCF", {"bpr": 0.2}, seed=seed, gains=(1.0,) * 4),
-                line("ConCF", {"bpr": 0.2, CONSENSUS: 0.4}, seed=seed, gains=gains)]  # fmt: skip
-
-    often = [split(0, 1.1, 1.1, 1.1, 1.5), split(1, 1.1, 1.1, 1.1, 1.4), split(2, 1.2, 1.1, 1.1, 1.1)]
-    verdict = verdict_of("sparse-users", [each for both in often for each in both])
-    assert verdict.word == FAILS
-    assert "2 of 3 splits" in verdict.figures
-    always = [split(0, 1.1, 1.1, 1.1, 1.5), split(1, 1.1, 1.1, 1.1, 1.4), split(2, 1.2, 1.1, 1.1, 1.6)]
-    assert verdict_of("sparse-users", [each for both in always for each in both]).word == HOLDS
-
-
-def test_epochs_before_the_window_is_full_do_not_count():
-    def run(early: float, late: float) -> list[Line]:
-        curve = {"R": [0.1, 0.2, 0.2], "RC": [0.1 * early, 0.2 * late, 0.2 * late]}
-        return [line("consistency", {}, seed=k, curves={"epoch": [15, 20, 25], "all": curve}) for k in range(3)]
-
-    assert Lines(run(9.0, 1.1)).rises("all")[0] == pytest.approx([0.1, 0.1])
-    assert verdicts(run(0.5, 1.1))["rc-over-training"] == HOLDS
-    assert verdicts(run(9.0, 0.9))["rc-over-training"] == FAILS
-    assert "all heads, epoch 20: 0.2200 against 0.2000" in verdict_of("rc-over-training", run(0.5, 1.1)).figures
-
-
-def test_only_a_student_significantly_above_its_teacher_is_against_the_claim():
-    def taught(*student: float) -> list[Line]:
-        return [line("distillation", {"T1": 0.3, "T1 > SingleCF": v}, seed=k) for k, v in enumerate(student)]
-
-    assert verdicts(taught(0.29, 0.28, 0.31))["kd-teacher"] == HOLDS
-    assert verdicts(taught(0.29, 0.32, 0.31))["kd-teacher"] == HOLDS
-    assert verdicts(taught(0.33, 0.332, 0.331))["kd-teacher"] == FAILS
-
-
-def test_steps_are_counted():
-    bins = {"correct": [0.9, 0.8, 0.7, 0.6, 0.5, 0.55, 0.4, 0.3, 0.2, 0.1], "incorrect": [0.05] * 10}
-    verdict = verdict_of("consistency-top", [line("consistency", {}, consistency={"one": bins})])
-    assert "CF-A correct falls in 8 of 9 steps, from 0.90 to 0.10" in verdict.figures
-    assert verdict.word == FAILS  # partly, and not at all
-
-
-def test_where_the_r_consensus_is_below_is_named():
-    lines = []
-    for dataset in DATASETS:
-        rows = {"bpr": 0.3, R_CONSENSUS: 0.2 if dataset[0] == "foursquare" else 0.4, CONSENSUS: 0.4}
-        rows_of = [{row: value + shift for row, value in rows.items()} for shift in (0.0, 0.01)]
-        lines += [line("ConCF", each, dataset, seed) for seed, each in enumerate(rows_of)]
-    verdict = verdict_of("r-below-best", lines)
-    assert verdict.word == HOLDS
-    assert verdict.figures.startswith(
-        "in 1 of 4 cases: Foursquare (subset), released: ConCF best head 0.3050 against ConCF R-consensus 0.2050"
-    )
-
-
-def test_the_size_claim_tells_the_papers_share():
-    assert f"(paper +{100 * published.CHR_OVER_SIZE:.1f} %" in verdict_of("chr-size", LINES).figures
-
-
-def test_consistency_itself_is_what_it_adds_to_counting():
-    figures = verdict_of("consistency-itself", LINES).figures
-    assert "CiteULike, released: SingleCF 0.3708 against 0.3607" in figures
-    equal = {"controls": {kind: {"test": {"recall@50": 0.3}} for kind in ("R", "R + C", "R + 1")}}
-    lines = [each | equal if "controls" in each else each for each in LINES]
-    assert verdicts(lines)["consistency-itself"] == FAILS
 
 
 def test_variants_are_compared_on_the_splits_that_all_of_them_have():

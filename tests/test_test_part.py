@@ -11,18 +11,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from concf.baselines.neighbours import ItemKNN, RP3beta
+from concf.comparison.measure import Fit
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST, TRAIN, VALID
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.experiments.measure import Figures
 from concf.inference.recommender import Recommender
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
-from concf.training.combining.combine import combine
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.strong.combine import combine
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -135,11 +134,11 @@ def test_the_history_of_another_validation_part_is_another() -> None:
 
 
 def test_baselines_are_validated_as_heads_are_without_the_test_part() -> None:
-    figures = Figures("recall@5", (5,), ("recall",), keep_users=False, refit=True)
+    fit = Fit({}, "recall@5", (5,), ("recall",), keep_users=False, refit=True)
     model, means = ItemKNN(neighbours=7), []
     for split in (data(), *others().values()):
         fresh = dataclasses.replace(split)
-        means.append(figures.measure(model.fit(fresh.train), fresh, "valid")["mean"])
+        means.append(fit.measure(model.fit(fresh.train), fresh, "valid")["mean"])
         assert "test" not in vars(fresh)
     assert means[1:] == means[:1] * 3
     literal = []

@@ -25,7 +25,7 @@ PURPOSES = {  # room -> (what it is for, colour)
     "training": ("Algorithm 1, settings, checkpoints", "#b3622f"),
     "inference": ("lists, fold-in, export", "#3c7d52"),
     "report": ("one page about a run", "#3c7d52"),
-    "experiments": ("compare, grids, the demo", "#7562a8"),
+    "comparison": ("models on the same splits", "#7562a8"),
     "service": ("HTTP and the explorer", "#3c7d52"),
     "cli": ("one file per command", "#5b6b80"),
 }

@@ -139,12 +139,12 @@ BUGS = [
         "items at a border are in a group too far down", "evaluate",
     ),
     Bug(
-        "experiments/demo.py", "_rows",
+        "cli/demo_run.py", "run",
         '"validation": learned.best[name].validation', '"validation": learned.best[CONSENSUS].validation',
         "every head has the validation figure of the consensus", "demo",
     ),
     Bug(
-        "experiments/demo.py", "run",
+        "cli/demo_run.py", "run",
         "_gains(ours[name], baselines)", "_gains(ours[CONSENSUS], baselines)",
         "the best head has the gain of the consensus", "demo",
     ),

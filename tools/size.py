@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BUDGET = {  # of a room of src/concf, or of several that share one
-    "cli": 1_500, "service": 2_000, "report": 550, "experiments": 600, "inference": 2_300, "training model": 8_300,
+    "cli": 1_500, "service": 2_000, "report": 550, "comparison": 600, "inference": 2_300, "training model": 8_300,
     "consensus": 500, "evaluation": 750, "data": 3_200, "runtime": 900,
 }  # fmt: skip
 LIMITS = {"src": 22_000, "tests": 19_000}

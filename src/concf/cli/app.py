@@ -16,9 +16,8 @@ from concf.cli.data import prepare
 from concf.cli.demo import demo
 from concf.cli.doctor import doctor
 from concf.cli.evaluate import compare, evaluate
-from concf.cli.export import export
+from concf.cli.export import export, report
 from concf.cli.recommend import recommend
-from concf.cli.report import report
 from concf.cli.serve import serve
 from concf.cli.train import combine, train, update
 from concf.errors import ConcfError, command_line

@@ -23,7 +23,7 @@ def demo(
 
     It takes less than a minute. Then `concf serve demo/run` shows the model in a browser.
     """
-    from concf.experiments.demo import run
+    from concf.cli.demo_run import run
 
     report = run(out)
     if as_json:

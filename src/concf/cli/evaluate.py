@@ -33,7 +33,7 @@ def evaluate(
     """
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
-    from concf.training.checkpoint import load_run
+    from concf.models import load_run
 
     cuts, wanted = lengths(at), names(metrics)
     run = load_run(folder, data)
@@ -55,7 +55,7 @@ def evaluate(
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     title = f"{title_of(run)}: {on} figures{unfinished}"
     print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
-    chosen = "with settings chosen by" if run.settings.recipe else "each at the epoch of its best"
+    chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
     typer.echo(
         f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "
         f"Split hash {run.data.hash[:16]}."
@@ -88,12 +88,12 @@ def compare(
 
     `concf compare data/citeulike --grid grid.toml`
     """
+    from concf.comparison.compare import compare as compare_models
+    from concf.comparison.compare import comparison_rows
     from concf.data.split import Split
-    from concf.experiments.compare import compare as compare_models
-    from concf.experiments.compare import comparison_rows
+    from concf.models import choose_settings
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table
-    from concf.training.config.presets import choose_settings
 
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")

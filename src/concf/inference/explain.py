@@ -12,16 +12,16 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
-from concf.consensus import reranker
-from concf.consensus.consensus import rank_importance
-from concf.consensus.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS, rank_importance
+from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Id
-from concf.model.scorers import Factors
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 from concf.runtime.text_tables import settings_line
-from concf.training.config.settings import ConCFSettings
-from concf.training.recipe.recipe import STUDENT
-from concf.training.run import Run
+from concf.strong import reranker
+from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
+from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT
 
 Kind = Literal["rank", "score", "similarity", "popularity"]
 SPEAKERS = 3  # items of a history that are named
@@ -105,9 +105,9 @@ class Votes:
     weights:       ([F], [F]) mean and weight of each feature of the re-ranker, float64
     """
 
-    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: ConCFSettings, by: str) -> None:
+    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: RunSettings, by: str) -> None:
         chosen, everyone = settings.consensus, [*settings.heads, *settings.fixed_voters]
-        voting = [row for row, name in enumerate(everyone) if name not in chosen.non_voting]
+        voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
         consistency = torch.zeros(1).expand(items.shape)
@@ -246,15 +246,15 @@ def speakers(shares: Tensor) -> list[list[tuple[int, float]]]:
 
 def about(run: Run, name: str) -> str:
     """Describe a head or fixed voter in a few words; empty where its name says it."""
-    if run.settings.recipe is None:
+    if not isinstance(run, StrongRun):
         objective = run.objective(name)
         return "" if objective in (None, name) else str(objective)
-    if name in run.settings.recipe.foreign:
-        return "given, with vectors" if name in run.settings.recipe.given_vectors else "given, as lists"
+    if name in run.settings.foreign:
+        return "given, with vectors" if name in run.settings.given_vectors else "given, as lists"
     kind, chosen = VOTERS[name if name in VOTERS else name.rpartition("-")[0]], run.chosen.get(name, {})
     return f"{kind}, {settings_line(chosen)}" if chosen else kind
 
 
 def cross_fitted(run: Run) -> list[str]:
     """Recommenders validated on users on whom neither their re-ranker nor their teacher's was fitted."""
-    return [] if run.settings.recipe is None else [name for name in (STUDENT, CONSENSUS) if name in run.best]
+    return [] if not isinstance(run, StrongRun) else [name for name in (STUDENT, CONSENSUS) if name in run.best]

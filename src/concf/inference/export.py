@@ -25,12 +25,12 @@ from pyarrow import parquet
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.ranking import NOTHING, rank
+from concf.evaluation.scorers import Factors
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
-from concf.model.scorers import Factors
+from concf.runs.run import Run
 from concf.runtime.files import new_file, new_folder
 from concf.runtime.provenance import VERSION
-from concf.training.run import Run
 
 FORMAT = 1
 ABOUT = "export.json"  # metadata in a folder of vectors; `metadata` in an .npz file

@@ -15,9 +15,9 @@ from scipy.sparse import csr_array, diags_array, hstack
 
 from concf.data.ids import Ids, JoinedIds
 from concf.errors import DataError, note
+from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Short
-from concf.model.scorers import Factors
-from concf.training.run import Run
+from concf.runs.run import Run
 
 if TYPE_CHECKING:
     import polars as pl

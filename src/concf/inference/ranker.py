@@ -13,18 +13,17 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.consensus import consensus, rank_importance
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS, consensus, rank_importance
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
 from concf.inference.lookup import Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
-from concf.model.scorers import Factors, ListFunction
-from concf.training.run import Run
+from concf.runs.run import Run
 
 CELLS = 1 << 24  # largest table [users, items] of scores in memory
 T = TypeVar("T")
@@ -38,7 +37,7 @@ class Ranker:
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
-        self.names, self.heads = run.rows(), list(run.model.names)
+        self.names, self.heads = run.rows(), list(run.heads)
         self.new: JoinedItems | None = None
         if items is not None:
             self.new = joined(run, [Ranker(run).factors(head) for head in self.heads], items)
@@ -91,7 +90,7 @@ class Ranker:
 
     def factors(self, head: str) -> Factors:
         """Vectors of a head at its best epoch."""
-        return self._cached(("factors", head), lambda: self._filled(self.run.keep(head).factors()[head].to("cpu")))
+        return self._cached(("factors", head), lambda: self._filled(self.run.factors(head).to("cpu")))
 
     def _filled(self, factors: Factors) -> Factors:
         return factors if self.new is None else self.new.map.filled(factors)
@@ -106,7 +105,7 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """Voting heads at the best epoch of the consensus; the student where all voters are lists."""
-        heads = self.run.voters or {self.run.best_head(): self.run.keep(self.run.best_head()).factors().popitem()[1]}
+        heads = self.run.voters or {self.run.best_head(): self.run.factors(self.run.best_head())}
         return {name: self._filled(factors.to("cpu")) for name, factors in heads.items()}
 
     @cached_property

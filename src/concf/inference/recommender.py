@@ -11,16 +11,16 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError, note
 from concf.inference.explain import Explanation
 from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, column_type, long_table
 from concf.inference.lookup import NONE, ItemLookup, Positions, Short, as_array, hidden_items, is_one, plain, user_rows
 from concf.inference.ranker import Ranker, highest
 from concf.inference.rules import RuleOptions, catalogue_of, rules_of
+from concf.models import load_run
+from concf.runs.run import Run
 from concf.runtime.arguments import check_count, check_names
-from concf.training.checkpoint import load_run
-from concf.training.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,7 +176,7 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that are not in the log, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: items of a new user, or a mapping of users to items. They are added to the history of a user of the
-                 log. The users are folded in (`concf.training.recipe.fold_in`); their consensus is re-ranked as for
+                 log. The users are folded in (`concf.strong.fold_in`); their consensus is re-ranked as for
                  others, or by rank alone without a re-ranker. A user without known items gets the average user's list
         frame:   polars, pandas, arrow or arrays; None: the library of the log
         rules:   as follows (docs/recommending.md). Scores stay: a list that is reordered is not sorted by them

@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.runtime.text_tables import shortened
 
 WIDTH, HEIGHT, ROW = 420, 250, 26  # SVG units; ROW: height of one interval
@@ -128,17 +128,26 @@ def swatch(key: str, name: str, look: tuple[tuple[str, Any], ...]) -> Markup:
 
 
 @contextmanager
-def _figure(
-    key: str, height: float, width: float = WIDTH, layout: Any = "constrained"
-) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one panel; by the salt matplotlib's ids depend on the drawing alone."""
+def _figure(key: str, height: float, width: float = WIDTH, layout: Any = "constrained") -> Iterator[Any]:
+    """A figure and its axes; the salt makes matplotlib's ids a function of the drawing."""
     with rc_context(STYLE | {"svg.hashsalt": key}):
         figure = Figure(figsize=(width / 72, height / 72), layout=layout)
         yield figure, figure.subplots()
 
 
 def _svg(figure: Figure, key: str, label: str, tooltips: Iterable[str] = ()) -> Markup:
-    """matplotlib's SVG made fit for HTML. label: what is read aloud; tooltips: of the elements line-0, line-1, ..."""
+    """Convert matplotlib's SVG for use within HTML: colours become variables, coordinates get two decimals.
+
+    label: for screen readers; tooltips: of the elements line-0, line-1, ...
+    """
+
+    def converted(name: str, value: str) -> str:
+        if name == "style":
+            return re.sub("#[0-9a-f]{6}", lambda colour: f"var(--{VARIABLES[colour[0]]})", value)
+        if name == "d":
+            return re.sub(r"(\.\d\d)\d+", r"\1", value).replace("\n", "")
+        return f"{key}-{value}" if name == "id" else value.replace("#", f"#{key}-")
+
     output = StringIO()
     figure.savefig(output, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     root = ElementTree.fromstring(output.getvalue())
@@ -147,17 +156,8 @@ def _svg(figure: Figure, key: str, label: str, tooltips: Iterable[str] = ()) -> 
     for element in list(root.iter()):
         element.tag = element.tag.rpartition("}")[2]  # HTML needs no namespaces
         attributes = {name.rpartition("}")[2]: value for name, value in element.items()}
-        element.attrib = {name: _attribute(name, value, key) for name, value in attributes.items()}
+        element.attrib = {name: converted(name, value) for name, value in attributes.items()}
         if element.get("id") in texts:
             ElementTree.SubElement(element, "title").text = texts[element.attrib.pop("id")]
     root.attrib = {"class": "chart", "role": "img", "aria-label": label, "viewBox": root.attrib["viewBox"]}
     return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _attribute(name: str, value: str, key: str) -> str:
-    """Colours become variables, coordinates get two decimals, ids and references begin with the key."""
-    if name == "style":
-        return re.sub("#[0-9a-f]{6}", lambda colour: f"var(--{VARIABLES[colour[0]]})", value)
-    if name == "d":
-        return re.sub(r"(\.\d\d)\d+", r"\1", value).replace("\n", "")
-    return f"{key}-{value}" if name == "id" else value.replace("#", f"#{key}-")

@@ -1,4 +1,4 @@
-"""The content of a run's report: plain values that JSON can hold, nothing rounded."""
+"""Content of a run's report: plain values that JSON can hold, nothing rounded."""
 
 from __future__ import annotations
 
@@ -8,22 +8,19 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_array
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import NEIGHBOURS
-from concf.data.split import Split
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
+from concf.baselines.table import voter
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import Contribution, about, cross_fitted
 from concf.inference.lookup import place_of
 from concf.inference.recommender import Recommender
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
+from concf.runs.run import Run
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
-from concf.training.config.presets import nearest_preset
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
 
 AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
@@ -34,7 +31,7 @@ METRIC, N = "recall@50", 50
 WALKS = "rp3beta"
 LIST_LENGTH = 10  # items of a list that are shown
 HISTORY_LENGTH = 24  # training items that are shown
-LIFTS = 2  # of an item that are named
+LIFTS = 2  # largest contributions to an item's score that are shown
 KINDS = {"score": "scores above everyone's", "similarity": "similarity to the history", "popularity": "popularity"}
 
 Evaluations = Mapping[str, Evaluation]  # by head or consensus
@@ -44,101 +41,89 @@ def gather(
     run: Run, description: Mapping[str, Any], *, name: str = "run", examples: int = 4,
     titles: Mapping[Any, str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """The content of the report.
+    """Return the content of the report.
 
-    description: the content of `run.json`; examples: the number of users; titles: item id -> title
+    description: content of `run.json`; examples: number of users; titles: item id -> title
     """
-    has_test = run.summary()["tested_users"] > 0
+    data, settings, summary, heads = run.data, run.settings, run.summary(), list(run.heads)
     parts: dict[str, Evaluations] = {"test": {}, "valid": {}}
     for on in PARTS:
-        measurable = run.data.has_new_users or on not in run.learned
-        if has_test and measurable and not (on == "valid" and cross_fitted(run)):
+        measurable = data.has_new_users or on not in run.learned
+        if summary["tested_users"] and measurable and not (on == "valid" and cross_fitted(run)):
             parts[on] = run.evaluate(on=on, at=AT, metrics=METRICS)
-    of_the_log: Evaluations = {} if run.data.has_new_users else parts["test"]
+    known_users: Evaluations = {} if data.has_new_users else parts["test"]
+    consensus_epochs = (each["epoch"] for each in run.history if any(each.get("consensus_loss", {}).values()))
+    recommenders = summary.pop("recommenders")
+    preset, changes = settings.nearest_preset()
     return {
-        "run": _about(run, description, name),
-        "data": _data(run.data),
-        "overview": overview(run, of_the_log),
-        "settings": _settings(run.settings),
+        "run": summary | {
+            "name": name,
+            "at_most": run.at_most,
+            "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
+            "device": description["device"],
+            "heads": heads,
+            "fixed_voters": list(settings.fixed_voters),
+            "cross_fitted": cross_fitted(run),
+            "all_validated_users": len(data.validated),
+            "non_voting": [each for each in settings.non_voting if each in heads],
+            "first_consensus_epoch": next(consensus_epochs, None),
+        },
+        "data": data.summary() | {
+            "source": str(data.recipe.source.get("name", "")),
+            "protocol": data.recipe.protocol.name,
+            "split_seed": data.recipe.seed,
+            "filters": [each.describe() for each in data.recipe.filters],
+        },
+        "overview": overview(run, known_users),
+        "settings": {
+            "preset": preset,
+            "changes": [{"name": key, "value": ours, "preset": usual} for key, (ours, usual) in changes.items()],
+            "all": flat(settings.model_dump(mode="json")),
+        },
         "provenance": dict(description.get("provenance", {})),
         "figures": list(FIGURES),
         "drawn": [f"{metric}@{AT[-1]}" for metric in METRICS],
         "recommenders": [
-            each | _figures(each["name"], parts) | {"about": about(run, each["name"]) if each["objective"] else ""}
-            for each in run.summary()["recommenders"]
+            each | {"about": about(run, each["name"]) if each["objective"] else ""} | {
+                on: {metric: _interval(part[each["name"]], metric) for metric in FIGURES} if part else None
+                for on, part in parts.items()
+            }
+            for each in recommenders
         ],
-        "curves": {kind: {} if run.settings.recipe else _curve(run, kind) for kind in CURVES},
+        "curves": {kind: {} if run.unit == "stages" else _curve(run, kind) for kind in CURVES},
         "stages": [_stage(record) for record in run.history if "stage" in record],
-        "complementarity": _complementarity(run, of_the_log),
-        "groups": {name: each.by_activity() for name, each in parts["test"].items()},
-        "examples": examples_of(run, of_the_log, examples, titles or {}),
-        "notes": list(_notes(run, has_test)),
-    }
+        "complementarity": _complementarity(run, known_users),
+        "groups": {each: part.by_activity() for each, part in parts["test"].items()},
+        "examples": _examples(run, known_users, examples, titles or {}),
+        "notes": list(_notes(run, summary["tested_users"] > 0)),
+    }  # fmt: skip
 
 
-def _about(run: Run, description: Mapping[str, Any], name: str) -> dict[str, Any]:
-    settings, heads = run.settings, list(run.model.names)
-    first = (record["epoch"] for record in run.history if any(record.get("consensus_loss", {}).values()))
-    return {key: value for key, value in run.summary().items() if key != "recommenders"} | {
-        "name": name,
-        "at_most": settings.training.epochs,
-        "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
-        "device": description["device"],
-        "heads": heads,
-        "fixed_voters": list(settings.fixed_voters),
-        "cross_fitted": cross_fitted(run),
-        "all_validated_users": len(run.data.validated),
-        "non_voting": [each for each in settings.consensus.non_voting if each in heads],
-        "first_consensus_epoch": next(first, None),
-    }
-
-
-def _data(data: Split) -> dict[str, Any]:
-    recipe = data.recipe
-    return data.summary() | {
-        "source": str(recipe.source.get("name", "")),
-        "protocol": recipe.protocol.name,
-        "split_seed": recipe.seed,
-        "filters": [each.describe() for each in recipe.filters],
-    }
-
-
-def _settings(chosen: ConCFSettings) -> dict[str, Any]:
-    """The nearest preset and the differences from it."""
-    preset, changes = nearest_preset(chosen)
-    rows = [{"name": name, "value": mine, "preset": theirs} for name, (mine, theirs) in changes.items()]
-    return {"preset": preset, "changes": rows, "all": flat(chosen.model_dump(mode="json"))}
-
-
-def _figures(name: str, parts: Mapping[str, Evaluations]) -> dict[str, Any]:
-    """Part -> figure -> its mean over users and the 95 % bootstrap interval; part -> None without a test part."""
-
-    def bounds(evaluation: Evaluation, figure: str) -> dict[str, float]:
-        low, high = evaluation.interval(figure)
-        return {"mean": evaluation.means()[figure], "low": low, "high": high}
-
-    return {on: {key: bounds(each[name], key) for key in FIGURES} if each else None for on, each in parts.items()}
+def _interval(evaluation: Evaluation, metric: str) -> dict[str, float]:
+    """Mean over users and its 95 % bootstrap interval."""
+    low, high = evaluation.interval(metric)
+    return {"mean": evaluation.means()[metric], "low": low, "high": high}
 
 
 def _stage(record: Mapping[str, Any]) -> list[str]:
-    """One stage of a recipe, as a row of a table."""
+    """Table row of one stage."""
     chosen = [f"{voter}: {settings_line(each)}" for voter, each in record.get("chosen", {}).items()]
-    figures, fused = (
+    scores, fused = (
         ", ".join(f"{name} {value:.4f}" for name, value in record.get(kind, {}).items())
         for kind in ("validation", "fusions")
     )
-    figures += f"; plain fusions beside the consensus, of some users: {fused}" if fused else ""
-    return [record["stage"], f"{record['seconds']:.1f}", "; ".join(chosen), figures]
+    scores += f"; plain fusions, on a sample of the users: {fused}" if fused else ""
+    return [record["stage"], f"{record['seconds']:.1f}", "; ".join(chosen), scores]
 
 
 def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:
-    """Name -> (epoch, value) of every epoch that has one; consensus losses of 0 are left out: there was no target."""
+    """Name -> (epoch, value) of each epoch that has one; a consensus loss of 0 is left out: there was no target."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for record in run.history:
         for name, value in record.get(kind, {}).items():
             if kind != "consensus_loss" or value:
                 curves.setdefault(name, []).append((record["epoch"], value))
-    return {name: curves[name] for name in (*run.model.names, R_CONSENSUS, CONSENSUS) if name in curves}
+    return {name: curves[name] for name in (*run.heads, R_CONSENSUS, CONSENSUS) if name in curves}
 
 
 def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
@@ -147,85 +132,71 @@ def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | Non
         return None
     n = AT[-1]
     hits = {name: hits_of(each, run.data, n) for name, each in evaluations.items() if name != R_CONSENSUS}
-    heads = {name: hits[name] for name in run.model.names}
+    heads = {name: hits[name] for name in run.heads}
     missed = {name: complementary_hit_ratio(each, heads.values()) for name, each in hits.items()}
     return {"n": n, "per": per_map(hits), "chr": missed, "hits": {name: len(each) for name, each in hits.items()}}
 
 
 def _notes(run: Run, has_test: bool) -> Iterator[str]:
-    """What a reader should know before reading the figures."""
+    """Limitations of the metrics, for the top of the page."""
     if not run.finished:
-        of = f"{run.epoch} of at most {run.settings.training.epochs} epochs"
+        of = f"{run.epoch} of at most {run.at_most} epochs"
         yield f"This run is not finished. The report shows the last checkpoint, after {of}."
     if "valid" in run.learned:
-        yield (
-            "The recommenders were refitted on the validation part too: validation figures were measured before, on "
-            "those that the settings were chosen by."
-        )
+        yield "The recommenders were refitted on the validation part: its metrics were measured before the refit."
     elif cross_fitted(run):
-        yield "The re-ranker was fitted on the validation part: figures on it are the cross-fitted ones alone."
+        yield "The re-ranker was fitted on the validation part: its metrics there are cross-fitted."
     if "test" in run.learned:
-        yield "They were refitted on the test part as well: there are no test figures, no hits and no examples."
+        yield "They were refitted on the test part as well: there are no test metrics, no hits and no examples."
     elif not has_test:
-        yield "The data set has no test part: there are no test figures, no hits and no examples."
+        yield "The data set has no test part: there are no test metrics, no hits and no examples."
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."
-    if not run.settings.several and run.settings.recipe is None:
+    if not run.settings.several:
         yield "This run has one head: there is no consensus, no agreement and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."
 
 
-def overview(run: Run, evaluations: Mapping[str, Evaluation]) -> dict[str, Any] | None:
-    """Figures on the test part; None without one. evaluations: of every head and consensus
+def overview(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
+    """Metrics on the test part; None without one. evaluations: of every head and consensus
 
-    rows:        what is recommended, the best head and the baselines: name, about, mean, low, high
-    gain, p:     of what is recommended over the best baseline: the relative difference, and a paired t-test's p
-    without_hit: the share of users without a test item among their first 50
-    groups:      by activity, the most active first: users, activity, figure
+    rows:        the recommended model, the best head and the baselines: name, about, mean, low, high
+    gain, p:     of the recommended model over the best baseline: relative difference, and p of a paired t-test
+    without_hit: share of users without a test item among their first 50
+    groups:      by activity, the most active first: users, activity, metric
     """
     if not evaluations:
         return None
     ours = CONSENSUS if CONSENSUS in evaluations else run.best_head()
-    baselines = dict(_baselines(run))
-    shown = {name: evaluations[name] for name in dict.fromkeys((ours, run.best_head()))} | {
-        name: each for name, (_, each) in baselines.items()
+    chosen = run.chosen.get(WALKS) or run.chosen.get(f"{WALKS}-a")
+    walks = voter(WALKS, chosen) if chosen else RP3beta()
+    abouts = {
+        WALKS: f"random walks, {'tuned on validation' if chosen else 'not tuned'}",
+        "popularity": "the same for everyone",
     }
-    best = max(baselines, key=lambda name: shown[name].means()[METRIC])
-    mine, theirs = (shown[name].per_user[METRIC] for name in (ours, best))
+    shown = {name: evaluations[name] for name in (ours, run.best_head())}
+    fitted: dict[str, Any] = {WALKS: walks.fit(run.log), "popularity": Popularity().fit(run.log)}
+    shown |= {name: evaluate(each, run.data, at=N, metrics=["recall"]) for name, each in fitted.items()}
+    best = max(abouts, key=lambda name: shown[name].means()[METRIC])
+    own, rival = (shown[name].per_user[METRIC] for name in (ours, best))
     groups = evaluations[ours].by_activity()
     return {
         "metric": METRIC,
         "name": ours,
-        "rows": [_row(name, baselines[name][0] if name in baselines else "", each) for name, each in shown.items()],
+        "rows": [
+            {"name": name, "about": abouts.get(name, "")} | _interval(each, METRIC) for name, each in shown.items()
+        ],
         "best_baseline": best,
-        "gain": float(mine.mean() / theirs.mean() - 1) if theirs.any() else None,
-        "p": paired_t(mine, theirs) if len(mine) > 1 else None,
-        "without_hit": float((mine == 0).mean()),
+        "gain": float(own.mean() / rival.mean() - 1) if rival.any() else None,
+        "p": paired_t(own, rival) if len(own) > 1 else None,
+        "without_hit": float((own == 0).mean()),
         "groups": [{part: group[part] for part in ("users", "activity", METRIC)} for group in groups],
     }
 
 
-def _baselines(run: Run) -> Iterator[tuple[str, tuple[str, Evaluation]]]:
-    """Name -> what it is, and its figures: fitted on what the run has learned from."""
-    chosen = run.chosen.get(WALKS) or run.chosen.get(f"{WALKS}-a")
-    tuned, walks = (
-        ("tuned on validation", RP3beta(**chosen, neighbours=NEIGHBOURS)) if chosen else ("not tuned", RP3beta())
-    )
-    for name, what, model in (
-        (WALKS, f"random walks, {tuned}", walks),
-        ("popularity", "the same for everyone", Popularity()),
-    ):
-        yield name, (what, evaluate(model.fit(run.log), run.data, at=N, metrics=["recall"]))
-
-
-def _row(name: str, about: str, evaluation: Evaluation) -> dict[str, Any]:
-    low, high = evaluation.interval(METRIC)
-    return {"name": name, "about": about, "mean": evaluation.means()[METRIC], "low": low, "high": high}
-
-
-def examples_of(run: Run, evaluations: Evaluations, n: int, titles: Mapping[Any, str]) -> list[dict[str, Any]]:
-    """Users spaced evenly from the most to the least active, not chosen by how well they are served.
+def _examples(run: Run, evaluations: Evaluations, n: int, titles: Mapping[Any, str]) -> list[dict[str, Any]]:
+    """Lists of n users spaced evenly from the most to the least active, not chosen by how well they are served.
 
     evaluations: of every head and consensus on the test part, whose lists leave out training and validation items
     """
@@ -240,7 +211,12 @@ def examples_of(run: Run, evaluations: Evaluations, n: int, titles: Mapping[Any,
 
 def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Mapping[Any, str]) -> dict[str, Any]:
     data, user = model.run.data, int(next(iter(evaluations.values())).users[row])
-    test_items = _items(data.test, user)
+    trained, held_out = _items(data.train, user), _items(data.test, user)
+    used = len(trained)
+    if data.interactions.timestamp is not None:  # the newest first
+        own = data.interactions.user == user
+        times = dict(zip(data.interactions.item[own].tolist(), data.interactions.timestamp[own].tolist(), strict=True))
+        trained = sorted(trained, key=lambda item: (-times[item], item))
 
     def named(item: int) -> dict[str, Any]:
         identity = model.item_ids.values[[item]].tolist()[0]
@@ -251,11 +227,11 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
     return {
         "user": model.user_ids.values[[user]].tolist()[0],
         "by": model.default,
-        "used": len(_items(data.train, user)),
-        "history": [named(item) for item in _newest(data, user)[:HISTORY_LENGTH]],
-        "held_out": [named(item) | {"rank": shown.index(item) + 1 if item in shown else None} for item in test_items],
+        "used": used,
+        "history": [named(item) for item in trained[:HISTORY_LENGTH]],
+        "held_out": [named(item) | {"rank": shown.index(item) + 1 if item in shown else None} for item in held_out],
         "lists": {
-            name: [named(item) | {"hit": item in test_items} for item in items[:LIST_LENGTH]]
+            name: [named(item) | {"hit": item in held_out} for item in items[:LIST_LENGTH]]
             for name, items in lists.items()
             if name != R_CONSENSUS
         },
@@ -264,24 +240,14 @@ def _example(model: Recommender, evaluations: Evaluations, row: int, titles: Map
 
 
 def _items(part: csr_array, user: int) -> list[int]:
-    """The items of a user in ascending order."""
+    """Items of a user in ascending order."""
     return sorted(part[[user]].indices.tolist())
-
-
-def _newest(data: Split, user: int) -> list[int]:
-    """The training items of a user, the newest first where the log has times."""
-    log, items = data.interactions, _items(data.train, user)
-    if log.timestamp is None:
-        return items
-    own = log.user == user
-    times = dict(zip(log.item[own].tolist(), log.timestamp[own].tolist(), strict=True))
-    return sorted(items, key=lambda item: (-times[item], item))
 
 
 def _votes(
     model: Recommender, user: int, items: list[int], named: Callable[[int], dict[str, Any]]
 ) -> list[dict[str, Any]] | None:
-    """Of each item: the rank, R, consistency C and vote of every voter, their mean, the re-ranker's score, and why.
+    """Per item: rank, R, consistency C and vote of every voter, their mean, the re-ranker's score, and why.
 
     None if the run has no votes, as with a softmax consensus.
     """
@@ -302,9 +268,9 @@ def _votes(
 
 
 def _lifts(contributions: list[Contribution]) -> list[tuple[str, float]]:
-    """What lifts an item most: each voter's rank, and the rest by kind."""
+    """Largest positive contributions to an item's score: each voter's rank, and the others by kind."""
     totals: dict[str, float] = {}
     for each in contributions:
-        what = f"{each['voter']}'s rank" if each["kind"] == "rank" else KINDS[each["kind"]]
-        totals[what] = totals.get(what, 0.0) + each["value"]
-    return sorted(((what, value) for what, value in totals.items() if value > 0), key=lambda lift: -lift[1])[:LIFTS]
+        kind = f"{each['voter']}'s rank" if each["kind"] == "rank" else KINDS[each["kind"]]
+        totals[kind] = totals.get(kind, 0.0) + each["value"]
+    return sorted(((kind, value) for kind, value in totals.items() if value > 0), key=lambda lift: -lift[1])[:LIFTS]

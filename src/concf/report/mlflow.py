@@ -1,4 +1,4 @@
-"""A run in MLflow: settings, figures by epoch or stage, the report, and the folder of the run as artifacts."""
+"""Tracking by MLflow: settings, metrics by epoch or stage, the report, and the folder of the run as artifacts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 from concf.errors import ConfigError, MissingExtraError, note
 from concf.report.gather import gather
+from concf.runs.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
+from concf.runs.run import Run
+from concf.runs.watchers import figures_of
 from concf.runtime.files import new_file
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
-from concf.training.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
-from concf.training.run import Run
-from concf.training.tracking.watchers import figures_of, time_of
 
 ARTIFACTS = (RUN, CARD, HISTORY, CHECKPOINT, USERS, ITEMS, DATA)
 ID = "mlflow.txt"  # in the folder of the run: the id of its run in MLflow
@@ -27,7 +27,7 @@ LONGEST = 6000  # characters of a parameter
 
 
 class MLflow:
-    """A watcher for `train(..., watch=MLflow("mlruns"))`; see `concf.training.tracking.watchers.Watcher`.
+    """A watcher for `train(..., watch=MLflow("mlruns"))`; see `concf.runs.watchers.Watcher`.
 
     store:      a folder, or the address of a tracking server such as http://localhost:5000
     experiment: its name in MLflow; made if it is not there
@@ -49,45 +49,46 @@ class MLflow:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # without it newer versions refuse a folder
         from mlflow import MlflowClient
 
-        with self._refused():  # before a folder of a run is made
+        with self._guarded():  # before a folder of a run is made
             self.client = MlflowClient(self.store)
             self.client.get_experiment_by_name(experiment)
 
     def begin(self, run: Run, folder: Path | None) -> None:
         """Find the run in MLflow, or make one with all settings."""
         self.run, self.folder = run, folder
-        with self._refused():
+        with self._guarded():
             self.id = self._before() or self._new()
-            self.logged = {each.step for each in self.client.get_metric_history(self.id, time_of(run.settings))}
+            self.logged = {each.step for each in self.client.get_metric_history(self.id, f"seconds/{run.unit[:-1]}")}
             self._log_missing()
 
     @contextmanager
-    def _refused(self) -> Iterator[None]:
-        """A store that fails here is an error; later it is only a note, since the run matters more."""
-        with _failures() as failed:
+    def _guarded(self, later: str = "") -> Iterator[None]:
+        """Turn a failure of the store into an error; into a note if `later` says what to do: the run matters more."""
+        from mlflow.exceptions import MlflowException
+
+        try:
             yield
-        if failed:
-            raise ConfigError(f"MLflow at {self.store}: {failed[0]}. Correct --mlflow, or leave it out")
+        except (MlflowException, OSError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+            if not later:
+                raise ConfigError(f"MLflow at {self.store}: {reason}. Correct --mlflow, or leave it out") from None
+            note(f"MLflow at {self.store}: {later} ({reason})")
 
     def __call__(self, record: dict[str, Any]) -> None:
         """Log an epoch or stage, and those that could not be logged before."""
-        with _failures() as failed:
+        with self._guarded(f"epoch {record['epoch']} will be logged with the next one"):
             self._log_missing()
-        if failed:
-            note(f"MLflow at {self.store}: epoch {record['epoch']} will be logged with the next one ({failed[0]})")
 
     def end(self) -> None:
         """Log the report and the folder of a run that is finished, and how it ended."""
-        with _failures() as failed:
+        with self._guarded("log the rest with concf train --resume --mlflow"):
             self._log_missing()
             if self.run.finished:
                 self._log_artifacts()
             self.client.set_terminated(self.id, "FINISHED" if self.run.finished else "KILLED")
-        if failed:
-            note(f"MLflow at {self.store}: {failed[0]}. Log what is missing with: concf train --resume --mlflow")
 
     def _before(self) -> str | None:
-        """The id of the run that the folder names, if it is in this store."""
+        """Return the id of the run that the folder names, if it is in this store."""
         from mlflow.exceptions import MlflowException
 
         if self.folder is None or not (self.folder / ID).is_file():
@@ -136,7 +137,7 @@ class MLflow:
     def _log_artifacts(self) -> None:
         from concf.report.page import page
 
-        run, name, about = self.run, "run", {"device": str(self.run.model.user.device), "provenance": provenance()}
+        run, name, about = self.run, "run", {"device": str(self.run.device), "provenance": provenance()}
         if self.folder is not None:
             name, about = self.folder.resolve().name, RunFolder(self.folder).description()
             for each in ARTIFACTS:
@@ -146,18 +147,6 @@ class MLflow:
         self.client.log_text(self.id, page(gather(run, about, name=name)), "report.html")
 
 
-@contextmanager
-def _failures() -> Iterator[list[str]]:
-    """The first line of what MLflow failed with inside, if it did."""
-    from mlflow.exceptions import MlflowException
-
-    failed: list[str] = []
-    try:
-        yield failed
-    except (MlflowException, OSError) as error:
-        failed.append((str(error).splitlines() or [type(error).__name__])[0].rstrip("."))
-
-
 def _name(text: str) -> str:
-    """A name with what MLflow allows: a head may be called bpr#1, a metric recall@50."""
+    """Replace characters that MLflow does not allow: a head may be called bpr#1, a metric recall@50."""
     return re.sub(r"[^\w\-. /]", "_", text, flags=re.ASCII)

@@ -23,12 +23,7 @@ except ImportError as error:
 TABLE_ROWS = 200  # of the table below a chart
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 CURVES = (  # field of the history, title, caption, unit
-    (
-        "validation",
-        "Validation",
-        "{metric} over {users} users at every ranking. The mark is at the best epoch, which is kept.",
-        "",
-    ),
+    ("validation", "Validation", "{metric} of {users} users at every ranking. The best epoch is marked, and kept.", ""),
     ("agreement", "Agreement", "Share of the consensus' first {n} items that a head has in its own first {n}.", "%"),
     ("loss", "Own loss", "Each head's own loss, relative to its first epoch, since units differ.", "relative"),
     ("consensus_loss", "Consensus loss", "Each head's loss against the consensus, relative to its first.", "relative"),
@@ -40,9 +35,11 @@ Points = Sequence[tuple[float, float]]
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The HTML page of what `gather` returns."""
-    looks = looks_of(report["run"]["heads"])
+    """Render the content that `gather` returns as an HTML page."""
+    looks, overview = looks_of(report["run"]["heads"]), report["overview"]
     names = [each["name"] for each in report["recommenders"]]
+    baselines = {each["name"]: each["mean"] for each in overview["rows"]} if overview else {}
+    values = ", ".join(f"{name} {value:.4f}" for name, value in baselines.items())
     return _template().render(
         report,
         version=VERSION,
@@ -51,7 +48,8 @@ def page(report: Mapping[str, Any]) -> str:
             {name: swatch(f"legend-{k}-{n}", name, tuple(looks[name].items())) for n, name in enumerate(names)}
             for k in (0, 1)
         ],
-        overview_chart=_overview_chart(report["overview"]),
+        overview_chart=overview
+        and bars("overview", f"Test {_metric_name(overview['metric'])}. {values}", baselines, overview["name"]),
         interval_charts=list(_interval_charts(report, looks)),
         curve_charts=list(_curve_charts(report, looks)),
         group_charts=list(_group_charts(report, looks)),
@@ -69,7 +67,7 @@ def _template() -> Template:
 
 
 def _text(value: Any) -> Any:
-    """A value as the page shows it; hidden characters, and those that turn the writing round, by their number."""
+    """Escape control and bidirectional characters as \\uXXXX; join lists; write None and booleans in lower case."""
     if isinstance(value, list):
         return "; ".join(str(_text(each)) for each in value) or "none"
     if value is None or isinstance(value, bool):
@@ -81,37 +79,29 @@ def _metric_name(metric: str) -> str:
     return metric.upper() if metric.startswith(("ndcg", "map", "mrr")) else metric.capitalize()
 
 
-def _overview_chart(overview: Mapping[str, Any] | None) -> Any:
-    """What is recommended beside the baselines."""
-    if overview is None:
-        return ""
-    rows = {each["name"]: each["mean"] for each in overview["rows"]}
-    words = ", ".join(f"{name} {value:.4f}" for name, value in rows.items())
-    return bars("overview", f"Test {_metric_name(overview['metric'])}. {words}", rows, overview["name"])
-
-
 def _interval_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
-    for figure in report["drawn"] if report["recommenders"][0]["test"] else ():
-        title, caption = f"Test {_metric_name(figure)}", "Means and 95 % intervals. The scale does not begin at 0."
-        rows = {each["name"]: each["test"][figure] for each in report["recommenders"]}
+    for metric in report["drawn"] if report["recommenders"][0]["test"] else ():
+        title, caption = f"Test {_metric_name(metric)}", "Means and 95 % intervals. The scale does not begin at 0."
+        rows = {each["name"]: each["test"][metric] for each in report["recommenders"]}
         best = max(rows, key=lambda name: rows[name]["mean"])
         label = f"{title}. {caption} {best} has the highest."
-        yield {"title": title, "caption": caption, "drawing": intervals(f"interval-{figure}", label, rows, looks)}
+        yield {"title": title, "caption": caption, "drawing": intervals(f"interval-{metric}", label, rows, looks)}
 
 
 def _group_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str, Any]]:
     by_name = report["groups"]
     groups: list[Any] = next(iter(by_name.values()), [])
     labels = [f"G-{k + 1}" for k in range(len(groups))]
-    sizes = [[f"{group['users']:,}", f"{group['activity']:.1f}"] for group in groups]
-    for figure in report["drawn"] if groups else ():
-        title, caption = f"Test {_metric_name(figure)}", "G-1 has the most active users."
-        curves = {name: list(enumerate(group[figure] for group in each)) for name, each in by_name.items()}
+    for metric in report["drawn"] if groups else ():
+        title, caption = f"Test {_metric_name(metric)}", "G-1 has the most active users."
+        curves = {name: list(enumerate(group[metric] for group in each)) for name, each in by_name.items()}
         rows = [
-            [labels[k], *sizes[k], *(f"{points[k][1]:.4f}" for points in curves.values())] for k in range(len(groups))
+            [labels[k], f"{group['users']:,}", f"{group['activity']:.1f}"]
+            + [f"{points[k][1]:.4f}" for points in curves.values()]
+            for k, group in enumerate(groups)
         ]
         label = f"{title}. {caption} {_ends(curves)}"
-        drawing = lines(f"group-{figure}", label, curves, looks, xlabel="group of users", groups=labels)
+        drawing = lines(f"group-{metric}", label, curves, looks, xlabel="group of users", groups=labels)
         yield {"title": title, "caption": caption, "drawing": drawing, "summary": "Table", "rows": rows,
                "header": ["group", "users", "interactions", *curves]}  # fmt: skip
 
@@ -133,25 +123,23 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
             best={each["name"]: each["epoch"] for each in report["recommenders"]} if kind == "validation" else None,
             since=None if kind == "consensus_loss" else begin,
         )  # fmt: skip
-        what = "Table of the losses themselves" if unit == "relative" else "Table"
-        yield {"title": title, "caption": caption, "drawing": drawing} | _curve_table(curves, what)
+        values = {name: dict(points) for name, points in curves.items()}
+        epochs = sorted({epoch for points in values.values() for epoch in points})
+        step = -(-len(epochs) // TABLE_ROWS)
+        rows = [
+            [epoch, *(_number(each.get(epoch)) for each in values.values())]
+            for epoch in sorted({*epochs[::step], epochs[-1]})
+        ]
+        summary = "Table of the losses themselves" if unit == "relative" else "Table"
+        yield {"title": title, "caption": caption, "drawing": drawing, "header": ["epoch", *values], "rows": rows,
+               "summary": summary + f", 1 row in {step}" * (step > 1)}  # fmt: skip
 
 
 def _ends(curves: Mapping[str, Points]) -> str:
-    """Where each line begins and ends, in words."""
+    """First and last value of each line, for the chart's label."""
     return " ".join(f"{name}: {points[0][1]:.4g} to {points[-1][1]:.4g}." for name, points in curves.items())
 
 
-def _curve_table(curves: Mapping[str, Points], summary: str) -> dict[str, Any]:
-    """The values by epoch; of a long run one epoch in so many, and the last."""
-    values = {name: dict(points) for name, points in curves.items()}
-    epochs = sorted({epoch for points in values.values() for epoch in points})
-    step = -(-len(epochs) // TABLE_ROWS)
-    shown = sorted({*epochs[::step], epochs[-1]})
-    rows = [[epoch, *(_number(each.get(epoch)) for each in values.values())] for epoch in shown]
-    return {"summary": summary + f", 1 row in {step}" * (step > 1), "header": ["epoch", *values], "rows": rows}
-
-
 def _number(value: float | None) -> str:
-    """With as many digits as help."""
+    """Four decimals below 10, two below 1,000, none above."""
     return "" if value is None else f"{value:,.{4 if abs(value) < 10 else 2 if abs(value) < 1000 else 0}f}"

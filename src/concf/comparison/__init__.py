@@ -1,0 +1,1 @@
+"""Comparisons of models on the same splits."""

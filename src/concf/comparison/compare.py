@@ -1,0 +1,265 @@
+"""Comparison of recommenders on the same splits: tuned on validation, refitted with it, compared on test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from concf.baselines.table import Candidate
+from concf.comparison.grids import (
+    MOST_POINTS,
+    Grid,
+    Point,
+    at_edges,
+    check_metric,
+    read_grid,
+    search,
+    with_grid,
+)
+from concf.comparison.measure import Fit, Measurements, Task
+from concf.comparison.models import Fused, Model, Trained, named_models
+from concf.comparison.results_log import ResultsLog
+from concf.consensus.fusion import FUSIONS
+from concf.data.split import Split
+from concf.errors import ConfigError, option
+from concf.evaluation.evaluate import known_metrics
+from concf.evaluation.metrics import ACCURACY
+from concf.evaluation.significance import TESTS, holm
+from concf.runtime.arguments import check_count, check_cutoffs
+from concf.runtime.text_tables import settings_line, short
+
+
+@dataclass
+class Entrant:
+    """One model of a comparison.
+
+    settings: chosen on the first split's validation part
+    edges:    settings whose chosen value is the first or last of its grid
+    refitted: whether the tested model was fitted on training and validation pairs
+    tests:    mean test metrics of each split
+    per_user: with a single split, "recall@50" -> [e], the metric of each evaluated user
+    """
+
+    name: str
+    settings: dict[str, Any]
+    validation: float | None
+    edges: list[str]
+    refitted: bool
+    tests: list[dict[str, float]]
+    fit_seconds: list[float]
+    per_user: dict[str, NDArray[np.float64]]
+
+    def mean(self, metric: str) -> float:
+        """Mean over the splits."""
+        return float(np.mean([test[metric] for test in self.tests]))
+
+    def std(self, metric: str) -> float:
+        """Sample standard deviation over the splits; 0 for a single one."""
+        values = [test[metric] for test in self.tests]
+        return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+@dataclass
+class Comparison:
+    """Entrants, best first by the metric that was tuned on."""
+
+    entrants: list[Entrant]
+    metrics: list[str]
+    tuned_on: str
+    seeds: list[int]
+    split_hashes: list[str]
+    protocol: str
+    source: str
+    evaluated_users: list[int]  # of each split
+
+    def p_values(self, metric: str, test: str = "t") -> list[float | None]:
+        """Holm-corrected p of each entrant against the first: over splits, or over users if there is one split.
+
+        None for the first, and with one split for metrics that single users do not have, such as coverage.
+        """
+        single = len(self.seeds) == 1
+        if single and metric not in self.entrants[0].per_user:
+            return [None] * len(self.entrants)
+        first, *others = (
+            each.per_user[metric] if single else np.array([split[metric] for split in each.tests])
+            for each in self.entrants
+        )
+        return [None, *(holm([TESTS[test](first, other) for other in others]) if others else [])]
+
+    def as_dict(self, test: str = "t") -> dict[str, Any]:
+        """Content of the tables, and the metrics of every split."""
+        p = {metric: self.p_values(metric, test) for metric in self.metrics}
+        return {
+            "source": self.source,
+            "protocol": self.protocol,
+            "seeds": self.seeds,
+            "split_hashes": self.split_hashes,
+            "evaluated_users": self.evaluated_users,
+            "tuned_on": f"validation {self.tuned_on}, seed {self.seeds[0]}",
+            "test": f"paired {test}, Holm-corrected, over {'splits' if len(self.seeds) > 1 else 'users'}",
+            "models": [
+                {
+                    "model": entrant.name,
+                    "settings": entrant.settings,
+                    "at_grid_edge": entrant.edges,
+                    "fitted_on": "train and valid" if entrant.refitted else "train",
+                    "validation": entrant.validation,
+                    "mean": {metric: entrant.mean(metric) for metric in self.metrics},
+                    "std": {metric: entrant.std(metric) for metric in self.metrics},
+                    "p_against_first": {metric: p[metric][rank] for metric in self.metrics},
+                    "fit_seconds": float(np.mean(entrant.fit_seconds)),
+                    "splits": entrant.tests,
+                }
+                for rank, entrant in enumerate(self.entrants)
+            ],
+        }
+
+
+def compare(
+    data: Split,
+    models: Sequence[str] | Mapping[str, Candidate] = (),
+    *,
+    grid: Grid | str | Path | None = None,
+    most_points: int = MOST_POINTS,
+    seeds: int = 5,
+    at: Sequence[int] | int = (20, 50),
+    metrics: Sequence[str] = ("recall", "ndcg"),
+    tune_on: str | None = None,
+    refit: bool = True,
+    fusions: bool = False,
+    log: str | Path | None = None,
+    engine: str | None = None,
+    workers: int | None = None,
+) -> Comparison:
+    """Tune every model on the first split's validation part, and test the chosen settings on every split.
+
+    data:   a prepared data set; split k has the seed of `data` plus k and the same protocol
+    models: names of `BASELINES`, `concf:strong` or another preset, `concf:bpr` or another objective alone, or your own
+            candidates by name. Of a grid of more than 60 points some are tried: uphill from the middle (`search`)
+    grid:   settings to search in place of a model's own grid, or a TOML or JSON file of them: {"ease":
+            {"regularisation": [100, 300]}, "reference": {"consensus.weight": [0.005, 0.01]}}. All points are measured;
+            models that only the grid names take part, too
+    most_points: limit of the grid; a larger one is refused
+    tune_on: validation metric that chooses the settings; None: the first metric at the greatest length
+    refit:  baselines are fitted anew, with the chosen settings, on training and validation pairs before the test, as
+            the preset strong does by itself; other presets are tested as they were validated. False: all are. With the
+            protocol `new-users` nothing is ever fitted on the users that validate or test; baselines are folded in
+    fusions: plain fusions of the baselines, with the settings that were chosen for each, take part too
+    log:    JSON lines of the measurements; those that it holds are not repeated
+    engine: processes or ray (see `executors`): several workers measure, with the same result; None: this process, one
+            after the other. workers: how many; None: one for each core
+    """
+    seeds, at = check_count("seeds", seeds), check_cutoffs("at", at)
+    searched = {} if grid is None else read_grid(grid)
+    if isinstance(models, Mapping):
+        candidates = dict(models)
+    else:
+        candidates = {} if searched and not models else named_models(list(models))
+    candidates = with_grid(candidates, searched, check_count("most_points", most_points))
+    names = [f"{metric}@{n}" for n in at for metric in known_metrics(metrics)]
+    accurate = [name for name in names if name.partition("@")[0] in ACCURACY]
+    tune_on = f"{metrics[0]}@{max(at)}" if tune_on is None else tune_on
+    if tune_on not in accurate or not candidates:
+        raise ConfigError(f"cannot tune {list(candidates)} on {tune_on!r}; choose from {', '.join(accurate)}")
+    if data.candidates("test") is not None:
+        raise ConfigError(
+            "a data set that was split by 'new-items' tests items without interactions, which these models cannot "
+            "rank. Attributes rank them: concf evaluate --catalogue"
+        )
+    for model in candidates.values():
+        model.refuse_if_absent()
+    check_metric(candidates, data, tune_on)
+    baselines = [name for name, model in candidates.items() if model.make is not Trained]
+    if fusions and data.has_new_users:
+        raise ConfigError(f"{option('fusions', True)}: not available for the held-out users of protocol 'new-users'")
+    if fusions and len(baselines) < 2:
+        found = ", ".join(baselines) or "none"
+        raise ConfigError(f"{option('fusions', True)}: expected at least two baselines; found {found}")
+    splits = [data]
+    if seeds > 1 and data.recipe.protocol.name not in ("given", "time"):
+        splits += [data.with_seed(data.recipe.seed + k) for k in range(1, seeds)]
+    if len({split.hash for split in splits}) < seeds:  # equal splits are no evidence
+        raise ConfigError(f"protocol {data.recipe.protocol.name!r} has one split only; compare with seeds 1")
+    data.note_if_few()
+    refit = refit and not data.has_new_users
+    by_seed = {split.recipe.seed: replace(split) for split in splits}  # to workers, without cached matrices
+    fit = Fit(by_seed, tune_on, tuple(at), tuple(metrics), keep_users=seeds == 1, refit=refit)
+    measurements = Measurements(fit, ResultsLog(Path(log) if log else None), engine, workers)
+    entrants = _entrants(candidates, measurements, baselines if fusions else [])
+    return Comparison(
+        sorted(entrants, key=lambda entrant: -entrant.mean(tune_on)), names, tune_on, list(by_seed),
+        [split.hash for split in splits], data.recipe.protocol.name, str(data.recipe.source["name"]),
+        [len(split.evaluated) for split in splits],
+    )  # fmt: skip
+
+
+def _entrants(candidates: Mapping[str, Candidate], measurements: Measurements, fused: Sequence[str]) -> list[Entrant]:
+    """Search all grids on validation, then measure the chosen settings on test. fused: baselines to fuse."""
+    fit, seeds = measurements.fit, list(measurements.fit.splits)
+    chosen = _choose(candidates, measurements)
+    settings: dict[str, Model] = {name: candidates[name].at(point) for name, (point, _) in chosen.items()}
+    edges = {name: at_edges(candidates[name].grid, point) for name, (point, _) in chosen.items()}
+    validation = {name: score for name, (_, score) in chosen.items()}
+    validated: list[Task] = []
+    if fused:
+        voters = {name: candidates[name].at(chosen[name][0]) for name in fused}
+        for fusion in FUSIONS:
+            name = f"fusion:{fusion}"
+            settings[name] = Fused(fusion, voters, fit.tune_on, max(fit.at))
+            validated.append((name, settings[name], seeds[0], "valid"))
+    measurements.measure([*validated, *((name, settings[name], seed, "test") for name in settings for seed in seeds)])
+    validation |= {task[0]: measurements.get(*task)["mean"][fit.tune_on] for task in validated}
+    entrants = []
+    for name, model in settings.items():
+        cells = [measurements.get(name, model, seed, "test") for seed in seeds]
+        entrants.append(Entrant(
+            name, model.model_dump(), validation[name], edges.get(name, []), fit.refits(model, "test"),
+            [cell["mean"] for cell in cells], [cell["fit_seconds"] for cell in cells],
+            {metric: np.array(row) for metric, row in cells[0].get("per_user", {}).items()},
+        ))  # fmt: skip
+    return entrants
+
+
+def _choose(candidates: Mapping[str, Candidate], measurements: Measurements) -> dict[str, tuple[Point, float]]:
+    """Name -> best point of its grid and its validation metric. All searches advance together, a round at a time.
+
+    Models without a choice are tested in the first round: what one training yields is measured at once.
+    """
+    tune_on, seeds = measurements.fit.tune_on, list(measurements.fit.splits)
+    searches, tests = {}, list[Task]()
+    for name, model in candidates.items():
+        sizes = [len(values) for values in model.grid.values()]
+        searches[name] = search(sizes, model.every_point)
+        if max(sizes, default=1) == 1:
+            tests += [(name, next(model.settings()), seed, "test") for seed in seeds]
+    points = {name: next(each) for name, each in searches.items()}
+    chosen = {}
+    while points:
+        tasks = {name: [(name, candidates[name].at(at), seeds[0], "valid") for at in points[name]] for name in points}
+        measurements.measure([*chain(*tasks.values()), *tests])
+        for name, cells in tasks.items():
+            try:
+                points[name] = searches[name].send([measurements.get(*cell)["mean"][tune_on] for cell in cells])
+            except StopIteration as end:
+                chosen[name] = end.value
+                del points[name]
+    return {name: chosen[name] for name in candidates}
+
+
+def comparison_rows(comparison: Comparison, test: str = "t") -> tuple[list[str], list[list[str]]]:
+    """Header and rows: mean ± standard deviation of each metric, p against the first, seconds to fit, settings."""
+    header = ["model", *map(short, comparison.metrics), f"p ({short(comparison.tuned_on)})", "fit s", "settings"]
+    rows = []
+    for model in comparison.as_dict(test)["models"]:
+        means = [f"{model['mean'][metric]:.4f} ± {model['std'][metric]:.4f}" for metric in comparison.metrics]
+        p = model["p_against_first"][comparison.tuned_on]
+        settings = settings_line(model["settings"], model["at_grid_edge"])
+        seconds = f"{model['fit_seconds']:.1f}"
+        rows.append([model["model"], *means, "best" if p is None else f"{p:.2g}", seconds, settings])
+    return header, rows

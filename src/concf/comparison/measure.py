@@ -1,0 +1,130 @@
+"""Measurements of a comparison, each a cell of the results log: models fitted and evaluated on validation or test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from concf.comparison.models import Model, OfATraining, Trained
+from concf.comparison.results_log import ResultsLog
+from concf.data.split import Split
+from concf.data.weights import UNWEIGHTED
+from concf.errors import ConfigError
+from concf.evaluation.evaluate import evaluate
+from concf.runtime.executors import RUNS_PER_GPU, execute
+from concf.runtime.progress import working
+
+Cell = dict[str, Any]  # {"mean": {"recall@50": ...}, "fit_seconds": ..., "per_user"?: {"recall@50": [e]}}
+Task = tuple[str, Model, int, str]  # name of the model, settings, seed of the split, valid or test
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fit once, and measure every model that the fit yields: validation by one metric, test by all.
+
+    splits: by seed; keep_users: keep per-user metrics
+    refit:  test baselines as fitted on training and validation pairs
+    """
+
+    splits: dict[int, Split]
+    tune_on: str
+    at: tuple[int, ...]
+    metrics: tuple[str, ...]
+    keep_users: bool
+    refit: bool
+
+    def __call__(self, job: Sequence[Task]) -> list[Cell]:
+        """Return a cell for each task."""
+        _, settings, seed, on = job[0]
+        split, begin = self.splits[seed], time.perf_counter()
+        if isinstance(settings, OfATraining):
+            fitted = settings.train(split, self.refit)
+        elif split.has_new_users:
+            if not hasattr(settings, "fold_in"):
+                raise ConfigError(
+                    f"{type(settings).__name__} has no fold_in(fitted, histories), and cannot rank for the new users "
+                    "of protocol 'new-users'. Leave it out, or compare on another protocol"
+                )
+            train = split.train[np.diff(split.train.indptr) > 0]
+            fitted = settings.fold_in(settings.fit(train, seed=seed), split.history)
+        else:
+            pairs = split.log(("train", "valid")) if self.refits(settings, on) else split.train
+            fitted = settings.fit(pairs, seed=seed)
+        seconds = {"fit_seconds": time.perf_counter() - begin}
+        cells = []
+        for _, model, _, on in job:
+            if not isinstance(model, OfATraining):
+                cell = self.measure(fitted, split, on)
+            elif on == "valid" and model.refits and not split.has_new_users:
+                cell = {"mean": {self.tune_on: model.validation(fitted, self.tune_on)}}
+            else:
+                cell = self.measure(model.recommender(fitted, split), split, on)
+            cells.append(cell | seconds)
+        return cells
+
+    def refits(self, settings: Model, on: str) -> bool:
+        """Whether the model is fitted on training and validation pairs, not on training pairs alone."""
+        return self.refit and (settings.refits if isinstance(settings, OfATraining) else on == "test")
+
+    def measure(self, fitted: Any, split: Split, on: str) -> Cell:
+        """Evaluate a fitted model."""
+        if on == "valid":
+            metric, _, n = self.tune_on.partition("@")
+            return {"mean": evaluate(fitted, split, on="valid", at=[int(n)], metrics=[metric]).means()}
+        result = evaluate(fitted, split, on="test", at=self.at, metrics=self.metrics)
+        users = {"per_user": {metric: row.tolist() for metric, row in result.per_user.items()}}
+        return {"mean": result.means()} | (users if self.keep_users else {})
+
+
+class Measurements:
+    """Cells of a comparison. engine, workers: where the cells are measured that the log lacks, see `executors`."""
+
+    def __init__(self, fit: Fit, log: ResultsLog, engine: str | None, workers: int | None) -> None:
+        self.fit, self.log, self.engine, self.workers = fit, log, engine, workers
+
+    def measure(self, tasks: Iterable[Task]) -> None:
+        """Measure the cells that the log lacks and add them; one worker measures all models of one fit."""
+        fits: dict[Any, list[Task]] = {}
+        for task in tasks:
+            name, settings, seed, on = task
+            if self.find(*task) is None:
+                run = settings.training if isinstance(settings, OfATraining) else f"{name} {settings.model_dump()}"
+                fits.setdefault((seed, run, self.fit.refits(settings, on)), []).append(task)
+        jobs = [fits[key] for key in sorted(fits, key=lambda key: key[0])]
+        gpus = 1 / RUNS_PER_GPU if any(isinstance(job[0][1], Trained) for job in jobs) else 0.0
+        executed = execute(self.fit, jobs, self.engine, self.workers, gpus)
+        with working("measuring", len(jobs)) as advance, closing(executed):
+            for job, future in executed:
+                for task, cell in zip(job, future.result(), strict=True):
+                    key = self._key(*task)
+                    known = (self.log.find(key) or {"mean": {}})["mean"]  # validation by other metrics
+                    self.log.add(key, cell | {"mean": known | cell["mean"]})
+                advance(1)
+
+    def find(self, name: str, settings: Model, seed: int, on: str) -> Cell | None:
+        """Cell of a task; None unless the log has it with all its metrics."""
+        cell = self.log.find(self._key(name, settings, seed, on))
+        if cell is None or (on == "valid" and self.fit.tune_on not in cell["mean"]):
+            return None
+        return None if on == "test" and self.fit.keep_users and "per_user" not in cell else cell
+
+    def get(self, *task: Any) -> Cell:
+        """Cell of a task that was measured."""
+        cell = self.find(*task)
+        assert cell is not None
+        return cell
+
+    def _key(self, name: str, settings: Model, seed: int, on: str) -> dict[str, Any]:
+        split = self.fit.splits[seed]
+        key = {"model": name, "settings": settings.model_dump(), "split": split.hash, "on": on}
+        if split.weights != UNWEIGHTED:
+            key["weights"] = split.weights.model_dump()
+        if on == "valid":
+            return key | {"without": "train"}  # the part whose items are left out of the lists
+        fitted_on = {"fitted_on": "train and valid"} if self.fit.refits(settings, on) else {}
+        return key | fitted_on | {"at": list(self.fit.at), "metrics": list(self.fit.metrics), "seed": seed}

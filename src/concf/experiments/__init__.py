@@ -1,1 +1,0 @@
-"""Comparisons of models on the same splits, and the demo."""
