@@ -275,9 +275,9 @@ class Recommender:
 
     def _histories(self, users: Users, history: ItemsByUser, lookup: ItemLookup) -> dict[Any, Positions]:
         """User -> positions of the items of the given history and of the log."""
-        given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
-        if users is not None and (given is history or not is_one(users)):
+        if users is not None and (isinstance(history, Mapping) or not is_one(users)):
             raise ConfigError("a history is one user's; for several, give a mapping of users to items, without `users`")
+        given: Mapping[Any, Any] = history if isinstance(history, Mapping) else {users: history}
         several = {plain(name): as_array(items) for name, items in given.items()}
         rows = user_rows(self.user_ids, as_array(list(several)), "popular").tolist()
         used = {
