@@ -11,8 +11,8 @@ from small_recipe import trained
 
 from concf.consensus.consensus import CONSENSUS
 from concf.evaluation.scorers import Factors
+from concf.inference.explain import SPEAKERS, similarity_shares, speakers
 from concf.inference.recommender import Recommender
-from concf.inference.votes import SPEAKERS, similarity_shares, speakers
 from concf.runs.run import Run
 from concf.strong.recipe import Recipe
 from concf.strong.reranker import TOP

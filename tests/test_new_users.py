@@ -67,13 +67,6 @@ def test_a_user_trains_validates_or_tests_and_a_share_of_the_held_out_ones_items
     assert data.seen("test").nnz == data.history.nnz == data.counts()["history"] > 0
 
 
-def test_every_user_tests_equally_often() -> None:
-    times = np.zeros(split().interactions.n_users)
-    for seed in range(60):
-        times[split(seed).evaluated] += 1
-    assert abs(times / 60 - 0.25).max() < 5 * (0.25 * 0.75 / 60) ** 0.5
-
-
 def test_users_with_one_item_train_and_items_that_nobody_trains_on_are_not_evaluated() -> None:
     pairs = [(1, 1), (10, 1), (10, 9), *((user, item) for user in range(2, 10) for item in (1, 2))]
     log = pl.DataFrame(pairs, schema=["user", "item"], orient="row")
@@ -210,13 +203,3 @@ def test_a_comparison_tunes_on_the_validation_users_and_tests_on_the_others() ->
     chosen = float(ease.settings["regularisation"])
     assert ease.validation == pytest.approx(recall(chosen, data.valid, data.validated), abs=1e-6)
     assert ease.mean("recall@5") == pytest.approx(recall(chosen, data.test, data.evaluated), abs=1e-6)
-
-
-def test_concf_takes_part_by_its_consensus_and_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("concf.models", fromlist=["PRESETS"]).PRESETS, "strong", small())
-    result = compare(split(), ["concf:strong", "popularity"], seeds=1, at=5)
-    run = train(split(), small(), seed=2)
-    expected = run.evaluate(at=5)
-    for name, by in (("concf:strong consensus", CONSENSUS), ("concf:strong head", run.best_head())):
-        entrant = next(each for each in result.entrants if each.name == name)
-        assert entrant.mean("recall@5") == pytest.approx(expected[by].means()["recall@5"], abs=1e-6)

@@ -88,7 +88,7 @@ def test_commands_and_fit_read_and_divide_alike(concf: CLI, tmp_path: Path) -> N
     assert (code, json.loads(out)["split"]["hash"]) == (0, expected.hash), err
     assert json.loads(out)["statistics"][0]["interactions"] == len(expected.interactions)
     code, _, err = concf("train", path, *as_words(TOLD), *TINY, "--out", tmp_path / "run", "--json")
-    assert (code, "see `concf prepare`" in err) == (2, True)
+    assert (code, "option of `concf prepare`" in err) == (2, True)
     code, out, err = concf("train", tmp_path / "data", *TINY, "--out", tmp_path / "run", "--json")
     assert (code, json.loads(out)["split_hash"]) == (0, expected.hash), err
     assert tiny().fit(path, **TOLD).run.data.hash == expected.hash
