@@ -25,7 +25,8 @@ from torch import Tensor
 from concf.comparison.results_log import ResultsLog
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
-from concf.data.protocols import TEST, TRAIN, VALID, Random
+from concf.data.parts import TEST, TRAIN, VALID
+from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
 from concf.models import choose_settings, train

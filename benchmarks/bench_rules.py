@@ -26,7 +26,8 @@ from concf.data.catalogue import fetch
 from concf.data.prepare import prepare
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING
-from concf.inference.ranker import Positions, Ranker, Short
+from concf.inference.lookup import Positions, Short
+from concf.inference.ranker import Ranker
 from concf.inference.rules import catalogue_of, rules_of
 from concf.models import choose_settings, train
 

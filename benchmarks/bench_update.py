@@ -1,4 +1,4 @@
-"""Updates against training from scratch: the lines of docs/update.md.
+"""Updates against training from scratch: the lines of docs/new-data.md.
 
     python benchmarks/bench_update.py                # a base and ten updates: Ciao, and a simulated log that drifts
     python benchmarks/bench_update.py --only drifting --ways updated left --updates 1 2
@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from concf.comparison.results_log import ResultsLog
 from concf.consensus.consensus import CONSENSUS
 from concf.data.interactions import Interactions
-from concf.data.join import places
+from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare, split_of
-from concf.data.protocols import TEST, TRAIN, Given
+from concf.data.protocols import Given
 from concf.data.reading.read import read
 from concf.data.simulate import DRIFTING
 from concf.data.split import Split, SplitRecipe
@@ -66,8 +66,8 @@ def next_period(known: Interactions, period: pl.DataFrame) -> Split:
     """A log, and as the test part the pairs of a period whose user and item it knows."""
     wanted = read(period)
     user, item = (
-        places(known.user_ids, wanted.user_ids)[wanted.user],
-        places(known.item_ids, wanted.item_ids)[wanted.item],
+        known.user_ids.positions(wanted.user_ids)[wanted.user],
+        known.item_ids.positions(wanted.item_ids)[wanted.item],
     )
     there = (user >= 0) & (item >= 0)
     keys = np.r_[known.user.astype(np.int64) * known.n_items + known.item, user[there] * known.n_items + item[there]]
@@ -84,9 +84,9 @@ def left(base: Run, now: Interactions, by: str) -> ListFunction:
     everyone = np.arange(was.n_users)
     listed = _listed(base.recommender(by), everyone)
     popular = np.argsort(-popularity, kind="stable")[: listed.shape[1]]
-    before = places(was.user_ids, now.user_ids)
+    before = was.user_ids.positions(now.user_ids)
     lists = np.where(before[:, None] >= 0, listed[before.clip(0)], popular)
-    today = np.append(places(now.item_ids, was.item_ids), NOTHING)  # at -1, behind the end of a short list
+    today = np.append(now.item_ids.positions(was.item_ids), NOTHING)  # at -1, behind the end of a short list
     return ListFunction(lambda some, _length: torch.from_numpy(today[lists[some]]))
 
 

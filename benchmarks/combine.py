@@ -8,7 +8,7 @@
     python benchmarks/render_combine.py
 
 Voters are fitted on the training part and tested as they are: nothing is refitted. Their settings are those that
-docs/baselines.md chose on the split of seed 0; of BM25 and logistic factorisation, which are not there, and of every
+`make baselines` chose on the split of seed 0; of BM25 and logistic factorisation, which are not there, and of every
 voter on Gowalla, which is not there either, the best of a small grid on the same split. --data: a folder of prepared
 splits NAME-PROTOCOL-SEED, made if need be. What is in the results is not run again. One thread.
 """
@@ -61,7 +61,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "bm25": {"K": (20, 100, 500), "K1": (0.5, 1.2), "B": (0.2, 0.8)},
     "lmf": {"factors": (16, 32, 64), "regularization": (0.6, 2.0), "neg_prop": (10, 30)},
 }
-ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets that docs/baselines.md does not have
+ELSEWHERE: dict[str, dict[str, tuple[Any, ...]]] = {  # of data sets without lines of `make baselines`
     "als": {"factors": (MOST_FACTORS,), "alpha": (20.0, 40.0, 80.0, 160.0, 320.0),
             "regularisation": (30.0, 60.0, 120.0, 250.0, 500.0), "iterations": (15,)},
     "bpr": BASELINES["bpr"].grid,
@@ -75,7 +75,7 @@ Point = dict[str, Any]
 
 
 def best_settings(name: str, model: str) -> dict[str, Any]:
-    """Those with the best validation among the lines of docs/baselines.md."""
+    """Those with the best validation among the lines of `make baselines`."""
     known = [
         line
         for line in lines(f"baselines-{name}")

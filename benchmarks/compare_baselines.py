@@ -1,4 +1,4 @@
-"""Tune and test the baselines on the public data sets and write docs/baselines.md.
+"""Tune and test the baselines on the public data sets and write their table in docs/strong.md.
 
     make baselines
 
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from statistics import mean
 
-from sources import TITLE, commits_table, lines
+from sources import DOCS, lines, render
 
 from concf.baselines.table import BASELINES
 from concf.comparison.compare import Comparison, compare, comparison_rows
@@ -19,48 +20,26 @@ from concf.runtime.text_tables import markdown
 
 ROOT = Path(__file__).parent.parent
 RUNS = ["citeulike-released", "citeulike-paper", "ciao-released", "foursquare-released"]
-HEAD = """# The baselines, tuned and tested
-
-Rebuilt by `make baselines`; the raw measurements in
-`benchmarks/results/baselines-*.jsonl` are reused, so remove them to measure again. One table by hand:
-
-```
-concf prepare citeulike --protocol paper --out data/citeulike-paper
-concf compare data/citeulike-paper --models {models} --seeds 5 --markdown table.md
-```
-
-A [baseline](glossary.md#baseline) is tuned and tested in three steps:
-
-1. **Search.** The validation part of the first [split](glossary.md#split) chooses the settings, over the grids of
-   `model/baselines/table.py`. A grid of at most 60 points is measured whole. In a larger one the search starts in the
-   middle and moves one setting, or two at once, to better neighbouring values, until no such neighbour is better; each
-   point is measured once. * marks a chosen value at the edge of its grid: a wider grid may hold a better one.
-2. **Refit.** With these settings the model is fitted anew on the training *and* validation pairs of every split, since
-   that is what one would put into service. `--no-refit` tests what was validated, fitted on the training pairs alone.
-   `strong` refits itself; the other presets of ConCF are tested as they were validated.
-3. **Test.** Lists leave out a user's training and validation items, refitted or not.
-
-`ials` is iALS by the library `implicit`; `als` is iALS by concf's own solver, which needs no further library, runs on a
-GPU too, and whose penalty grows with the number of a user's or an item's pairs (Rendle et al., 2022).
-
-Mean ± standard deviation of the test figures over five splits (seeds 0 to 4), chosen by validation recall@50 on that of
-seed 0. p: paired t-test over the splits against the first row, Holm-corrected. R is recall, N is NDCG; full ranking,
-ties to the lower item id. Seconds to fit come from several machines under different loads (each raw line names its
-own): take them for an order of magnitude.
-"""
+FIGURES = ("recall@50", "ndcg@50")
 
 
 def section(comparison: Comparison) -> str:
     title = f"\n## {comparison.source}, protocol `{comparison.protocol}`\n\n"
-    hashes = ", ".join(split[:8] for split in comparison.split_hashes)
-    return title + markdown(*comparison_rows(comparison)) + f"\nSplit hashes: {hashes}.\n"
+    return title + markdown(*comparison_rows(comparison))
 
 
-def page(sections: list[str], results: Path) -> str:
-    """docs/baselines.md."""
-    names = [f"baselines-{run}" for run in RUNS]
-    commits = commits_table({name: lines(name, results) for name in names})
-    return HEAD.format(models=",".join(BASELINES)) + "".join(sections) + f"\n## {TITLE}\n\n{commits}"
+def pages() -> dict[Path, dict[str, str]]:
+    """Mean test Recall@50 and NDCG@50 of each baseline on each data set, from the lines alone, and the splits."""
+    tests = {run: [each for each in lines(f"baselines-{run}") if each["key"]["on"] == "test"] for run in RUNS}
+    rows = []
+    for model in dict.fromkeys(line["key"]["model"] for each in tests.values() for line in each):
+        found = [[line["mean"] for line in each if line["key"]["model"] == model] for each in tests.values()]
+        cells = [" / ".join(f"{mean(one[figure] for one in each):.4f}" for figure in FIGURES) for each in found]
+        rows.append([model, *cells])
+    hashes = [dict.fromkeys(line["key"]["split"][:8] for line in each) for each in tests.values()]
+    rows.append(["splits", *(", ".join(each) for each in hashes)])
+    titles = [run.replace("-", " `") + "`" for run in RUNS]
+    return {DOCS / "strong.md": {"baselines": markdown(["R@50 / N@50", *titles], rows)}}
 
 
 def data_set(run: str, folder: Path) -> Split:
@@ -79,13 +58,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--only", choices=RUNS, help="one data set, and no document")
     options = parser.parse_args()
-    sections = []
     for run in [options.only] if options.only else RUNS:
         log = options.results / f"baselines-{run}.jsonl"
-        sections.append(section(compare(data_set(run, options.data), list(BASELINES), log=log)))
-        print(sections[-1], flush=True)
+        print(section(compare(data_set(run, options.data), list(BASELINES), log=log)), flush=True)
     if not options.only:
-        (ROOT / "docs" / "baselines.md").write_text(page(sections, options.results), encoding="utf-8")
+        render("compare_baselines", pages())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a half-life brings when the future is predicted: the lines of docs/weights.md.
+"""What a half-life brings when the future is predicted: the lines of docs/new-data.md.
 
     python benchmarks/half_life.py baselines    # RP3beta, ALS and popularity, tuned for every half-life
     python benchmarks/half_life.py strong       # the default preset, which searches its settings itself

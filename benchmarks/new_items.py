@@ -21,8 +21,8 @@ from measuring import write
 from numpy.typing import NDArray
 
 from concf.data.catalogue import fetch
+from concf.data.parts import TEST, TRAIN
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, TRAIN
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate, score_lists
 from concf.evaluation.ranking import rank

@@ -1,4 +1,4 @@
-"""New users: the default folded in from histories, beside EASE^R and iALS: the lines of docs/new-users.md.
+"""New users: the default folded in from histories, compared with EASE^R and iALS (docs/new-data.md).
 
     python benchmarks/new_users.py prepare                          # the splits, as folders NAME-SEED of --data
     python benchmarks/new_users.py test --device cuda               # all of them
@@ -39,7 +39,7 @@ from concf.models import choose_settings, load_run, train
 from concf.runs.run import Run
 
 if TYPE_CHECKING:
-    from concf.data.options import LogOptions
+    from concf.data.prepare import LogOptions
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -1,4 +1,4 @@
-"""The tables of docs/new-items.md and of the rules in docs/recommending.md, from the lines of their benchmarks.
+"""Write the tables on new items (docs/new-data.md) and on rules (docs/recommending.md) from their results.
 
 python benchmarks/render_items.py
 """
@@ -9,19 +9,12 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-from sources import Line, commits_table, lines
+from sources import DOCS, Line, lines, render
 
 from concf.runtime.text_tables import markdown
 
-DOCS = Path(__file__).parents[1] / "docs"
 FIGURES = {"R@20": "recall@20", "N@20": "ndcg@20", "R@50": "recall@50", "N@50": "ndcg@50"}
 TITLES = {"ciao": "Ciao"}
-PAGES = {"new-items.md": "new_items", "recommending.md": "rules"}
-
-
-def marks(name: str) -> tuple[str, str]:
-    """What the tables of a file of results stand between."""
-    return f"<!-- {name}: written by benchmarks/render_items.py -->", f"<!-- end of {name} -->"
 
 
 def figures(found: list[Line], who: str) -> list[str]:
@@ -61,7 +54,6 @@ def new_items() -> str:
             markdown(header, facts), "",
             markdown(["data", "users given back", *(f"k = {each}" for each in shrinkages)], given), "",
             *all_items(whole),
-            commits_table({"new_items": lines("new_items")}),
         ]
     )  # fmt: skip
 
@@ -88,26 +80,17 @@ def rules() -> str:
              f"{test['coverage@20']:.3f}", f"{test['gini@20']:.3f}", f"{100 * line['full']:.0f} %"]
         )  # fmt: skip
     header = ["by", "rule", "ms a list", "R@20", "change", "coverage@20", "Gini@20", "places filled"]
-    return f"{markdown(header, rows)}\n{commits_table({'rules': lines('rules')})}"
+    return markdown(header, rows)
 
 
-def body(page: str) -> str:
-    """What stands between the marks of a page."""
-    return {"new-items.md": new_items, "recommending.md": rules}[page]()
-
-
-def filled(page: str, text: str) -> str:
-    """The page with its tables."""
-    begin, end = marks(PAGES[page])
-    before, rest = text.split(begin)
-    return f"{before}{begin}\n\n{body(page)}\n{end}{rest.split(end)[1]}"
+def pages() -> dict[Path, dict[str, str]]:
+    """The tables of each page."""
+    return {DOCS / "new-data.md": {"new-items": new_items()}, DOCS / "recommending.md": {"rules": rules()}}
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    for page in PAGES:
-        path = DOCS / page
-        path.write_text(filled(page, path.read_text("utf-8")), "utf-8")
+    render("render_items", pages())
 
 
 if __name__ == "__main__":

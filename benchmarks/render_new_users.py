@@ -1,4 +1,4 @@
-"""docs/new-users.md, from the lines that benchmarks/new_users.py measured.
+"""Write the tables of docs/new-data.md on new users, from results/new-users*.jsonl.
 
 python benchmarks/render_new_users.py
 """
@@ -6,11 +6,12 @@ python benchmarks/render_new_users.py
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from new_users import FILTERS, ROOT
-from sources import commits_table, lines
+from new_users import FILTERS
+from sources import DOCS, lines, render
 
 from concf.runtime.text_tables import markdown
 
@@ -79,13 +80,6 @@ def times() -> str:
     return markdown(["data", "histories at a time", *TIMED], rows)
 
 
-def labelled_times() -> str:
-    """One history at a time, by the lines that have a label."""
-    found = [line for line in lines("new-users-times") if "label" in line["key"]]
-    rows = [[data_of(line), line["key"]["label"], *milliseconds(line["alone"])] for line in found]
-    return markdown(["data", "code", *TIMED], rows)
-
-
 def data_of(line: dict[str, Any]) -> str:
     name = TITLES[line["key"]["split"].rpartition("-")[0]]
     return f"{name} ({line['items']:,} items)"
@@ -95,22 +89,14 @@ def milliseconds(of_heads: dict[str, float]) -> list[str]:
     return [f"{of_heads[name]:.1f}" for name in TIMED]
 
 
-def page() -> str:
-    """docs/new-users.md."""
-    names = ("new-users", "new-users-times")
-    filled = {
-        "results": results(), "kept": kept(), "times": times(), "labelled_times": labelled_times(),
-        "commits": commits_table({name: lines(name) for name in names}),
-    }  # fmt: skip
-    text = (ROOT / "benchmarks" / "new_users_words.md").read_text("utf-8")
-    for name, content in filled.items():
-        text = text.replace(f"{{{{{name}}}}}", content)
-    return text
+def pages() -> dict[Path, dict[str, str]]:
+    """Accuracy, agreement with the lists of known users, and cost."""
+    return {DOCS / "new-data.md": {"new-users": results(), "folded-in": kept(), "fold-in-times": times()}}
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    (ROOT / "docs" / "new-users.md").write_text(page(), encoding="utf-8")
+    render("render_new_users", pages())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/training.md on the sampled softmax, from the lines of benchmarks/bench_sampled_softmax.py.
+"""Write the tables of docs/training.md on the sampled softmax, from results/sampled_softmax.jsonl.
 
 python benchmarks/render_sampled.py
 """
@@ -9,10 +9,8 @@ import argparse
 from pathlib import Path
 from statistics import mean
 
-from sources import Line, commits_table, lines
+from sources import DOCS, Line, lines, render
 
-PAGE = Path(__file__).parents[1] / "docs" / "training.md"
-MARKS = ("<!-- sampled softmax: written by benchmarks/render_sampled.py -->", "<!-- end of sampled softmax -->")
 FIGURES = {"R@20": "recall@20", "N@20": "ndcg@20", "R@50": "recall@50", "N@50": "ndcg@50"}
 TITLES = {"citeulike": "CiteULike", "ciao": "Ciao"}
 
@@ -68,19 +66,22 @@ def times(found: list[Line]) -> list[str]:
     return table(["heads", "items", "full", *ways, "device"], rows)
 
 
-def body() -> str:
-    """What stands between the marks."""
+def pages() -> dict[Path, dict[str, str]]:
+    """Accuracy on a GPU, where every seed was measured, and times on both devices."""
     every = lines("sampled_softmax")
-    of = {what: [line for line in every if line["what"] == what] for what in ("accuracy", "time")}
-    tables = "\n".join([*accuracies(of["accuracy"]), "", *times(of["time"])])
-    return f"{tables}\n\n{commits_table({'sampled_softmax': every})}"
+    accuracy = [line for line in every if line["what"] == "accuracy" and line["device"] != "cpu"]
+    time = [line for line in every if line["what"] == "time"]
+    return {
+        DOCS / "training.md": {
+            "sampled-accuracy": "\n".join(accuracies(accuracy)),
+            "sampled-times": "\n".join(times(time)),
+        }
+    }
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    before, rest = PAGE.read_text("utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(before + f"{MARKS[0]}\n\n{body()}\n{MARKS[1]}" + after, "utf-8")
+    render("render_sampled", pages())
 
 
 if __name__ == "__main__":

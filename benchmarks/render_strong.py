@@ -1,4 +1,4 @@
-"""docs/strong.md and docs/leaderboard.md, from what benchmarks/strong.py measured.
+"""Write the tables of docs/strong.md and draw docs/leaderboard.svg, from results/strong*.jsonl.
 
 python benchmarks/render_strong.py
 """
@@ -11,8 +11,8 @@ from statistics import mean, stdev
 
 from leaderboard.board import HEADER, SPLITS, Entry, ordered, published
 from scipy.stats import ttest_rel
-from sources import commit_of, commits_table, lines
-from strong import GIVEN, GUARDS, INNER, NEWEST, PUBLIC, ROOT, ROWS, TENTH
+from sources import DOCS, commit_of, lines, render
+from strong import GIVEN, GUARDS, NEWEST, PUBLIC, ROWS, TENTH
 
 from concf.runtime.text_tables import markdown
 
@@ -24,7 +24,7 @@ OURS = {
     "`--budget thorough`, consensus": ("thorough", "consensus"),
 }
 VOTERS = {f"voter {name}": ("default", name) for name in ("als-a", "als-b", "softmax-a")}  # rivals, as baselines are
-FIGURES, BUDGETS = ("recall@50", "ndcg@50"), ("default", "thorough")
+FIGURES = ("recall@50", "ndcg@50")
 Series = dict[int, dict[str, float]]  # seed -> test figures
 
 
@@ -70,19 +70,15 @@ def row(who: str, known: dict[str, Series]) -> list[str]:
     return cells
 
 
-def tables(refit: str, names: tuple[str, ...] = ROWS) -> str:
-    """A table for each data set."""
-    known, parts = series(refit), []
+def comparison(names: tuple[str, ...]) -> str:
+    """A table for each data set, everyone refitted."""
+    known, parts = series("validation"), []
     header = ["", "R@50", "N@50", "R against the best baseline", "N against the best baseline"]
-    for name in (
-        each for each in names if known.get(each, {}).keys() - OURS.keys() - VOTERS.keys()
-    ):  # baselines were measured there
+    for name in names:
         ordered = sorted(known[name], key=lambda who: -value(known[name][who], "recall@50"))
         source, _, protocol = name.partition("-")
         rows = markdown(header, [row(who, known[name]) for who in ordered])
-        parts.append(
-            f"### {source}, protocol `{protocol}`{'' if refit == 'validation' else ', not refitted'}\n\n{rows}"
-        )
+        parts.append(f"### {source}, protocol `{protocol}`\n\n{rows}")
     return "\n".join(parts)
 
 
@@ -102,14 +98,15 @@ def summary() -> str:
 
 
 def ablations() -> str:
-    """Validation Recall@50 of consensus and head, by budget and without each voter."""
-    rows = []
+    """Validation Recall@50 of consensus and head on each split, by budget and without each voter."""
+    cells: dict[str, dict[str, str]] = {}
     for line in lines("strong-ablations"):
-        key, figures = line["key"], line["validation"]
+        key, scores = line["key"], line["validation"]
         variant = key["budget"] + ("" if key["without"] is None else f" without {key['without']}")
-        shown = [f"{figures[each]:.4f}" for each in ("consensus", "student", "R-consensus")]
-        rows.append([f"{key['data']}, seed {key['seed']}", variant, *shown, f"{line['seconds']:.0f}"])
-    return markdown(["data", "", "consensus", "head", "plain consensus", "seconds, shared H200"], rows)
+        split = f"{key['data'].partition('-')[0]}, seed {key['seed']}"
+        cells.setdefault(variant, {})[split] = f"{scores['consensus']:.4f} / {scores['student']:.4f}"
+    splits = list(next(iter(cells.values())))
+    return markdown(["", *splits], [[variant, *(found[split] for split in splits)] for variant, found in cells.items()])
 
 
 def times() -> str:
@@ -134,15 +131,15 @@ def ours() -> list[Entry]:
     found = []
     for line in [*lines("strong"), *lines("strong-baselines")]:
         key, name = line["key"], line["key"]["data"].partition("-")[0]
-        if key["data"] not in (*PUBLIC, *TENTH, *NEWEST):
+        if key["data"] not in (*PUBLIC, *TENTH, *NEWEST) or key["refit"] != "validation":
             continue
         part = GIVEN[key["data"].partition("-")[2]]
         share = f"{'newest ' if 'newest' in part else ''}{part['valid']:.0%}".replace("%", " %")
         budget = {"default": "", "thorough": " --budget thorough"}.get(key.get("budget", "default"), "")
         who = {label: row for label, (of, row) in OURS.items() if of == key.get("budget")}
         figures = {label: line["rows"][row]["test"] for label, row in who.items()} or {key["model"]: line["test"]}
-        trained = f", {share} for validation, {'then refitted' if key['refit'] == 'validation' else 'not refitted'}"
-        command = f"concf train data/{name}{budget} --out runs/{name}" if who and key["refit"] == "validation" else None
+        trained = f", {share} for validation"
+        command = f"concf train data/{name}{budget} --out runs/{name}" if who else None
         for label, means in figures.items():
             found.append(Entry(
                 method=label.replace("`", "") + trained, data=name, split=SPLITS[name], chosen_by="validation",
@@ -150,19 +147,6 @@ def ours() -> list[Entry]:
                 seconds=line["seconds"], machine="H200, shared", command=command, commit=commit_of(line),
             ))  # fmt: skip
     return found
-
-
-def inner() -> str:
-    """What the newest items are worth as a validation part, where the end of each training line is held back."""
-    found = {(line["key"]["data"], line["key"]["budget"]): line["rows"] for line in lines("strong")}
-    header = ["data", "validation part", "`default`, consensus", "head", "`thorough`, consensus", "head"]
-    rows = []
-    for name in INNER:
-        data, part = name.partition("-")[0], GIVEN[name.rpartition("-")[2]]
-        cells = [found[name, budget][who]["test"] for budget in BUDGETS for who in ("consensus", "student")]
-        share = f"{'newest' if 'newest' in part else 'drawn'} {part['valid']:.0%}".replace("%", " %")
-        rows.append([data, share, *(f"{each['recall@20']:.4f} / {each['ndcg@20']:.4f}" for each in cells)])
-    return markdown(header, rows)
 
 
 def entries(name: str) -> list[Entry]:
@@ -201,7 +185,7 @@ def draw_costs() -> None:
             axes.margins(0.12, 0.15)
             legend = "\n".join(f"{at + 1}  {each.method}" for at, each in enumerate(known))
             axes.text(0, -0.22, legend, transform=axes.transAxes, va="top", fontsize=7)
-        figure.savefig(ROOT / "docs" / "leaderboard.svg", metadata=dict.fromkeys(("Creator", "Date")))
+        figure.savefig(DOCS / "leaderboard.svg", metadata=dict.fromkeys(("Creator", "Date")))
 
 
 def alone() -> str:
@@ -215,35 +199,27 @@ def alone() -> str:
     return "; ".join(f"{name}: {mean(each):.1f} s" for name, each in took.items())
 
 
-def page(words: str = "strong_words.md") -> str:
-    """docs/strong.md, or another page of the same lines."""
+def pages() -> dict[Path, dict[str, str]]:
+    """The tables of docs/strong.md."""
     large = lines("strong-large")[-1]
-    names = ("strong", "strong-alone", "strong-baselines", "strong-ablations", "strong-large", "strong-times")
-    filled = {
-        "refitted": tables("validation"),
-        "not_refitted": tables("none"),
-        "summary": summary(),
+    tables = {
+        "refitted": comparison(ROWS),
+        "by-time-and-sparse": comparison(GUARDS),
+        "refitting": summary(),
+        "seconds-gpu": f"{alone()}; 138,000 users x 27,000 items, simulated, {large['pairs']:,} training pairs: "
+        f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB.",
+        "seconds-cpu": times(),
         "ablations": ablations(),
-        "times": times(),
-        "alone": alone(),
-        "guards": tables("validation", GUARDS),
-        "large": f"{large['seconds']:.0f} s and {large['GiB']:.1f} GiB ({large['pairs']:,} training pairs)",
         "gowalla": leaderboard("gowalla"),
-        "yelp": leaderboard("yelp2018"),
-        "inner": inner(),
-        "commits": commits_table({name: lines(name) for name in names}),
+        "yelp2018": leaderboard("yelp2018"),
     }
-    text = (ROOT / "benchmarks" / words).read_text("utf-8")
-    for name, content in filled.items():
-        text = text.replace(f"{{{{{name}}}}}", content)
-    return text
+    return {DOCS / "strong.md": tables}
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     draw_costs()
-    for name in ("strong", "leaderboard"):
-        Path(ROOT / "docs" / f"{name}.md").write_text(page(f"{name}_words.md"), encoding="utf-8")
+    render("render_strong", pages())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""docs/update.md, from the lines that benchmarks/bench_update.py measured.
+"""Write the tables of docs/new-data.md on updates, from results/update.jsonl.
 
 python benchmarks/render_update.py
 """
@@ -10,11 +10,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sources import commits_table, lines
+from sources import DOCS, lines, render
 
 from concf.runtime.text_tables import markdown
 
-ROOT = Path(__file__).parent.parent
 WAYS = {"updated": "updated", "refit": "from scratch", "left": "left"}
 TITLES = {
     "ciao": "Ciao, users and items with 10 ratings or more",
@@ -103,24 +102,16 @@ def verdict(all_lines: dict[str, Lines]) -> str:
     )
 
 
-def page() -> str:
-    """docs/update.md."""
+def pages() -> dict[Path, dict[str, str]]:
+    """Means over the updates, every update, and which goals are met."""
     known = measured()
-    filled = {
-        "summary": summary(known),
-        "tables": "\n".join(f"### {TITLES[name]}\n\n{table(each)}" for name, each in known.items()),
-        "verdict": verdict(known),
-        "commits": commits_table({"update": lines("update")}),
-    }
-    text = (ROOT / "benchmarks" / "update_words.md").read_text("utf-8")
-    for name, content in filled.items():
-        text = text.replace(f"{{{{{name}}}}}", content.rstrip("\n"))
-    return text
+    every = "\n".join(f"{TITLES[name]}:\n\n{table(each)}" for name, each in known.items())
+    return {DOCS / "new-data.md": {"updates": summary(known), "each-update": every, "update-goals": verdict(known)}}
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    (ROOT / "docs" / "update.md").write_text(page(), encoding="utf-8")
+    render("render_update", pages())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The tables of docs/weights.md, from the lines of benchmarks/half_life.py.
+"""Write the tables of docs/new-data.md on half-lives, from results/half_life.jsonl.
 
 python benchmarks/render_weights.py
 """
@@ -10,12 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from sources import Line, commits_table, lines
+from sources import DOCS, Line, lines, render
 
 from concf.runtime.text_tables import markdown
 
-PAGE = Path(__file__).parents[1] / "docs" / "weights.md"
-MARKS = "<!-- half-lives: written by benchmarks/render_weights.py -->", "<!-- end of half-lives -->"
 TITLES = {"drifting": "drifting", "ciao": "Ciao"}
 MODELS = {"baselines": ("popularity", "rp3beta", "als"), "strong": ("consensus", "student", "als-a")}
 
@@ -51,18 +49,16 @@ def table(found: list[Line], models: Sequence[str]) -> str:
     return markdown(["log", "half-life", *(f"{model} R@50" for model in models), "seeds", "users"], rows)
 
 
-def body() -> str:
-    """What stands between the marks."""
+def pages() -> dict[Path, dict[str, str]]:
+    """A table of the baselines and one of the default preset."""
     every = lines("half_life")
     tables = [table([line for line in every if line["key"]["what"] == what], MODELS[what]) for what in MODELS]
-    return "\n".join([*tables, commits_table({"half_life": every})])
+    return {DOCS / "new-data.md": {"half-lives": "\n".join(tables)}}
 
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    before, rest = PAGE.read_text("utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    PAGE.write_text(before + f"{MARKS[0]}\n\n{body()}\n{MARKS[1]}" + after, "utf-8")
+    render("render_weights", pages())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where the lines that a page shows come from: the commits that each file of results was measured at."""
+"""Fill in the tables of a page, and list the commits at which its results were measured."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from concf.runtime.text_tables import markdown
 
 NOT_RECORDED = "commit not recorded"
 CHANGED = "A + at a commit: measured with uncommitted changes. The code may have changed since a commit."
-TITLE = "Where the lines come from"
 MARKED = re.compile(
     r"(<!-- commits of ([\w -]+): written by benchmarks/render\.py -->\n).*?(<!-- end of commits -->)", re.S
 )
+DOCS = Path(__file__).parents[1] / "docs"
 Line = dict[str, Any]
 
 
@@ -49,12 +49,30 @@ def commits_table(shown: Mapping[str, Sequence[Line]]) -> str:
     return f"{markdown(['lines of', 'commits (lines)'], rows)}\n{CHANGED}\n"
 
 
-def fill_in(page: Path) -> None:
-    """The tables of a page whose other words are written by hand, between marks that name the files of results."""
-    text = page.read_text(encoding="utf-8")
+def filled(text: str, script: str, tables: Mapping[str, str]) -> str:
+    """Return a page with each table between its marks, which name the table and the script of benchmarks/."""
+    for name, table in tables.items():
+        begin, end = f"<!-- {name}: written by benchmarks/{script}.py -->", f"<!-- end of {name} -->"
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"the page has no place for {name}; expected {begin} and {end}")
+        text = f"{before}{begin}\n\n{table.strip()}\n\n{end}{after}"
+    return text
 
-    def filled(match: re.Match[str]) -> str:
+
+def with_commits(text: str) -> str:
+    """Return a page with its tables of commits, between marks that name the files of results."""
+
+    def table(match: re.Match[str]) -> str:
         begin, names, end = match.groups()
         return f"{begin}\n{commits_table({name: lines(name) for name in names.split()})}\n{end}"
 
-    page.write_text(MARKED.sub(filled, text), encoding="utf-8")
+    return MARKED.sub(table, text)
+
+
+def render(script: str, pages: Mapping[Path, Mapping[str, str]]) -> None:
+    """Renew the tables of a script, and all tables of commits, in pages whose words are written by hand."""
+    for page, tables in pages.items():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(with_commits(filled(text, script, tables)), encoding="utf-8")

@@ -1,8 +1,8 @@
-"""The default preset compared with tuned baselines, all refitted: the lines of docs/strong.md and docs/leaderboard.md.
+"""Compare the default preset with tuned baselines, all refitted: the lines of docs/strong.md.
 
     python benchmarks/strong.py test --device cuda        # the default, refitted and not: seeds 10 to 14, public splits
     python benchmarks/strong.py als --device cuda         # iALS by our own solver, tuned, refitted and not
-    python benchmarks/strong.py baselines                 # the others, with the settings that docs/baselines.md chose
+    python benchmarks/strong.py baselines                 # the others, with the settings that `make baselines` chose
     python benchmarks/strong.py ablations --device cuda   # on validation: seeds 0 and 1, without each voter; budgets
     python benchmarks/strong.py times                     # two cores, beside implicit's ALS in the same run
     python benchmarks/strong.py large --device cuda       # a simulated log of 138,000 x 27,000 with 9.5 million pairs

@@ -82,4 +82,5 @@ print(
 
 # %% [markdown]
 # On the command line it is `concf update runs/monday tuesday.csv --out runs/tuesday`. What is carried over, how items
-# that are out of fashion are forgotten, and what it brings on real logs: [updating](../docs/update.md).
+# that are out of fashion are forgotten, and what it brings on real logs:
+# [updating](../docs/new-data.md#updating-a-run).

@@ -4,7 +4,7 @@
 # Why is an item in someone's list? Which voters named it, what lifted it, and which items of the user speak for it.
 #
 # All of this is kept with a [run](../docs/glossary.md#run), so that it can be asked for later, also over HTTP and in
-# [the explorer](../docs/explorer.md).
+# [the explorer](../docs/serving.md#the-explorer).
 
 # %%
 import matplotlib.pyplot as plt

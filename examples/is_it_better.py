@@ -5,7 +5,8 @@
 # gains.
 #
 # What you have may be any model. It only has to give vectors, scores or lists
-# ([what `evaluate` takes](../docs/evaluation.md)). Here it is a nightly job that counts which items are used together.
+# ([what `evaluate` takes](../docs/data.md#evaluation)). Here it is a nightly job that counts which items are used
+# together.
 
 # %%
 import matplotlib.pyplot as plt
@@ -98,4 +99,4 @@ plt.show()
 
 # %% [markdown]
 # One split is enough to look; for a decision, `concf compare` tunes every rival on validation and repeats all of it on
-# several splits ([baselines](../docs/baselines.md)).
+# several splits ([baselines](../docs/strong.md#compare-on-your-own-log)).

@@ -51,12 +51,12 @@ plt.show()
 
 # %% [markdown]
 # Without any click the list is what is popular. How much recall a history of 1, 2, 5 or 10 items gives on real logs is
-# measured in [new users](../docs/new-users.md).
+# measured in [new users](../docs/new-data.md#new-users).
 #
 # ## New items
 #
 # A linear map from the attributes to the item vectors is learned from the items that have both, and gives vectors to
-# those that have only attributes ([new items](../docs/new-items.md)).
+# those that have only attributes ([new items](../docs/new-data.md#new-items)).
 
 # %%
 model.add_items(catalogue)

@@ -5,7 +5,7 @@
 # ones (its Figure 4): both, on a log that trains in seconds.
 #
 # `python -m reproduction per consistency` measures the same on the paper's data; what came of it stands in
-# [the paper, reproduced](../docs/paper.md#reproduced).
+# [the paper, reproduced](../docs/how-it-works.md#the-paper-reproduced).
 
 # %%
 import matplotlib.pyplot as plt
@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 import concf
+from concf.consensus.consistency import consistency_by_rank
 from concf.evaluation.complementarity import chr_of_each, hits_of, per_map
-from concf.evaluation.consistency import consistency_by_rank
 from concf.reference.train import train_reference
 from concf.reference.trainer import Parts, Trainer
 

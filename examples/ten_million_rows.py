@@ -110,4 +110,4 @@ folder.cleanup()
 
 # %% [markdown]
 # Training compares this with the free memory by itself. With more rows than one machine holds, see [several
-# processes](../docs/processes.md).
+# processes](../docs/scale.md#several-processes).

@@ -89,9 +89,8 @@ class Page:
     def run(self, script: str, *words: Any) -> Any:
         return self.driver.execute_script(script, *words)  # type: ignore[no-untyped-call]
 
-    def open(self, address: str = "", *, fresh: bool = True) -> None:
-        if fresh:
-            self.driver.get("about:blank")
+    def open(self, address: str = "") -> None:
+        self.driver.get("about:blank")
         self.driver.get(f"{self.service}/{address}")
         if address == "docs":
             self.until("document.querySelectorAll('details').length")
@@ -169,20 +168,16 @@ def axe_script(cache: pytest.Cache) -> str:
     script = cache.mkdir("axe-core") / f"axe-{VERSION}.js"
     if not script.exists():
         with TemporaryDirectory(dir=script.parent) as folder:  # other processes may be at it too
-            fresh = _downloaded(Path(folder))
-            fresh.replace(script)
+            npm, archive = shutil.which("npm"), Path(folder) / f"axe-core-{VERSION}.tgz"
+            if npm is not None:
+                words = [npm, "pack", f"axe-core@{VERSION}", "--silent"]
+                subprocess.run(words, cwd=folder, capture_output=True, check=False)
+            if not archive.exists():
+                absent("axe-core", "install npm, and let it reach its registry")
+            with tarfile.open(archive) as files:
+                files.extract("package/axe.min.js", folder, filter="data")
+            (Path(folder) / "package" / "axe.min.js").replace(script)
     return script.read_text(encoding="utf-8")
-
-
-def _downloaded(folder: Path) -> Path:
-    npm, archive = shutil.which("npm"), folder / f"axe-core-{VERSION}.tgz"
-    if npm is not None:
-        subprocess.run([npm, "pack", f"axe-core@{VERSION}", "--silent"], cwd=folder, capture_output=True, check=False)
-    if not archive.exists():
-        absent("axe-core", "install npm, and let it reach its registry")
-    with tarfile.open(archive) as files:
-        files.extract("package/axe.min.js", folder, filter="data")
-    return folder / "package" / "axe.min.js"
 
 
 def violations(page: Page, script: str) -> list[dict[str, Any]]:

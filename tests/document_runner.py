@@ -36,9 +36,12 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHELL = ("", "sh", "bash")
 
-SMALL = (
-    "training.epochs=2", "training.batch=1024", "model.dimensions=8", "consensus.every=1", "consensus.window=2",
-)  # fmt: skip
+SMALL = {
+    "strong": ("dimensions=8",),
+    "reference": (
+        "training.epochs=2", "training.batch=1024", "model.dimensions=8", "consensus.every=1", "consensus.window=2",
+    ),
+}  # fmt: skip
 WORLD = Simulation(users=48, items=100, events=3000, tastes=6, popularity=0.2, activity_spread=0.3)
 SUBSTITUTIONS = {
     r"--seeds \d+": "--seeds 1",
@@ -158,7 +161,7 @@ def small_world(folder: Path, patch: pytest.MonkeyPatch) -> None:
     Path("users.csv").write_text("user_id\n3\n8\n777\n")
     Path("sold-out.txt").write_text("5\n6\n")
     for name, chosen in PRESETS.items():
-        patch.setitem(PRESETS, name, choose_settings(chosen, words=SMALL))
+        patch.setitem(PRESETS, name, choose_settings(chosen, words=SMALL[chosen.kind]))
     for name, baseline in BASELINES.items():
         first = {setting: values[:1] for setting, values in baseline.grid.items()}
         patch.setitem(BASELINES, name, replace(baseline, grid=first))

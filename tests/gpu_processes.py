@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small, with_a_student
+from process_worker import job
 
 from concf import models as training
 from concf.data.split import Split
@@ -52,8 +53,8 @@ class Several(ProcessGroup):
 
 def chosen(case: str) -> RunSettings:
     if case == STRONG:
-        consensus = {"top_k": 40, "kept": 40, "shown": 40}
-        changes = {"model": {"dimensions": 16}, "consensus": consensus, "training": {"metric": "recall@10"}}
+        consensus = {"top_k": 40, "shown": 40}
+        changes = {"dimensions": 16, "consensus": consensus, "training": {"metric": "recall@10"}}
         return choose_settings("strong", changes)
     model = {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3} | CHANGES[case]
     limits = {"epochs": EPOCHS, "batch": 64, "metric": "recall@10", "tf32": False}
@@ -68,7 +69,7 @@ def data(case: str) -> Split:
 
 
 def trained(case: str, group: ProcessGroup = groups.ALONE, **words: Any) -> list[dict[str, Any]]:
-    return training.train(data(case), chosen(case), seed=3, device="cuda", group=group, **words).history
+    return training.train_job(data(case), chosen(case), job(group, **words), 3, "cuda").history
 
 
 def train_all(group: ProcessGroup, folder: Path) -> None:

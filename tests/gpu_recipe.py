@@ -27,11 +27,12 @@ from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.scorers import Factors
 from concf.models import choose_settings, train
-from concf.runs.run import Run, make_model
 from concf.runs.settings import RunSettings
 from concf.strong import softmax
-from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.recipe import Recipe
 from concf.strong.reranker import TOP, Reranker, Weights
+from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT
 from concf.strong.students import solve_student, teach_student
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
@@ -205,7 +206,7 @@ def split() -> Split:
 
 def chosen(budget: str = "default", refit: str = "validation") -> RunSettings:
     changes: dict[str, Any] = {
-        "model": {"dimensions": 16},
+        "dimensions": 16,
         "consensus": {"top_k": 40, "shown": 40},
         "training": {"metric": "recall@10"},
         "budget": budget,
@@ -215,7 +216,7 @@ def chosen(budget: str = "default", refit: str = "validation") -> RunSettings:
 
 
 def begun(data: Split, settings: RunSettings, device: torch.device) -> Recipe:
-    return Recipe(Run(data, settings, 3, make_model(data, settings).to(device)), device)
+    return Recipe(StrongRun(data, settings, 3, device))
 
 
 def moved(state: Any, device: torch.device) -> Any:
@@ -254,7 +255,7 @@ def test_every_stage_is_the_cpu_s() -> None:
     assert shared(lists[:, :20], here.agreed()[0][:, :20]) > SHARED
 
 
-def assert_alike(there: Run, here: Run) -> None:
+def assert_alike(there: StrongRun, here: StrongRun) -> None:
     """Two whole runs: what was chosen may differ where figures all but tie."""
     assert there.rows() == here.rows()
     for name in here.rows():
@@ -269,7 +270,7 @@ def assert_alike(there: Run, here: Run) -> None:
 def test_a_whole_run_comes_close_to_the_cpu_s(budget: str, refit: str) -> None:
     data, settings = split(), chosen(budget, refit)
     there, here = (train(data, settings, seed=3, device=device) for device in (GPU, CPU))
-    assert there.model.user.device.type == GPU.type
+    assert there.device.type == GPU.type
     assert_alike(there, here)
 
 

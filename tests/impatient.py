@@ -2,11 +2,11 @@
 
 from functools import partial
 
-from concf import models as train
 from concf.cli.app import main
+from concf.runs import job
 from concf.runtime import process_group
 
 if __name__ == "__main__":
-    train.train = partial(train.train, checkpoint_seconds=0)  # type: ignore[assignment]
+    job.CHECKPOINT_SECONDS = 0.0
     process_group.joined = partial(process_group.joined, 10)  # type: ignore[assignment]
     main()

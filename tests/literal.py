@@ -48,7 +48,6 @@ class LiteralConCF:
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}
         self.initial: Tensor | None = None
-        self.pulls: list[Tensor] = []
         self.rankings: dict[int, list[Lists]] = {}  # epoch -> one for each head
         self.consensus_target: Lists | None = None
 
@@ -67,9 +66,6 @@ class LiteralConCF:
     def epoch(self, epoch: int, batches: Iterable[Triples]) -> dict[str, list[float]]:
         """The means over the batches of losses and gradient scales, and the weights at the end."""
         reports = [self.step(epoch, *batch) for batch in batches]
-        if self.settings.balances and self.settings.balance.update == "epoch":
-            self.move(torch.stack(self.pulls).mean(0))
-        self.pulls = []
         own, taught, scale = torch.stack(reports).mean(0).tolist()
         return {"loss": own, "consensus_loss": taught, "gradient": scale, "weight": self.weights.tolist()}
 
@@ -114,7 +110,7 @@ class LiteralConCF:
         if self.settings.balance.norm == "joint":
             return (squares[0] + squares[1]).sqrt()
         norms = [square.sqrt() if square > 0 else square for square in squares]
-        return norms[0] + self.settings.balance.item_share * norms[1]
+        return norms[0] + 0.5 * norms[1]
 
     def balance(self, epoch: int, loss: Tensor, scale: Tensor, weights: Tensor) -> None:
         """Eq. 15, and autograd of Eq. 16 with the target held constant."""
@@ -124,12 +120,7 @@ class LiteralConCF:
         progress = loss / self.initial
         ratio = (progress / progress.mean()) ** balance.exponent
         target = (scale.mean() * ratio).detach()
-        self.pulls.append(torch.autograd.grad((scale - target).abs().sum(), weights)[0])
-        if balance.update == "batch":
-            self.move(self.pulls[-1])
-
-    def move(self, pull: Tensor) -> None:
-        balance = self.settings.balance
+        pull = torch.autograd.grad((scale - target).abs().sum(), weights)[0]
         if balance.optimiser == "adam":
             adam(self.weights, pull, self.states.setdefault("weights", {}), balance.learning_rate)
         else:

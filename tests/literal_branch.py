@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.reference.model import Model
-from concf.runs.settings import RunSettings
+from concf.reference.settings import ReferenceSettings
 
 Lists = list[list[int]]  # [users] of items, best first
 Draws = tuple[list[int], list[int]]  # items, and users, that a sampled softmax drew
@@ -58,11 +58,8 @@ def ball(vectors: Tensor) -> Tensor:
 class Branch:
     """One head: its scores from scratch."""
 
-    def __init__(self, model: Model, name: str, train: csr_array, settings: RunSettings) -> None:
+    def __init__(self, model: Model, name: str, train: csr_array, settings: ReferenceSettings) -> None:
         self.name, self.head, self.settings = name, model.head(name), settings
-        self.kind, _, value = name.split("#")[0].partition("@")
-        default = {"weighted-squares": settings.losses.penalty, "cosine-softmax": settings.losses.temperature}
-        self.value = float(value) if value else default.get(self.kind)
         self.dense = train.toarray() > 0
         place = model.names.index(name)
         both = tables(model, place, train, settings.model.layers)
@@ -81,11 +78,6 @@ class Branch:
             return head.table(user)
         if self.name == "multinomial-users":
             return head.table(item).log_softmax(1).T
-        if self.kind == "weighted-squares":
-            return user @ item.T
-        if self.kind == "cosine-softmax":
-            lengths = user.norm(dim=1)[:, None] * item.norm(dim=1)
-            return user @ item.T / lengths / self.value
         return head.map(user[:, None] * item)[:, :, 0]
 
     def at(self, pairs: list[tuple[int, int]], table: Tensor | None = None) -> list[Tensor]:
@@ -95,7 +87,7 @@ class Branch:
 
     def partition(self, logits: Tensor, held: list[int], drawn: list[int], degrees: list[int]) -> Tensor:
         """The sum of one row's exp(logits): as it is, or what the batch holds and draws of the others say it is."""
-        n, power = self.settings.losses.softmax_samples, self.settings.losses.softmax_power
+        n, power = self.settings.losses.softmax_samples, 0.5
         if n is None or n >= len(logits):
             return logits.exp().sum()
         masses = [(1 + degree) ** power for degree in degrees]
@@ -132,31 +124,15 @@ class Branch:
             elif self.name == "squared-error-everywhere":
                 everything = (self.scores[u] ** 2).sum() / int(self.dense[u].sum())
                 total = total + scale * ((1 - s) ** 2 + self.settings.losses.unobserved * (everything - s**2))
-            elif self.kind == "cosine-softmax":
-                total = total - torch.log(s.exp() / self.partition(self.scores[u], positives, drawn_items, of_items))
-            elif self.kind != "weighted-squares":
+            else:
                 total = total + PAIRWISE[self.name](s, t)
-        if self.kind == "weighted-squares":
-            total = sum(self.squares(u, i) for u, i in zip(users, positives, strict=True))
         return total
-
-    def squares(self, u: int, i: int) -> Tensor:
-        """An observed pair's squared error and penalty, and its share of those of the user's unobserved pairs."""
-        held = self.value * ((self.user[u] ** 2).sum() + (self.item**2).sum(1))
-        unobserved = torch.from_numpy(~self.dense[u])
-        others = ((self.scores[u] ** 2 + held)[unobserved]).sum() / int(self.dense[u].sum())
-        corrected = sum((self.scores[u, j] ** 2 + held[j]) for j in range(len(held)) if self.dense[u, j])
-        mine = self.scores[u, i] ** 2 + held[i]  # sums over the user's pairs to `corrected`
-        weight = self.settings.losses.unobserved
-        share = corrected / int(self.dense[u].sum())
-        return (1 - self.scores[u, i]) ** 2 + held[i] + weight * (others + share - mine)
 
     def consensus_loss_loss(self, users: list[int], lists: Lists) -> Tensor:
         """Eq. 13, 14 for the distinct users of the batch."""
         chosen = self.settings.consensus
-        louder = {"cml": self.settings.losses.distance_scale, "weighted-squares": self.settings.losses.squares_scale}
-        said = self.scores * louder.get(self.kind, 1.0)
-        if chosen.clip is not None and self.name in chosen.clipped:
+        said = self.scores * (self.settings.losses.distance_scale if self.name == "cml" else 1.0)
+        if chosen.clip is not None and self.name in ("bpr", "multinomial"):
             said = said.clamp(-chosen.clip, chosen.clip)
         total = torch.zeros(())
         for u in sorted(set(users)):

@@ -14,8 +14,9 @@ from small_run import SMALL
 
 from concf.data.prepare import prepare
 from concf.evaluation.scorers import Factors
-from concf.models import choose_settings, train
-from concf.reference.trainer import Trainer
+from concf.models import choose_settings
+from concf.reference.train import train_reference
+from concf.reference.trainer import Parts, Trainer
 from concf.runs.run import Run
 
 NON_VOTING = "cml"
@@ -47,7 +48,7 @@ class Trained:
     def __post_init__(self) -> None:
         ids = self.run.data.interactions
         self.users, self.items = ids.user_ids.values.tolist(), ids.item_ids.values.tolist()
-        self.heads = list(self.run.model.names)
+        self.heads = self.run.heads
         self.voters = [name for name in self.heads if name not in self.run.settings.consensus.non_voting]
 
     def votes(self, user: Any, item: Any, by: str = "consensus") -> dict[str, tuple[int, float, float]]:
@@ -136,5 +137,7 @@ def trained(log: pl.DataFrame, *words: str) -> Trained:
                 [lists(each) for each in trainer.consensus.window],
             )
 
-    run = train(data, choose_settings("reference", words=(*LIVELY, *words)), watch_rankings=take_down)
+    run = train_reference(
+        data, choose_settings("reference", words=(*LIVELY, *words)), parts=Parts(watch_rankings=take_down)
+    )
     return Trained(run, viewed, voted, window, vectors)

@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from small_run import LONG, small_data
+from small_run import LONG, often, small_data
 
 from concf.cli.app import main as command_line
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
-from concf.models import choose_settings, train
+from concf.models import choose_settings, train_job
+from concf.reference.run import ReferenceRun
+from concf.runs.checkpoint import RunFolder
+from concf.runs.job import Job, as_watchers
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
@@ -26,17 +29,16 @@ from concf.runtime.process_group import ALONE, ProcessGroup, joined
 SEED = 5
 CASES: dict[str, dict[str, Any]] = {
     "a frozen window": {"consensus": {"window_moves": False, "newest_votes": False}, "training": {"epochs": 5}},
-    "squares and cosines teach a student": {
-        "objectives": ("als-a=weighted-squares@0.02", "cosine-softmax@0.2", "student=weighted-squares"),
+    "two voters teach a student": {
+        "objectives": ("all-pairs=squared-error-everywhere", "cml", "student=bpr"),
         "model": {"encoder": "mf", "sharing": "none"},
-        "consensus": {"warm_up": 2, "non_voting": ("student",), "undistilled": ("als-a", "cosine-softmax@0.2")},
+        "consensus": {"warm_up": 2, "non_voting": ("student",), "undistilled": ("all-pairs", "cml")},
         "balance": {"on": False},
-        "training": {"order": "users"},
     },
     "a sampled softmax, in batches of three": {
-        "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users", "squared-error-everywhere"),
+        "objectives": ("bpr", "multinomial", "multinomial-users", "squared-error-everywhere"),
         "model": {"encoder": "lightgcn"},
-        "losses": {"softmax_samples": 5, "softmax_power": 0.7},
+        "losses": {"softmax_samples": 5},
         "consensus": {"top_k": None, "kept": None, "tail": None, "undistilled": ()},
         "training": {"batch": 3, "validated_users": 2},  # of 34 pairs: of the last one a process has none
     },
@@ -63,7 +65,12 @@ def settings(case: str) -> RunSettings:
 
 
 def trained(case: str, group: ProcessGroup = ALONE, **words: Any) -> Run:
-    return train(data(), settings(case), seed=SEED, device="cpu", group=group, **words)
+    return train_job(data(), settings(case), job(group, **words), SEED, "cpu")
+
+
+def job(group: ProcessGroup, out: Path | None = None, resume: bool = False, watch: Any = None) -> Job:
+    """Where it trains, and with whom."""
+    return Job(None if out is None else RunFolder(out), resume, group, as_watchers(watch))
 
 
 def stopped(case: str, after: int, out: Path, group: ProcessGroup = ALONE) -> None:
@@ -74,7 +81,8 @@ def stopped(case: str, after: int, out: Path, group: ProcessGroup = ALONE) -> No
             raise InterruptedError
 
     try:
-        trained(case, group, out=out, checkpoint_seconds=0, watch=watch)
+        with often():
+            trained(case, group, out=out, watch=watch)
     except InterruptedError:
         return
     raise AssertionError("it went on")
@@ -82,7 +90,7 @@ def stopped(case: str, after: int, out: Path, group: ProcessGroup = ALONE) -> No
 
 def tensors(run: Run) -> dict[str, torch.Tensor]:
     """The model, and every head and consensus at its best."""
-    found = dict(run.model.state_dict())
+    found = dict(run.model.state_dict()) if isinstance(run, ReferenceRun) else {}
     for name, best in run.best.items():
         found |= {f"{name}/{part}": each for part, each in best.state.items()}
         found |= {f"{name}/lists": best.lists} if best.lists is not None else {}
@@ -98,7 +106,7 @@ def write(run: Run, folder: Path, name: str, group: ProcessGroup) -> None:
 
 def refused(group: ProcessGroup) -> str:
     try:
-        train(data(), settings(RESUMED), group=group, device="cpu", seed=group.rank)
+        train_job(data(), settings(RESUMED), Job(group=group), group.rank, "cpu")
     except ConcfError as error:
         return str(error)
     return "nothing"

@@ -11,14 +11,14 @@ from unittest.mock import patch
 import numpy as np
 import polars as pl
 import torch
-from process_worker import write
+from process_worker import job, write
 from scipy.sparse import csr_array
 from small_recipe import LOG, data, small
 from small_run import Killed, die_after
 
 from concf.data.prepare import prepare
 from concf.data.split import Split
-from concf.models import choose_settings, train
+from concf.models import choose_settings, train_job
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
 from concf.runtime import process_group
@@ -63,7 +63,7 @@ def trained(name: str, group: ProcessGroup = ALONE, stop_after: int | None = Non
     split, settings = case(name)
     watch = None if stop_after is None else die_after(stop_after)
     with suppress(Killed):
-        return train(split, settings, seed=SEED, device="cpu", group=group, watch=watch, **words)
+        return train_job(split, settings, job(group, watch=watch, **words), SEED, "cpu")
     return None
 
 

@@ -44,4 +44,4 @@ def voters(*parts: str) -> dict[str, Any]:
 @cache
 def combined(with_own: bool = False, refitted: bool = False) -> Run:
     final = {**voters("train", "valid"), "svd": vectors(1)} if refitted else None
-    return combine(data(), voters(), final_voters=final, with_own=with_own, settings=SMALL, seed=3)
+    return combine(data(), voters(), final_voters=final, settings=SMALL | {"own": with_own}, seed=3)

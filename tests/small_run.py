@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.models import choose_settings, train
+from concf.runs import job
 from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY
 from concf.runtime.files import BLANK, FIELD, seal
 
@@ -39,7 +40,7 @@ def small_data(folder: Path) -> Path:
 
 def trained_run(data: Path, out: Path, *words: str) -> Path:
     """A run of preset `reference`, and of those settings over the small ones."""
-    train(Split.load(data), choose_settings("reference", words=[*SMALL, *words]), out=out, data_folder=data)
+    train(Split.load(data), choose_settings("reference", words=[*SMALL, *words]), out=out)
     return out
 
 
@@ -51,10 +52,21 @@ def stopped_run(data: Path, out: Path, *words: str) -> Path:
             raise KeyboardInterrupt
 
     chosen = choose_settings("reference", words=[*SMALL, *words])
-    with suppress(KeyboardInterrupt):
-        train(Split.load(data), chosen, out=out, checkpoint_seconds=0, watch=stop, data_folder=data)
+    with suppress(KeyboardInterrupt), often():
+        train(Split.load(data), chosen, out=out, watch=stop)
         raise AssertionError("it came to its end")
     return out
+
+
+@contextmanager
+def often() -> Iterator[None]:
+    """Checkpoints after every epoch."""
+    seconds = job.CHECKPOINT_SECONDS
+    job.CHECKPOINT_SECONDS = 0.0
+    try:
+        yield
+    finally:
+        job.CHECKPOINT_SECONDS = seconds
 
 
 def contents(folder: Path) -> dict[str, bytes]:

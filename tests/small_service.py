@@ -23,8 +23,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
 from concf.models import choose_settings
+from concf.reference.run import ReferenceRun
 from concf.runs.checkpoint import RunFolder
-from concf.runs.run import Run, make_model
 from concf.service.app import create_app
 from concf.service.http.guards import Access
 from concf.service.limits import Limits
@@ -47,7 +47,7 @@ def run_folder(ids: str = "integers", seed: int = 0) -> Path:
         log = log.with_columns(pl.col("user_id", "item_id").map_batches(lambda each: names.gather(each)))
     data = prepare(log, protocol="random")
     settings = choose_settings("reference", words=(*SMALL, "model.initial_std=0.5"))
-    run, places = Run(data, settings, seed, make_model(data, settings, seed=seed)), settings.consensus.top_k
+    run, places = ReferenceRun(data, settings, seed, torch.device("cpu")), settings.consensus.top_k
     heads, everyone = run.model.factors(), np.arange(data.interactions.n_users)
     rankings = [torch.from_numpy(rank(each, everyone, SHOWN, seen=data.train)) for each in heads.values()]
     newest = torch.stack(rankings)[:, :, :places]

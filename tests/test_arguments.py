@@ -95,11 +95,11 @@ def test_a_seed_that_is_none_is_refused_everywhere(model: library.ConCF, tmp_pat
 
 def test_nobody_is_a_note_and_no_silence(model: library.ConCF, folder: Path) -> None:
     recommender = Recommender.load(folder, frame="arrow")
-    with pytest.warns(ConcfWarning, match="no users were asked for"):
+    with pytest.warns(ConcfWarning, match="users is empty"):
         assert recommender.recommend([]).num_rows == 0
-    with pytest.warns(ConcfWarning, match="no items were asked for"):
+    with pytest.warns(ConcfWarning, match="items is empty"):
         assert recommender.similar_items(np.array([], np.int64)).num_rows == 0
-    with pytest.warns(ConcfWarning, match="no users were asked for"):
+    with pytest.warns(ConcfWarning, match="users is empty"):
         assert model.similar_users(()).shape == (0, 4)
 
 

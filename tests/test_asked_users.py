@@ -21,10 +21,10 @@ from concf.evaluation.scorers import ListFunction
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
-from concf.runs.run import RECIPE_USERS, Run
+from concf.runs.run import Run
 from concf.strong import search
-from concf.strong.recipe import STUDENT
-from concf.strong.search import PLANS, n_asked
+from concf.strong.search import PLANS, n_consensus_users
+from concf.strong.settings import STUDENT, VALIDATED
 from concf.strong.update import update
 
 ASKED = 20
@@ -65,7 +65,7 @@ def test_to_ask_for_as_many_as_there_are_is_to_ask_everyone() -> None:
 
 def test_the_others_have_vectors_by_a_ridge_regression_over_those_who_are_asked_for() -> None:
     run = few()
-    factors = run.keep(STUDENT).factors()[STUDENT]
+    factors = run.factors(STUDENT)
     alone = UserSolver(factors.item, **run.chosen["als-a"])(Pairs.observed(run.log, torch.device("cpu")), 48).numpy()
     voters = [each.user.numpy() for each in run.voters.values()]
     known, x = asked(run), np.column_stack([*voters, alone]).astype(np.float64)
@@ -100,13 +100,13 @@ def test_the_best_head_ranks_for_the_others(tmp_path: Path) -> None:
 
 def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = small(budget="fast")
-    assert n_asked((1_000_000, 1000), fast) == 1_000_000
-    assert n_asked((2_000_000, 500_000), fast) == PLANS["fast"].cells // 500_000
-    assert n_asked((2_000_000, 500_000_000), fast) == RECIPE_USERS
-    assert n_asked((100, 500_000_000), fast) == 100
+    assert n_consensus_users((1_000_000, 1000), fast) == 1_000_000
+    assert n_consensus_users((2_000_000, 500_000), fast) == PLANS["fast"].cells // 500_000
+    assert n_consensus_users((2_000_000, 500_000_000), fast) == VALIDATED
+    assert n_consensus_users((100, 500_000_000), fast) == 100
     monkeypatch.setitem(search.PLANS, "default", PLANS["default"]._replace(cells=10 * data().train.shape[1]))
-    monkeypatch.setattr(search, "RECIPE_USERS", 5)
-    with pytest.warns(ConcfWarning, match="formed for 10 of"):
+    monkeypatch.setattr(search, "VALIDATED", 5)
+    with pytest.warns(ConcfWarning, match="computed for 10 of"):
         run = train(data(), small(), seed=3)
     assert len(asked(run)) == 10
 

@@ -45,7 +45,7 @@ CASES = {
         "a.csv", HEAD + GOOD, ["--protocol", "random", "--valid", 0.5, "--test", 0.5], ["0.5", "train"],
     ),
     "a fraction that holds nothing out": (
-        "a.csv", HEAD + GOOD, ["--protocol", "random", "--test", 0.001], ["no user", "larger share"],
+        "a.csv", HEAD + GOOD, ["--protocol", "random", "--test", 0.001], ["no user", "--test"],
     ),
     "a filter that leaves nothing": ("a.csv", HEAD + GOOD, ["--min-user", 99], ["user >= 99", "10"]),
     "no times to cut at": ("a.csv", HEAD + GOOD, ["--protocol", "time"], ["'time'", "--timestamp"]),

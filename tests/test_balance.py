@@ -19,10 +19,10 @@ def gradients(losses: list[torch.Tensor], shared: list[torch.Tensor], graph: boo
     return [list(torch.autograd.grad(loss, shared, retain_graph=True, create_graph=graph)) for loss in losses]
 
 
-def literal_scale(found: list[list[torch.Tensor]], norm: str, share: float) -> torch.Tensor:
+def literal_scale(found: list[list[torch.Tensor]], norm: str) -> torch.Tensor:
     if norm == "joint":
         return torch.stack([torch.cat([user, item]).norm() for user, item in found])
-    return torch.stack([user.norm() + share * item.norm() for user, item in found])
+    return torch.stack([user.norm() + 0.5 * item.norm() for user, item in found])
 
 
 @pytest.mark.parametrize(("norm", "carried", "exponent"), [("joint", True, 1.0), ("sides", False, 0.15)])
@@ -36,7 +36,7 @@ def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool
     initial = torch.rand(4, dtype=double) * 50
     mine, taught = heads_losses(*shared, own), heads_losses(*shared, consensus_target)
     totals = [w * m + 0.05 * o * t for w, m, o, t in zip(weights, mine, loud, taught, strict=True)]
-    scales = literal_scale(gradients(totals, shared, graph=True), norm, 0.3)
+    scales = literal_scale(gradients(totals, shared, graph=True), norm)
     progress = torch.stack(mine).detach() / initial
     gamma = (progress / progress.mean()) ** exponent
     target = (scales.mean() * gamma).detach()
@@ -47,7 +47,7 @@ def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool
     sides = [[torch.stack([head[side] for head in found]) for side in (0, 1)] for found in (parts, whole)]
     squares = [all_.square().sum(1) for all_ in sides[1]]
     products = [(part * all_).sum(1) for part, all_ in zip(*sides, strict=True)]
-    scale, slope = gradient_scale(squares, products, norm, 0.3)
+    scale, slope = gradient_scale(squares, products, norm)
     ratio = training_ratio(torch.stack(mine).detach(), initial, exponent)
     found = weight_gradient(scale, (scale if carried else slope) / weights.detach(), ratio)
     assert torch.allclose(scale, scales, rtol=1e-12)
@@ -57,7 +57,7 @@ def test_the_weight_step_equals_autograd_of_equation_16(norm: str, carried: bool
 @pytest.mark.parametrize("norm", ["joint", "sides"])
 def test_a_head_without_gradient_has_no_scale_and_no_slope(norm: str) -> None:
     nothing, something = torch.tensor([0.0, 4.0]), torch.tensor([0.0, 9.0])
-    scale, slope = gradient_scale([nothing, something], [nothing, something], norm, 0.5)
+    scale, slope = gradient_scale([nothing, something], [nothing, something], norm)
     assert scale[0] == slope[0] == 0
     assert torch.isfinite(slope).all()
 

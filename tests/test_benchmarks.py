@@ -1,17 +1,13 @@
-"""What benchmarks and examples import is there, and pages and pictures are those of their lines."""
+"""Imports of benchmarks and examples exist; tables and pictures of pages match their result lines."""
 
 from __future__ import annotations
 
 import ast
 import re
 import runpy
-import shutil
-from collections.abc import Callable
 from importlib import import_module
 from importlib import import_module as benchmark
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import ModuleType
 
 import pytest
 from document_runner import ROOT
@@ -39,55 +35,35 @@ def test_what_a_script_imports_is_there(script: Path) -> None:
                 assert hasattr(import_module(node.module), name.name), f"{script.name}: {node.module}.{name.name}"
 
 
-def whole(script: ModuleType, page: Path) -> str:
-    """A page that is rendered as a whole."""
-    return str(script.page())
-
-
-def leaderboard(script: ModuleType, page: Path) -> str:
-    return str(script.page("leaderboard_words.md"))
-
-
-def essay(script: ModuleType, page: Path) -> str:
-    text: str = script.filled(page.read_text(encoding="utf-8"), script.drawings())
-    assert {match[1] for match in script.MARKED.findall(text)} == set(script.PICTURES)
-    assert {path.stem for path in page.with_suffix("").iterdir()} == set(script.PICTURES)
-    return text
-
-
-def between(script: ModuleType, page: Path) -> str:
-    """A page of which a table between two marks is rendered."""
-    begin, end = (page.read_text(encoding="utf-8").partition(mark) for mark in script.MARKS)
-    return f"{begin[0]}{script.MARKS[0]}\n\n{script.body()}\n{script.MARKS[1]}{end[2]}"
-
-
-def items(script: ModuleType, page: Path) -> str:
-    return str(script.filled(page.name, page.read_text(encoding="utf-8")))
-
-
-def commits(script: ModuleType, page: Path) -> str:
-    """A page that names the commits of its lines."""
-    with TemporaryDirectory() as folder:
-        copy = Path(shutil.copy(page, folder))
-        script.fill_in(copy)
-        return copy.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("script", "page", "rendered"),
-    [
-        ("render", "benchmarks", whole), ("render_strong", "strong", whole), ("render_new_users", "new-users", whole),
-        ("render_update", "update", whole), ("render_combine", "combine", whole),
-        ("render_strong", "leaderboard", leaderboard), ("render_how_it_works", "how-it-works", essay),
-        ("render_sampled", "", between), ("render_weights", "", between),
-        ("render_items", "new-items", items), ("render_items", "recommending", items),
-        ("sources", "scale", commits), ("sources", "processes", commits), ("sources", "evaluation", commits),
-    ],
+SCRIPTS = (
+    "render", "render_strong", "render_new_users", "render_update", "render_combine", "render_sampled",
+    "render_weights", "render_items", "compare_baselines",
 )  # fmt: skip
-def test_a_page_is_that_of_its_lines(script: str, page: str, rendered: Callable[[ModuleType, Path], str]) -> None:
-    module = import_module(script)
-    path = DOCS / f"{page}.md" if page else module.PAGE
-    assert path.read_text(encoding="utf-8") == rendered(module, path), f"run: python benchmarks/{script}.py"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_tables_of_a_page_are_those_of_their_lines(script: str) -> None:
+    for page, tables in import_module(script).pages().items():
+        text = page.read_text(encoding="utf-8")
+        assert text == import_module("sources").filled(text, script, tables), f"run: python benchmarks/{script}.py"
+
+
+def test_every_table_of_a_page_is_written_by_a_script_and_every_table_of_commits_is_new() -> None:
+    pages = {script: import_module(script).pages() for script in SCRIPTS}
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        written = set(re.findall(r"<!-- ([\w-]+): written by benchmarks/(\w+)\.py -->", text))
+        ours = {(name, script) for script in SCRIPTS for name in pages[script].get(page, {})}
+        assert written == ours, page.name
+        assert text == import_module("sources").with_commits(text), "run: python benchmarks/render.py"
+
+
+def test_the_pictures_of_how_it_works_are_those_of_their_lines() -> None:
+    script = import_module("render_how_it_works")
+    text = script.PAGE.read_text(encoding="utf-8")
+    assert text == script.filled(text, script.drawings()), "run: python benchmarks/render_how_it_works.py"
+    assert {match[1] for match in script.MARKED.findall(text)} == set(script.PICTURES)
+    assert {path.stem for path in script.PAGE.with_suffix("").iterdir()} == set(script.PICTURES)
 
 
 def test_a_row_of_the_leaderboard_comes_of_one_line() -> None:

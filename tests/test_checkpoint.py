@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from small_run import (
     assert_same_end,
     checkpoint,
     contents,
+    often,
     small_data,
     stopped_run,
     trained_run,
@@ -32,11 +33,11 @@ from small_run import (
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.models import choose_settings, train
+from concf.models import choose_settings, load_run, train
 from concf.reference import losses
 from concf.reference.heads import DotHead
-from concf.reference.objectives import Objective
-from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
+from concf.reference.objectives import OBJECTIVES, Objective
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -75,9 +76,9 @@ from pathlib import Path
 import torch._dynamo  # else every process would import it
 import concf.cli.app
 import concf.runs.checkpoint as checkpoint
-import concf.models as training
-from functools import partial
-training.train = partial(training.train, checkpoint_seconds=0)
+import concf.reference.train as training
+from concf.runs import job
+job.CHECKPOINT_SECONDS = 0
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -178,8 +179,8 @@ def cut(folder: Path) -> None:
 
 DAMAGED = {
     "cut short": (cut, "cut short or damaged"),
-    "newer run": (lambda folder: change_run(folder, format=9), "newer than this concf"),
-    "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer than this concf"),
+    "newer run": (lambda folder: change_run(folder, format=9), "newer than the format"),
+    "newer checkpoint": (lambda folder: change_checkpoint(folder, format=9), "newer than the format"),
     "no seed": (lambda folder: change_run(folder, data={}), "run.json: damaged"),
     "checkpoint of another seed": (lambda folder: change_checkpoint(folder, seed=3), "the run has seed 3, not 0"),
     "checkpoint without a ranking": (lambda folder: change_trainer(folder, queue=[77]), "does not fit the run"),
@@ -226,9 +227,9 @@ def test_a_run_goes_on_with_the_losses_that_it_measures_by(data: Path, tmp_path:
         if record["epoch"] == 4:
             raise KeyboardInterrupt
 
-    train(split, chosen, out=tmp_path / "whole", data_folder=data)
-    with pytest.raises(KeyboardInterrupt):
-        train(split, chosen, out=tmp_path / "cut", checkpoint_seconds=0, watch=stop, data_folder=data)
+    train(split, chosen, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt), often():
+        train(split, chosen, out=tmp_path / "cut", watch=stop)
     initial = checkpoint(tmp_path / "cut")[1]["trainer/initial"]
     train(split, out=tmp_path / "cut", resume=True)
     assert_same_end(tmp_path / "cut", tmp_path / "whole")
@@ -263,7 +264,7 @@ def test_a_loaded_run_is_the_run(data: Path, whole: Path) -> None:
         found, expected = (each.evaluate(at=[5])[name] for each in (loaded, run))
         assert found.lists.tolist() == expected.lists.tolist()
     assert loaded.keep(loaded.best_head()).names == [run.best_head()]
-    with pytest.raises(ConfigError, match="nothing is called 'hinge' in this run; there are bpr, cml"):
+    with pytest.raises(ConfigError, match="unknown recommender 'hinge'; available: bpr, cml"):
         loaded.recommender("hinge")
 
 
@@ -279,7 +280,8 @@ def test_a_run_of_a_gpu_is_of_use_without_one(concf: CLI, stopped: Path) -> None
 def test_resuming_needs_a_run(tmp_path: Path, data: Path) -> None:
     with pytest.raises(DataError, match="not a run"):
         train(Split.load(data), out=tmp_path, resume=True)
-    train(Split.load(data), choose_settings("reference", words=[*SMALL, "training.epochs=1"]), out=tmp_path / "run")
+    unnamed = replace(Split.load(data), folder=None)
+    train(unnamed, choose_settings("reference", words=[*SMALL, "training.epochs=1"]), out=tmp_path / "run")
     with pytest.raises(DataError, match="was not in a folder"):
         load_run(tmp_path / "run")
     assert load_run(tmp_path / "run", data).finished
@@ -308,16 +310,18 @@ def ruined_after(batches: int) -> Objective:
     return Objective(loss, lambda size, users, items: DotHead(size))
 
 
-def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path, tmp_path: Path) -> None:
+def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     split, chosen = (
         Split.load(data),
         choose_settings("reference", words=[*SMALL, "training.batch=64", 'objectives=["cml", "mine"]']),
     )
     batches = -(-split.train.nnz // 64)
-    own = {"mine": ruined_after(4 * batches + 2)}
-    with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"):
-        train(split, chosen, out=tmp_path / "run", checkpoint_seconds=0, objectives=own, data_folder=data)
-    run = load_run(tmp_path / "run", objectives=own)
+    monkeypatch.setitem(OBJECTIVES, "mine", ruined_after(4 * batches + 2))
+    with pytest.raises(DataError, match="the loss of head 'mine' is nan in epoch 4, batch 2"), often():
+        train(split, chosen, out=tmp_path / "run")
+    run = load_run(tmp_path / "run")
     assert (run.epoch, run.finished, len(run.history)) == (4, False, 4)
     assert all(parameter.isfinite().all() for parameter in run.model.parameters())
     assert set(run.evaluate(at=[5])) == {"cml", "mine", "R-consensus", "consensus"}
@@ -326,7 +330,7 @@ def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path,
 def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(
     concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.models.train", partial(train, checkpoint_seconds=0))
+    monkeypatch.setattr("concf.runs.job.CHECKPOINT_SECONDS", 0.0)
     words = ["--set", "training.batch=4096", "--set", "training.learning_rate=1e39"]
     code, _, err = concf("train", data, "--out", tmp_path / "run", "--single", "bpr", *SETS, *words)
     assert (code, "'user' is not finite after the last batch of epoch 0" in err) == (2, True), err

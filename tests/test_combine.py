@@ -31,13 +31,13 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction, ScoreFunction
 from concf.inference.export import export
 from concf.inference.recommender import Recommender
-from concf.models import train
+from concf.models import load_run, train
 from concf.report.gather import gather
 from concf.report.page import page
-from concf.runs.checkpoint import CARD, RunFolder, load_run
+from concf.runs.checkpoint import CARD, RunFolder
 from concf.strong.combine import combine
 from concf.strong.combine_stages import FIRST_SWEEPS, Combine, by_chance, first_hits, hits, note_leaks
-from concf.strong.recipe import STUDENT
+from concf.strong.settings import STUDENT
 from concf.strong.students import SOLVED_BY
 from concf.strong.update import update
 
@@ -91,7 +91,7 @@ def test_lists_and_vectors_vote_as_they_are() -> None:
         found = items[names.index("walks"), row]
         assert ids[1][found[found >= 0]].tolist() == mine
     assert items[0].tolist() == rank(vectors(), np.arange(len(ids[0])), K, seen=data().train).tolist()
-    assert run.keep("svd").factors()["svd"].scores(torch.arange(3)).numpy() == pytest.approx(
+    assert run.factors("svd").scores(torch.arange(3)).numpy() == pytest.approx(
         (vectors()[0][:3] @ vectors()[1].T).numpy(), abs=1e-5
     )
 
@@ -100,8 +100,8 @@ def test_a_bias_is_one_more_dimension_and_long_vectors_make_room() -> None:
     user, item = vectors(d=9)
     bias = torch.linspace(-1, 1, len(item))
     run = combine(data(), {"biased": (user, item, bias), "walks": voters()["walks"]}, settings=SMALL)
-    assert run.settings.model.dimensions == 12  # 10 at least, in fours
-    found = run.keep("biased").factors()["biased"].scores(torch.arange(4))
+    assert run.settings.dimensions == 12  # 10 at least, in fours
+    found = run.factors("biased").scores(torch.arange(4))
     assert found.numpy() == pytest.approx((user[:4] @ item.T + bias).numpy(), abs=1e-5)
 
 
@@ -118,7 +118,7 @@ def test_figures_are_those_of_the_voters_own_lists() -> None:
 
 
 def test_a_student_without_voters_of_ours_begins_with_als_of_the_log() -> None:
-    stages = Combine(combined(), torch.device("cpu"))
+    stages = Combine(combined())
     als = stages._solver(data().train)
     start = als.start(stages._seed(1))
     _, item = als.fit(start, **SOLVED_BY, sweeps=FIRST_SWEEPS)
@@ -202,7 +202,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_end(tmp_path: Path) -> None:
 
 def test_the_commands(tmp_path: Path, concf: CLI) -> None:
     data().save(tmp_path / "data")
-    sets = [word for each in ("model.dimensions=8", "consensus.top_k=12", "consensus.kept=12", "consensus.shown=12",
+    sets = [word for each in ("dimensions=8", "consensus.top_k=12", "consensus.shown=12",
                               "training.metric=recall@5") for word in ("--set", each)]  # fmt: skip
     for part, name in (("train", "learn.csv"), ("train,valid", "more.parquet")):
         assert concf("data", "write", tmp_path / "data", "--parts", part, "--out", tmp_path / name)[0] == 0
@@ -236,7 +236,6 @@ def test_models_of_implicit_vote_by_their_vectors_or_their_lists() -> None:
     for model in models.values():
         model.fit(log, show_progress=False)
     run = combine(data(), models, settings=SMALL)
-    assert run.settings.recipe is not None
     assert run.settings.given_vectors == ("als", "bpr")
     assert run.settings.given == ("bm25",)
     votes = run.best[CONSENSUS].votes["items"]
@@ -380,12 +379,12 @@ def test_mistakes_in_python() -> None:
         combine(data(), {})
     with pytest.raises(ConfigError, match="voters from outside are for concf combine"):
         train(data(), {"given": ["walks"]})
-    with pytest.raises(ConfigError, match="own = false leaves nobody to vote"):
+    with pytest.raises(ConfigError, match="own = false leaves no voters"):
         train(data(), {"own": False})
     with pytest.raises(ConfigError, match="one of the two has vectors and the other has none"):
         combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
-    with pytest.raises(ConfigError, match="preset strong"):
-        combine(data(), {"svd": vectors()}, settings={"recipe": None, **SMALL})
+    with pytest.raises(ConfigError, match="unknown setting 'objectives' of strong"):
+        combine(data(), {"svd": vectors()}, settings={"objectives": ["bpr"], **SMALL})
     apart = prepare(LOG.draw(1), protocol="new-users")
     with pytest.raises(ConfigError, match=r"holds out users .* for whom voters from outside have no lists"):
         combine(apart, {"svd": vectors()}, settings=SMALL)

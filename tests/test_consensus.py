@@ -18,8 +18,9 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation import validation
 from concf.evaluation.validation import shared_items
-from concf.models import choose_settings, train
-from concf.reference.trainer import Trainer
+from concf.models import choose_settings
+from concf.reference.train import train_reference
+from concf.reference.trainer import Parts, Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -170,7 +171,7 @@ def test_the_history_says_how_much_heads_agree_whenever_they_rank() -> None:
         agreed = lists[CONSENSUS].tolist()
         seen[epoch] = {name: shared_by_sets(lists[name].tolist(), agreed, 5) for name in trainer.names}
 
-    run = train(data, choose_settings("reference", words=FEW), watch_rankings=look)
+    run = train_reference(data, choose_settings("reference", words=FEW), parts=Parts(watch_rankings=look))
     assert {each["epoch"]: each["agreement"] for each in run.history if "agreement" in each} == {
         epoch: pytest.approx(each) for epoch, each in seen.items()
     }

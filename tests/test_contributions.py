@@ -11,11 +11,12 @@ from small_recipe import trained
 
 from concf.consensus.consensus import CONSENSUS
 from concf.evaluation.scorers import Factors
+from concf.inference.explain import SPEAKERS, similarity_shares, speakers
 from concf.inference.recommender import Recommender
-from concf.inference.votes import SPEAKERS, similarity_shares, speakers
 from concf.runs.run import Run
-from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.recipe import Recipe
 from concf.strong.reranker import TOP
+from concf.strong.settings import STUDENT
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -25,7 +26,7 @@ KIND = {"z": "score", "relative": "score", "score": "score", "near": "similarity
 
 def columns(run: Run) -> list[tuple[str | None, str]]:
     """The group of every feature, in the order that the docstring of `feature_rows` gives."""
-    heads, fixed = [name for name in run.model.names if name != STUDENT], list(run.settings.fixed_voters)
+    heads, fixed = [name for name in run.heads if name != STUDENT], list(run.settings.fixed_voters)
     named: list[tuple[str | None, str]] = []
     for voter in (*heads, *fixed):
         named += [(voter, "rank")] * 3
@@ -38,8 +39,8 @@ def columns(run: Run) -> list[tuple[str | None, str]]:
 
 def test_contributions_are_the_rerankers_terms_added_up() -> None:
     run = trained("thorough")  # two fixed voters
-    model, recipe = Recommender(run, "arrays"), Recipe(run, torch.device("cpu"))
-    recipe.vectors = {name: (each.user, each.item) for name, each in run.model.factors().items()}
+    model, recipe = Recommender(run, "arrays"), Recipe(run)
+    recipe.vectors = {name: (run.factors(name).user, run.factors(name).item) for name in run.heads}
     recipe.chosen = run.chosen
     recipe.figures = {name: value for record in run.history for name, value in record.get("validation", {}).items()}
     users = torch.arange(run.log.shape[0])

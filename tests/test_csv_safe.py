@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from small_service import run_folder
 
-from concf.cli.commands.recommend import _write
+from concf.cli.recommend import _write
 
 CLI = Callable[..., tuple[int, str, str]]
 IDS = ["=1+1", "+1", "-", "@SUM(A1)", "\tx", "\rx", "a=b", "5", "", "ü", "'=1", '="a,b"\n2']

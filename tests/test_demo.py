@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import concf.cli.demo as subject
+import concf.cli.demo_run as subject
 from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
 from concf.models import STRONG, load_run
@@ -98,10 +98,10 @@ def test_the_words_follow_the_figures(short: dict[str, Any], concf: CLI, monkeyp
         return out
 
     good, bad = said(changed(short, 1.1, 1e-6)), said(changed(short, 0.9, 0.3))
-    assert good.count("is above every baseline in 4 of 4 figures") == 2
+    assert good.count("is above every baseline in 4 of 4 metrics") == 2
     assert good.count("10.0% above the best baseline") == 4
     assert "chance" not in good
-    assert bad.count("is above every baseline in 0 of 4 figures") == 2
+    assert bad.count("is above every baseline in 0 of 4 metrics") == 2
     assert bad.count("10.0% below the best baseline") == 4
     assert bad.count("which may be chance") == 4
     assert f"concf serve {short['run']}" in good

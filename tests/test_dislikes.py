@@ -14,19 +14,17 @@ import torch
 from small_recipe import LOG, SMALL, small
 
 from concf.baselines.als import ALS, Pairs
-from concf.baselines.ease import EASE
 from concf.data.interactions import Interactions
+from concf.data.parts import TRAIN
 from concf.data.prepare import prepare
-from concf.data.protocols import TRAIN
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
-from concf.runs.run import Run, make_model
-from concf.strong.combine import combine
 from concf.strong.recipe import Recipe
+from concf.strong.run import StrongRun
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -76,7 +74,7 @@ def test_a_log_of_dislikes_takes_its_pairs_out_of_the_interactions() -> None:
     split = prepare(log, protocol="random", dislikes=listed)
     assert named(split.interactions) == {(3, 7), (3, 11)}
     assert liked(split.interactions) == liked(prepare(log, protocol="random").interactions) - {(3, 7), (3, 11)}
-    with pytest.raises(DataError, match="none of these dislikes"):
+    with pytest.raises(DataError, match="no dislike has a user"):
         prepare(log, protocol="random", dislikes=listed[2:])
 
 
@@ -126,7 +124,7 @@ def test_als_fits_dislikes_as_zeros_with_their_weight() -> None:
     assert split.disliked is not None
     for weight in (1.0, 5.0):
         settings = small().model_copy(update={"weights": small().weights.model_copy(update={"dislike": weight})})
-        recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
+        recipe = Recipe(StrongRun(split, settings, 0, torch.device("cpu")))
         pairs = recipe._pairs(split.train)
         found = {(int(u), int(i)): (float(w), float(t)) for u, i, w, t in zip(*pairs, strict=True)}
         expected = {(int(u), int(i)): (1.0, 1.0) for u, i in zip(*split.train.nonzero(), strict=True)}
@@ -157,16 +155,6 @@ def test_a_dislike_is_never_recommended(preset: str) -> None:
     assert item not in model.recommend(user, k=40, history=history, by=model.run.best_head())["item_id"].to_list()
 
 
-def test_a_combined_run_lists_no_dislikes() -> None:
-    split = rated()
-    run = combine(split, {"ease": EASE(regularisation=50.0).fit(split.train)}, settings=SMALL, seed=3)
-    lists, disliked = run.best["consensus"].lists, split.disliked
-    assert lists is not None
-    assert disliked is not None
-    for user, items in enumerate(lists.tolist()):
-        assert not {item for item in items if item >= 0} & set(disliked[[user]].indices.tolist())
-
-
 def test_what_makes_no_sense_is_refused(tmp_path: Path, concf: CLI) -> None:
     given_parts: dict[str, Any] = {"protocol": "given", "valid": 0.1, "test": RATED}
     for log, options in ((RATED, {"dislikes": RATED}), (RATED.drop("rating"), {}), (RATED, given_parts)):
@@ -191,7 +179,7 @@ def test_a_search_measures_lists_without_dislikes(monkeypatch: pytest.MonkeyPatc
         return figure(self, lists)
 
     monkeypatch.setattr(Validation, "of_its_users", measure)
-    recipe = Recipe(Run(split, settings, 0, make_model(split, settings)), torch.device("cpu"))
+    recipe = Recipe(StrongRun(split, settings, 0, torch.device("cpu")))
     for number in range(3):  # search, als, softmax-a
         recipe.stage(number)
     assert {"rp3beta", "userknn", "ease", "als-b", "softmax-a"} <= recipe.chosen.keys()

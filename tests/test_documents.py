@@ -16,11 +16,12 @@ from typer.main import get_command
 
 from concf.cli.app import app
 from concf.models import choose_settings
+from concf.strong.settings import StrongSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 
 CLI = Callable[..., tuple[int, str, str]]
-RUN = ("README", "guide-practitioners", "guide-researchers", "recommending", "update")
+RUN = ("README", "guide-practitioners", "guide-researchers", "recommending", "new-data")
 COMMANDS: Any = get_command(app)
 GENERATED = {**reference.PAGES, "architecture.svg": architecture.picture}
 
@@ -42,7 +43,7 @@ def spans(page: Path) -> Iterator[str]:
 def test_commands_options_and_settings_that_are_named_exist(page: Path) -> None:
     for span in spans(page):
         sets = [quoted or plain for quoted, plain in re.findall(r"--set (?:'([^']+)'|(\S+))", span)]
-        base = "strong" if any(word.startswith("recipe.") for word in sets) else "reference"
+        base = "strong" if any(word.partition("=")[0] in StrongSettings.model_fields for word in sets) else "reference"
         choose_settings(base, words=[word for word in sets if "my_" not in word])  # a module of the reader's own
         if not span.startswith("concf ") or (words := re.split(r" [|&]", span)[0].split()[1:])[0].isupper():
             continue

@@ -255,7 +255,7 @@ def test_facts(numbered: Api) -> None:
     run, data = numbered.model.run, numbered.model.run.data.interactions
     assert TypeAdapter(Facts).validate_python(answer) == answer
     assert (answer["users"], answer["items"], answer["interactions"]) == (data.n_users, data.n_items, len(data))
-    assert answer["heads"] == list(run.model.names)
+    assert answer["heads"] == run.heads
     assert answer["voters"] == [name for name in answer["heads"] if name != NON_VOTING]
     assert answer["validation"] == {name: run.best[name].validation for name in run.rows()}
     assert (answer["reranked"], answer["cross_fitted"], answer["learned"]) == ([], [], ["training"])

@@ -13,7 +13,6 @@ import torch
 from browsing import Page, axe_script, browser, expected_lists, on_a_screen, serving, violations
 from selenium.webdriver import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
-from small_recipe import LOG, small
 from small_run import SMALL
 from small_service import loaded
 
@@ -40,27 +39,11 @@ def reference(home: Path) -> Service:
     log = log.select(user=pl.col("user_id") + LARGE, item=500 - pl.col("item_id") * 3)
     data = prepare(log, protocol="random", out=home / "small")
     chosen = choose_settings("reference", words=(*SMALL, "training.epochs=4", "model.initial_std=0.5"))
-    train(data, chosen, out=home / "run", data_folder=home / "small")
+    train(data, chosen, out=home / "run")
     items = list(range(413, 501, 3))
     titles = [HOSTILE if item % 2 else f"Item number {item}" for item in items]
     pl.DataFrame({"item": items, "title": titles}).write_csv(home / "titles.csv")
     return loaded(home / "run", loader=Loader(catalogue=Catalogue(home / "titles.csv")))
-
-
-@pytest.fixture(scope="module")
-def strong(home: Path) -> Service:
-    """Today's run of the default, compared with yesterday's, which does not have the last user."""
-    log = LOG.draw(1)
-    data = prepare(log, protocol="random", out=home / "data")
-    before = prepare(log.filter(pl.col("user_id") < 47), protocol="random", out=home / "data-before")
-    train(data, small(), out=home / "today", data_folder=home / "data")
-    train(before, small(budget="fast"), seed=1, out=home / "yesterday", data_folder=home / "data-before")
-    numbers = list(range(40))
-    rows = {"item": numbers, "title": [f"Walks of length {n}" for n in numbers], "kind": ["jazz", HOSTILE] * 20}
-    pl.DataFrame(rows | {"picture": "/explorer/favicon.svg"}).write_csv(home / "items.csv")
-    service = loaded(home / "today", loader=Loader(catalogue=Catalogue(home / "items.csv", image="picture")))
-    service.compared = home / "yesterday"
-    return service
 
 
 @pytest.fixture(scope="module")
@@ -69,30 +52,16 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
         yield driver
 
 
-@pytest.fixture(scope="module")
-def addresses(reference: Service, strong: Service) -> Iterator[tuple[str, str, str]]:
-    with serving(reference) as free, serving(reference, TOKEN) as locked, serving(strong) as default:
-        yield free, locked, default
-
-
-def shown(driver: WebDriver, address: str) -> Iterator[Page]:
-    page = Page(driver, address)
-    page.complaints()
-    driver.set_window_size(1400, 900)
-    yield page
-    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert not page.complaints()
-
-
 @pytest.fixture
-def page(driver: WebDriver, addresses: tuple[str, str, str]) -> Iterator[Page]:
-    yield from shown(driver, addresses[0])
-
-
-@pytest.fixture
-def default(driver: WebDriver, addresses: tuple[str, str, str]) -> Iterator[Page]:
-    yield from shown(driver, addresses[2])
+def page(driver: WebDriver, reference: Service) -> Iterator[Page]:
+    with serving(reference) as address:
+        page = Page(driver, address)
+        page.complaints()
+        driver.set_window_size(1400, 900)
+        yield page
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        assert not page.complaints()
 
 
 def known(view: dict[str, Any], item: Any) -> dict[str, Any]:
@@ -174,16 +143,22 @@ def test_a_history_is_built_by_hand_and_hostile_titles_are_only_text(page: Page)
     assert not page.run("return window.harmed || document.querySelectorAll('img, main script').length")
 
 
-def test_on_a_phone_nothing_is_wider_than_it(default: Page) -> None:
-    on_a_screen(default.driver, 320, dark=True)
-    for address in ("#user=5&k=50&held-out=yes&compare=yes", "#history=3,7,9,11,13,15", "docs"):
-        default.open(address)
-        default.run("document.querySelector('.row, details').click()")
-        assert default.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
+def test_on_a_phone_nothing_is_wider_than_it(page: Page) -> None:
+    on_a_screen(page.driver, 320, dark=True)
+    for address in (f"#user={LARGE + 5}&k=50&held-out=yes", "#history=413,416,419,422,425,428", "docs"):
+        page.open(address)
+        page.run("document.querySelector('.row, details').click()")
+        assert page.run("return [document.documentElement.scrollWidth, innerWidth]") == [320, 320]
 
 
-def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, addresses: tuple[str, str, str]) -> None:
-    page = Page(driver, addresses[1])
+@pytest.fixture
+def locked(reference: Service) -> Iterator[str]:
+    with serving(reference, TOKEN) as address:
+        yield address
+
+
+def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, locked: str) -> None:
+    page = Page(driver, locked)
     driver.get(f"{page.service}/")
     page.until("!document.getElementById('token').hidden")
     page.press("wrong", Keys.ENTER)
@@ -200,49 +175,14 @@ def test_a_token_is_asked_for_and_kept_for_the_session(driver: WebDriver, addres
     page.complaints()
 
 
-def test_two_runs_stand_side_by_side(default: Page) -> None:
-    default.open("#user=5&compare=yes")
-    default.until("document.querySelector('#compared .row')")
-    now, before = default.ask("/explore/5"), default.ask("/explore/5?compared=true")
-    assert default.lists()["compared"] == [str(each["item"]) for each in before["consensus"]["items"]]
-    ranks = {each["item"]: each["rank"] for each in before["consensus"]["items"]}
-    marks = default.run("return [...document.querySelectorAll('.agreed .moved')].map((each) => each.innerText)")
-    for each, mark in zip(now["consensus"]["items"], marks, strict=True):
-        was = ranks.get(each["item"])
-        by = 0 if was is None else was - each["rank"]
-        assert mark == ("new" if was is None else "=" if by == 0 else f"▲{by}" if by > 0 else f"▼{-by}")
-    default.open("#user=47&compare=yes")  # an error is said in words
-    assert "yesterday: no user is called 47" in default.text("#compared")
-    assert default.lists() == expected_lists(default.ask("/explore/47"))
-    assert len(default.complaints()) == 1  # that the user is not found
-
-
-def test_attributes_pictures_and_filters(default: Page) -> None:
-    default.open("#user=1&k=5")
-    default.run("document.getElementById('where').focus()")
-    default.write_over("kind <> 'jazz'")
-    default.press(Keys.ENTER)
-    default.until("location.hash.includes('where=')")
-    default.settle()
-    assert default.lists() == expected_lists(default.ask("/explore/1?k=5&where=kind%20%3C%3E%20'jazz'"))
-    default.run("document.querySelector('#agreed .row').click()")
-    default.until("!document.getElementById('why').hidden")
-    assert HOSTILE in default.text(".attributes")
-    assert default.run("return window.harmed") is None
-    default.until("document.querySelector('.picture').naturalWidth > 0")
-    default.open("#user=1&k=5&where=colour%3D3")
-    default.until("document.querySelector('#message p').textContent.includes(\"no column is called 'colour'\")")
-    assert all("409" in each for each in default.complaints())
-
-
-def test_axe_finds_nothing_wrong(default: Page, request: pytest.FixtureRequest) -> None:
+def test_axe_finds_nothing_wrong(page: Page, request: pytest.FixtureRequest) -> None:
     script = axe_script(request.config.cache)  # type: ignore[arg-type]
     for address, dark in (
-        ("#user=5&held-out=yes&compare=yes", False),
-        ("#history=3,7&colour=voters", True),
+        (f"#user={LARGE + 5}&held-out=yes", False),
+        ("#history=413&colour=voters", True),
         ("docs", True),
     ):
-        on_a_screen(default.driver, 1400, dark)
-        default.open(address)
-        default.run("for (const each of document.querySelectorAll('details')) each.open = true")
-        assert violations(default, script) == [], address
+        on_a_screen(page.driver, 1400, dark)
+        page.open(address)
+        page.run("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert violations(page, script) == [], address

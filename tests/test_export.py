@@ -50,7 +50,7 @@ def folder(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("run") / "run"
     chosen = choose_settings("reference", changes={"objectives": list(OBJECTIVES)}, words=LIVELY)
-    train(Split.load(data), chosen, out=folder, data_folder=data)
+    train(Split.load(data), chosen, out=folder)
     return folder
 
 
@@ -122,20 +122,6 @@ def test_an_id_that_numpy_would_cut_is_not_cut_in_silence(run: Run, tmp_path: Pa
     assert ids_of("parquet", tmp_path / "out") == [["a", "a\0"]] * 2
 
 
-def test_an_npz_file_is_vectors_ids_and_words(run: Run, tmp_path: Path) -> None:
-    export(run, "cml", "npz", tmp_path / "out")
-    user, item, bias = parts(run, "cml")
-    with np.load(tmp_path / "out", allow_pickle=False) as file:
-        assert set(file) == {"user_vectors", "item_vectors", "user_ids", "item_ids", "metadata"}
-        np.testing.assert_array_equal(file["user_vectors"], np.pad(user, ((0, 0), (0, 1)), constant_values=1))
-        np.testing.assert_array_equal(file["item_vectors"], np.column_stack([item, bias]))
-    said = about("npz", tmp_path / "out")
-    assert (said["format"], said["head"], said["split_hash"]) == (1, "cml", run.data.hash)
-    best = run.best["cml"]
-    assert said["validation"] == {"metric": "recall@5", "value": best.validation, "epoch": best.epoch}
-    assert said["settings"] == run.settings.model_dump(mode="json")
-
-
 def made_up(users: int, items: int) -> Vectors:
     """Users and items around twenty tastes, and a bias that few items are without."""
     draw = np.random.default_rng(3)
@@ -145,15 +131,6 @@ def made_up(users: int, items: int) -> Vectors:
     ids = (Ids(np.arange(n)) for n in (users, items))
     known = {"head": "bpr", "users": users, "items": items, "dimensions": 16, "finished": True}
     return Vectors(*(side.astype(np.float32) for side in vectors), *ids, known)
-
-
-def test_levelling_changes_no_inner_product() -> None:
-    plain = made_up(20, 50)
-    level = plain.levelled()
-    assert np.ptp(np.linalg.norm(level.item, axis=1)) < 1e-5 * np.linalg.norm(plain.item, axis=1).max()
-    np.testing.assert_array_equal(level.user[:, -1], 0)
-    np.testing.assert_array_equal(level.user[:, :-1], plain.user)
-    np.testing.assert_array_equal(level.item[:, :-1], plain.item)
 
 
 @pytest.mark.parametrize(("to", "effort"), [("usearch", 8), ("faiss", 128)])
@@ -213,9 +190,9 @@ def test_mistakes_are_answered_and_write_nothing(
     monkeypatch.setitem(sys.modules, "usearch.index", None)
     for words, message in (
         (["--to", "npz", "--head", "hinge"], "no head is called 'hinge'"),
-        (["--to", "npz", "--head", "consensus"], "'consensus' is lists, not vectors"),
+        (["--to", "npz", "--head", "consensus"], "a consensus is lists, not vectors"),
         (["--to", "hdf5"], "choose from npz, parquet"),
-        (["--to", "npz", "--approximate"], "--approximate is about an index"),
+        (["--to", "npz", "--approximate"], "--approximate is for an index"),
         (["--to", "usearch"], "needs the library 'usearch'"),
     ):
         code, out, err = concf("export", folder, "--out", tmp_path / "new" / "out", *words)

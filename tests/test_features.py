@@ -10,8 +10,8 @@ import torch
 from literal_features import features
 from scipy.sparse import csr_array
 
-from concf.consensus import features as module
 from concf.evaluation.scorers import Factors
+from concf.strong import features as module
 from concf.strong.features import HeadFeatures, Histories
 
 USERS, ITEMS, SIZE = 9, 11, 4

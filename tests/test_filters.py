@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.data.filters import Filter
-from concf.data.interactions import Interactions
+from concf.data.interactions import Filter, Interactions
 from concf.data.reading.read import read
 from concf.errors import DataError
 

@@ -21,8 +21,9 @@ from concf.errors import ConfigError
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
 from concf.models import choose_settings, train
+from concf.runs.fold_in import FoldedHead
 from concf.runs.run import Run
-from concf.strong.fold_in import LISTED, FoldedHead
+from concf.strong.fold_in import LISTED
 from concf.strong.reranker import popularity_and_activity
 from concf.strong.softmax import UserSoftmax
 from concf.strong.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from literal_lists import Trained, agreed, trained
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, random_array
-from small_run import SMALL
 
-from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
 from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.models import choose_settings, train
-from concf.reference.trainer import Trainer
-from concf.strong import fold_in as folding
-from concf.strong.fold_in import RIDGE, Folding
+from concf.runs import fold_in as folding
+from concf.runs.fold_in import RIDGE, Folding
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
 Vectors = NDArray[np.float64]
-STEPS = 2**40
-NON_VOTING = "cml"
 
 
 def histories(users: int, items: int, share: float, seed: int) -> csr_array:
@@ -73,68 +68,40 @@ def test_a_history_is_the_sum_of_its_items_over_the_root_of_its_length() -> None
         assert found == pytest.approx(expected, abs=1e-6)
 
 
-class ProcessGroup:
-    """A run on integer ids that are no positions, with the voters' vectors at every ranking."""
-
-    def __init__(self) -> None:
-        log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
-        self.log = log.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3).unique()
-        vectors: dict[int, dict[str, Factors]] = {}
-
-        def take_down(epoch: int, trainer: Trainer, _lists: dict[str, torch.Tensor]) -> None:
-            vectors[epoch] = {
-                name: Factors(*(part.clone() for part in (each.user, each.item, each.bias) if part is not None))
-                for name, each in trainer.model.factors().items()
-            }
-
-        words = (*SMALL, "model.initial_std=0.5", f'consensus.non_voting=["{NON_VOTING}"]')
-        self.run = train(
-            prepare(self.log, protocol="random"), choose_settings("reference", words=words), watch_rankings=take_down
-        )
-        self.items: list[int] = self.run.data.interactions.item_ids.values.tolist()
-        self.heads = list(self.run.model.names)
-        agreed = vectors[self.run.best["consensus"].epoch]
-        self.voters = {name: agreed[name] for name in self.heads if name != NON_VOTING}
-
-    def used(self, user: int) -> set[int]:
-        return set(self.log.filter(pl.col("user") == user)["item"].to_list())
-
-    def scores(self, factors: Factors, history: set[int]) -> dict[int, float]:
-        weights = by_hand(self.run.data.train, factors.user, RIDGE)
-        vector = sum((weights[self.items.index(item)] for item in history), np.zeros(weights.shape[1]))
-        vector = vector / sqrt(len(history)) if history else factors.user.double().mean(0).numpy()
-        bias = [0.0] * len(self.items) if factors.bias is None else factors.bias.tolist()
-        return {
-            item: float(vector @ factors.item[place].double().numpy()) + bias[place]
-            for place, item in enumerate(self.items)
-        }
-
-    def expected(self, history: set[int], k: int, by: str, hidden: set[int], allow: Any = None) -> dict[int, float]:
-        """Item -> score, best first."""
-        may = [item for item in self.items if item not in hidden and (allow is None or item in allow)]
-        if by in self.heads:
-            factors = self.run.recommender(by)
-            assert isinstance(factors, Factors)
-            scores = self.scores(factors, history)
-            return {item: scores[item] for item in sorted(may, key=lambda item: (-scores[item], item))[:k]}
-        chosen = self.run.settings.consensus
-        places = len(may) if allow is not None else max(chosen.top_k or 0, k)
-        total: dict[int, int] = {}
-        best: dict[int, int] = {}
-        for factors in self.voters.values():
-            scores = self.scores(factors, history)
-            order = sorted(may, key=lambda item, scores=scores: (-scores[item], item))
-            for rank, item in enumerate(order[:places]):
-                total[item] = total.get(item, 0) + round(exp(-rank / chosen.temperature) * STEPS)
-                best[item] = min(rank, best.get(item, rank))
-        order = sorted(total, key=lambda item: (-total[item], best[item], item))[:k]
-        return {item: total[item] / STEPS / len(self.voters) for item in order}
-
-
 @pytest.fixture(scope="module")
-def group() -> ProcessGroup:
+def group() -> Trained:
+    """A run on integer ids that are no positions."""
     torch.set_num_threads(1)
-    return ProcessGroup()
+    log = Simulation(users=40, items=30, events=900, tastes=4).draw(1)
+    return trained(log.select(user=pl.col("user_id") * 7 - 100, item=500 - pl.col("item_id") * 3))
+
+
+def scores(group: Trained, factors: Factors, history: set[int]) -> dict[int, float]:
+    weights = by_hand(group.run.data.train, factors.user, RIDGE)
+    vector = sum((weights[group.items.index(item)] for item in history), np.zeros(weights.shape[1]))
+    vector = vector / sqrt(len(history)) if history else factors.user.double().mean(0).numpy()
+    found = factors.item.double().numpy() @ vector + (0.0 if factors.bias is None else factors.bias.numpy())
+    return dict(zip(group.items, found.tolist(), strict=True))
+
+
+def expected_list(
+    group: Trained, history: set[int], k: int, by: str, hidden: set[int], allow: Any = None
+) -> dict[int, float]:
+    """Item -> score, best first."""
+    may = [item for item in group.items if item not in hidden and (allow is None or item in allow)]
+
+    def order(factors: Factors) -> dict[int, float]:
+        own = scores(group, factors, history)
+        return {item: own[item] for item in sorted(may, key=lambda item: (-own[item], item))}
+
+    if by in group.heads:
+        factors = group.run.recommender(by)
+        assert isinstance(factors, Factors)
+        return dict(list(order(factors).items())[:k])
+    chosen, epoch = group.run.settings.consensus, group.run.best["consensus"].epoch
+    first = len(may) if allow is not None else max(chosen.top_k or 0, k)
+    orders = [list(order(group.vectors[epoch][name]))[:first] for name in group.voters]
+    return dict(agreed(orders, chosen.temperature)[:k])
 
 
 def assert_same(rows: list[dict[str, Any]], expected: dict[int, float]) -> None:
@@ -146,18 +113,17 @@ def assert_same(rows: list[dict[str, Any]], expected: dict[int, float]) -> None:
 NEW = [500, 470, 413, 452]
 
 
-def test_a_new_user_by_every_head_and_by_what_they_agree_on(group: ProcessGroup) -> None:
+def test_a_new_user_by_every_head_and_by_what_they_agree_on(group: Trained) -> None:
     model = Recommender(group.run, "arrow")
     used, allow, deny = set(NEW), group.items[4:16], group.items[:9]
     for by in ["cml", "multinomial", "consensus", "R-consensus"]:
-        for k in (11,):
-            rows = model.recommend(k=k, history=NEW, by=by).to_pylist()
-            assert_same(rows, group.expected(used, k, by, used))
-            assert {row["user_id"] for row in rows} == {None}
+        rows = model.recommend(k=11, history=NEW, by=by).to_pylist()
+        assert_same(rows, expected_list(group, used, 11, by, used))
+        assert {row["user_id"] for row in rows} == {None}
         again = model.recommend(k=8, history=NEW, by=by, filter_viewed=False)
-        assert_same(again.to_pylist(), group.expected(used, 8, by, set()))
+        assert_same(again.to_pylist(), expected_list(group, used, 8, by, set()))
         few = model.recommend(k=8, history=NEW, by=by, items=allow, exclude=deny)
-        assert_same(few.to_pylist(), group.expected(used, 8, by, used | set(deny), allow))
+        assert_same(few.to_pylist(), expected_list(group, used, 8, by, used | set(deny), allow))
     assert model.recommend(k=5, history=NEW) == model.recommend(k=5, history=[*NEW, *NEW], by="consensus")
     assert any(item in used for item in model.recommend(k=30, history=NEW, filter_viewed=False)["item_id"].to_pylist())
     ids, scores = model.recommend(k=40, history=NEW, by="bpr", frame="arrays")
@@ -166,10 +132,10 @@ def test_a_new_user_by_every_head_and_by_what_they_agree_on(group: ProcessGroup)
 
 
 def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
-    group: ProcessGroup, monkeypatch: pytest.MonkeyPatch
+    group: Trained, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = Recommender(group.run, "arrow")
-    assert (len(group.used(7)), len(group.used(-100)) > 3) == (0, True)
+    assert (len(group.viewed.get(7, ())), len(group.viewed[-100]) > 3) == (0, True)
     several = {7: NEW, -100: [500, 470], 8: [], 5: [431], -93: [], 9: group.items}
     deny = {7: [455, 458], -100: [443]}
     for by in ("multinomial", "consensus"):
@@ -178,9 +144,9 @@ def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
             user: model.recommend(user, history=items, k=6, by=by, exclude=deny) for user, items in several.items()
         }
         for user, items in several.items():
-            used = {*items, *group.used(user)}
+            used = {*items, *group.viewed.get(user, ())}
             rows = [row for row in found.to_pylist() if row["user_id"] == user]
-            assert_same(rows, group.expected(used, 6, by, used | set(deny.get(user, ()))))
+            assert_same(rows, expected_list(group, used, 6, by, used | set(deny.get(user, ()))))
             assert_same(alone[user].to_pylist(), {row["item_id"]: row["score"] for row in rows})
         monkeypatch.setattr(ranking, "CELLS", 1)
         blocks = model.recommend(history=several, k=6, by=by, exclude=deny)
@@ -197,15 +163,14 @@ def test_several_at_once_each_as_if_alone_and_known_ones_with_their_log(
     assert words["user_id"].to_pylist() == ["a", "a", "b", "b"]
 
 
-def test_one_item_is_a_history_and_what_is_wrong_is_said(group: ProcessGroup) -> None:
+def test_one_item_is_a_history_and_what_is_wrong_is_said(group: Trained) -> None:
     model = Recommender(group.run, "arrow")
     assert model.recommend(history=500, k=4) == model.recommend(history=[500], k=4)
     assert model.recommend(history=np.array([500, 470]), k=4) == model.recommend(history=(500, 470), k=4)
     with pytest.raises(DataError, match="history: no item is called 501 in the log"):
         model.recommend(history=[500, 501], unknown_items="error")
-    with pytest.raises(ConfigError, match="names its users itself"):
-        model.recommend(7, history={7: [500]})
-    with pytest.raises(ConfigError, match="one user's; for several give a mapping"):
-        model.recommend([7, 8], history=[500])
+    for users, history in ((7, {7: [500]}), ([7, 8], [500])):
+        with pytest.raises(ConfigError, match="one user's; for several, give a mapping"):
+            model.recommend(users, history=history)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="integers of 64 bits or text"):
         model.recommend(history={7: [500], "new": [500]})

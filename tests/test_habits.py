@@ -82,7 +82,7 @@ def test_parameters_are_set_for_the_next_fit() -> None:
 
 def test_a_fitted_model_is_not_pickled_and_parameters_are(model: Model) -> None:
     for way in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(ConfigError, match=r"not pickled, since .* Use model.save\(folder\) and ConCF.load"):
+        with pytest.raises(ConfigError, match=r"not pickled: .* Use model.save\(folder\) and ConCF.load"):
             way(model)
     twin = copy.copy(model)
     twin.set_params(seed=7)

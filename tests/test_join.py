@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from concf.data.join import join
+from concf.data.parts import TEST, TRAIN, UNEVALUATED
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, TRAIN, UNEVALUATED
 from concf.data.simulate import START, YEAR, Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
@@ -192,6 +192,6 @@ def test_times_in_another_unit_are_converted() -> None:
 def test_a_log_that_only_tests_teaches_nothing() -> None:
     cut = {"protocol": "time", "valid": None, "test": None, "at_least": None}
     cut |= {"valid_from": float(OLD["timestamp"].quantile(0.5)), "test_from": float(OLD["timestamp"].quantile(0.75))}
-    with pytest.raises(DataError, match=r"every new pair falls into the test part .* final=True"):
+    with pytest.raises(DataError, match=r"every new pair is a test pair.* final=True"):
         join(prepared(**cut), NEW, learned=LEARNED)
     assert join(prepared(**cut), NEW, learned=(*LEARNED, "test")).fresh.sum() == len(NEW)

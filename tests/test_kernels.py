@@ -12,8 +12,16 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 from concf.reference import kernels
-from concf.reference.kernels import Sparse, listed_scores, log_partition, two_layers
-from concf.reference.rows import added_groups, sums_of_groups, take_and_part, take_rows
+from concf.reference.kernels import (
+    Sparse,
+    added_groups,
+    listed_scores,
+    log_partition,
+    sums_of_groups,
+    take_and_part,
+    take_rows,
+    two_layers,
+)
 
 double = torch.float64
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from small_recipe import assert_same, small
 
+from concf.data.parts import TEST, UNEVALUATED, origin
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, UNEVALUATED, origin
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
@@ -132,7 +132,7 @@ def test_the_student_is_shipped_if_it_is_within_two_percent_of_the_best_head(stu
 
 def test_a_run_that_has_measured_nothing_has_a_summary() -> None:
     run = by_time("strong", "validation")
-    assert Run(run.data, run.settings, 0, run.model).summary()["why_best_head"] == "no head was measured yet"
+    assert type(run)(run.data, run.settings, 0, run.device).summary()["why_best_head"] == "no head was measured yet"
 
 
 def test_filters_that_counted_test_rows_are_noted() -> None:

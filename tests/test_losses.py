@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from itertools import permutations
 from math import exp, log
-from random import Random
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from concf.consensus.listwise import listwise
 from concf.reference import losses
-from concf.reference.batches import most_users
 from concf.reference.objectives import LossSettings, choose
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
@@ -44,24 +42,19 @@ def test_pairwise_and_pointwise_losses_equal_their_formulas(ours: list[float], t
     )
 
 
-@pytest.mark.parametrize(("weight", "penalty"), [(0.05, 0.3), (0.0, 0.0)])
-def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float, penalty: float) -> None:
+@pytest.mark.parametrize("weight", [0.05, 0.0])
+def test_the_batches_of_squared_error_everywhere_visit_every_pair_once(weight: float) -> None:
     torch.manual_seed(0)
     user, item = (torch.randn(n, 3, dtype=double, requires_grad=True) for n in (7, 11))
     observed = torch.rand(7, 11) < 0.3
     observed[:, 0] = True
     table = user @ item.T
-    held = penalty * (user.square().sum(1)[:, None] + item.square().sum(1))
     literal = sum(
-        (1 - table[u, i]) ** 2 + held[u, i] if observed[u, i] else weight * (table[u, i] ** 2 + held[u, i])
-        for u in range(7)
-        for i in range(11)
+        (1 - table[u, i]) ** 2 if observed[u, i] else weight * table[u, i] ** 2 for u in range(7) for i in range(11)
     )
     pairs = observed.nonzero()[torch.randperm(int(observed.sum()))]
     found = sum(
-        losses.squared_error_everywhere(
-            user[u], item[i], item, 1 / observed.sum(1)[u], unobserved=weight, scale=0.5, penalty=penalty
-        )
+        losses.squared_error_everywhere(user[u], item[i], item, 1 / observed.sum(1)[u], unobserved=weight, scale=0.5)
         for u, i in (batch.T for batch in pairs.split(5))
     )
     assert found.item() == pytest.approx(literal.item() / 2)
@@ -89,31 +82,13 @@ def test_cf_e_counts_whole_rows_or_each_by_its_length_or_their_mean(likelihood: 
         assert found.item() == pytest.approx(literal[likelihood], rel=1e-12)
 
 
-def test_softmax_is_the_negative_log_likelihood_of_every_pair() -> None:
-    torch.manual_seed(3)
-    table, pairs = torch.randn(4, 6, dtype=double), [(2, 0), (0, 5), (2, 3), (2, 1)]
-    literal = -sum(log(exp(table[u, i]) / sum(exp(s) for s in table[u].tolist())) for u, i in pairs)
-    positive = torch.stack([table[u, i] for u, i in pairs])
-    found = losses.softmax(positive, table[[0, 2]].logsumexp(1), torch.tensor([1.0, 3.0], dtype=double))
-    assert found.item() == pytest.approx(literal, rel=1e-12)
-
-
-@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.integers(1, 40), st.randoms())
-def test_no_batch_by_user_has_more_users_than_it_says(degrees: list[int], pairs: int, random: Random) -> None:
-    order = [user for user, degree in enumerate(degrees) if degree]
-    random.shuffle(order)
-    users = [user for user in order for _ in range(degrees[user])]
-    most = max((len(set(users[begin : begin + pairs])) for begin in range(len(users))), default=0)
-    assert most <= most_users(np.array(degrees), pairs) <= len(order)
-
-
 def test_listwise_probabilities_of_all_lists_sum_to_one() -> None:
     length = 2
     torch.manual_seed(2)
     row = torch.randn(4, dtype=double)
     beginnings = {tuple(order[:length]): order for order in permutations(range(4))}
     one = torch.ones(1, dtype=double)
-    total = sum(torch.exp(-losses.listwise(row[list(order)][None], length, one)) for order in beginnings.values())
+    total = sum(torch.exp(-listwise(row[list(order)][None], length, one)) for order in beginnings.values())
     assert total.item() == pytest.approx(1)
 
 
@@ -124,7 +99,7 @@ def test_everything_is_finite_in_float32_at_scores_of_ten_thousand(order: str) -
     negative = torch.full((3,), low, requires_grad=True)
     row = torch.linspace(high, low, 100).repeat(2, 1).requires_grad_()
     values = [loss(positive, negative) for loss in (losses.bpr, losses.cml, losses.cross_entropy, losses.squared_error)]
-    values.append(losses.listwise(row, 50, torch.ones(2)))
+    values.append(listwise(row, 50, torch.ones(2)))
     degree = torch.full((2,), 3.0)
     values.append(losses.multinomial(row.logsumexp(1), row[:, :3].sum(1), degree, torch.ones(2)))
     for value in values:
@@ -151,7 +126,7 @@ def test_listwise_in_float32_equals_float64(size: float) -> None:
     torch.manual_seed(4)
     rows, step = torch.empty(6, 100).uniform_(-size, size).requires_grad_(), max(size * 2e-7, 2e-6)
     exact = rows.detach().double().requires_grad_()
-    found = losses.listwise(rows, 50, torch.ones(6))
+    found = listwise(rows, 50, torch.ones(6))
     expected = looped_listwise(exact, 50, torch.ones(6, dtype=double))
     assert found.item() == pytest.approx(expected.item(), rel=1e-6, abs=300 * step)
     gradients = [torch.autograd.grad(value, leaf)[0] for value, leaf in ((found, rows), (expected, exact))]
@@ -165,7 +140,7 @@ def test_listwise_leaves_empty_places_out_and_its_gradient_is_autograd_s(length:
     rows[:, 0, 3:] = rows[:, 1, 6:] = rows[:, 2, 1:] = rows[:, 3] = -torch.inf
     rows.requires_grad_()
     weight = torch.tensor([0.5, 2.0, 1.0, 3.0, 0.25], dtype=double)
-    found = losses.listwise(rows, length, weight)
+    found = listwise(rows, length, weight)
     expected = torch.stack([looped_listwise(head, length, weight) for head in rows])
     assert torch.allclose(found, expected, rtol=1e-12)
     upstream = torch.tensor([1.0, -2.0, 0.3], dtype=double)

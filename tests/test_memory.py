@@ -14,6 +14,7 @@ from small_recipe import LOG, SMALL, data, small, trained
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.models import choose_settings, train
+from concf.reference import train as reference
 from concf.reference.model import Model
 from concf.reference.trainer import Trainer
 from concf.runs import memory
@@ -24,14 +25,17 @@ from concf.runs.memory import (
     USUAL,
     available_memory,
     cgroup_memory,
-    large_tables,
-    refuse_too_large,
 )
 from concf.runtime.process_group import ProcessGroup
+from concf.strong import train as strong
 from concf.strong.combine import combine
 from concf.strong.update import update
 
 CPU = torch.device("cpu")
+
+
+def sizes(tables: memory.Tables) -> dict[str, int]:
+    return {name: size for name, (size, _) in tables.items()}
 
 
 def set_free(patch: pytest.MonkeyPatch, size: int) -> None:
@@ -75,8 +79,8 @@ def test_nothing_is_allocated_for_a_run_that_is_refused(
     """As where the allocator grants whatever it is asked for."""
     monkeypatch.setattr(Model, "__init__", lambda *_, **__: pytest.fail("a model was allocated"))
     set_free(monkeypatch, 10**9)
-    wide = choose_settings(preset, {"model": {"dimensions": 10**12}})
-    with pytest.raises(ConfigError, match=r"GB .* 48 users and 40 items, and 1.0 GB are free.* model.dimensions"):
+    wide = choose_settings(preset, {"dimensions": 10**12} if preset == "strong" else {"model": {"dimensions": 10**12}})
+    with pytest.raises(ConfigError, match=r"GB .* 48 users and 40 items, and 1.0 GB are free.*dimensions"):
         train(data(), wide, device="cpu", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -102,19 +106,19 @@ def test_a_run_that_goes_on_is_not_refused(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_processes_share_the_memory_of_a_machine_and_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     two = ProcessGroup(0, 2)
-    set_free(monkeypatch, sum(large_tables(data(), small(), CPU, two).values()))
-    refuse_too_large(data(), small(), torch.device("cuda"), two)
+    set_free(monkeypatch, sum(size for size, _ in strong.large_tables(data(), small(), CPU, two).values()))
+    strong.check_memory(data(), small(), torch.device("cuda"), two)
     with pytest.raises(ConfigError, match="for each process"):
-        refuse_too_large(data(), small(), CPU, two)
+        strong.check_memory(data(), small(), CPU, two)
 
 
 def test_the_estimate_of_the_default_is_what_a_run_holds() -> None:
-    run, tables = trained(), large_tables(data(), small())
+    run, tables = trained(), sizes(strong.large_tables(data(), small()))
     both = run.best[CONSENSUS], run.best[R_CONSENSUS]
     lists = [both[0].lists, both[1].lists, both[0].votes["reranked"], both[0].votes["items"]]
     assert tables["lists and votes of the consensus"] == sum(each.nbytes for each in lists if each is not None)
-    vectors = run.model.user.nbytes + run.model.item.nbytes
-    assert tables["vectors of all voters and the student"] == 2 * vectors  # the model's, and the recipe's own
+    vectors = sum(each.nbytes for head in run.heads for each in run.best[head].state.values())
+    assert tables["vectors of all voters and the student"] == 2 * vectors  # those of the run, and of the stages
 
 
 @pytest.mark.parametrize("changes", [{"sharing": "full"}, {"sharing": "none", "encoder": "mf"}])
@@ -123,7 +127,7 @@ def test_the_estimate_of_the_heads_is_what_a_trainer_holds(changes: dict[str, st
     balance, training = {"on": changes.get("sharing") != "none"}, {"epochs": 3, "batch": 100}
     parts = {"model": {"dimensions": 16} | changes, "consensus": consensus, "balance": balance, "training": training}
     settings = choose_settings("reference", parts)
-    tables, trainer = large_tables(data(), settings), Trainer(data(), settings)
+    tables, trainer = sizes(reference.large_tables(data(), settings)), Trainer(data(), settings)
     model = trainer.model
     assert tables["embeddings of users and items"] == model.user.nbytes + model.item.nbytes
     others = sum(each.nbytes for each in trainer.others)
@@ -168,7 +172,7 @@ def thresholds(size: int) -> list[tuple[object, ...]]:
 
 
 def test_memory_is_kept_inside_and_returned_afterwards_even_after_an_error(library: Library) -> None:
-    with suppress(ZeroDivisionError), memory.kept_memory(torch.nn.Linear(2, 2)):
+    with suppress(ZeroDivisionError), memory.kept_memory(24, CPU):
         assert library.told == thresholds(KEPT)
         raise ZeroDivisionError
     assert library.told == [*thresholds(KEPT), *thresholds(USUAL), ("malloc_trim", 0)]

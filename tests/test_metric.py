@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.sparse import csr_array
+from small_run import often
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
@@ -19,6 +20,7 @@ from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.validation_metric import fitting_metric, refuse_blind
 from concf.models import choose_settings, train
+from concf.reference.run import ReferenceRun
 from concf.reference.trainer import Trainer
 from concf.runs.run import Run
 
@@ -92,7 +94,7 @@ def test_a_random_order_comes_to_what_the_note_says() -> None:
 
 QUICK: dict[str, dict[str, Any]] = {
     "reference": {"training": {"epochs": 31, "learning_rate": 0.02}, "consensus": {"every": 5, "window": 2}},
-    "strong": {"model": {"dimensions": 32}, "training": {"epochs": 31, "learning_rate": 0.01}},
+    "strong": {"dimensions": 32},
 }
 
 
@@ -113,7 +115,7 @@ def noticed(figures: list[float]) -> Run:
     """A run of one head that came to these."""
     chosen = choose_settings("reference", {"model": {"dimensions": 8}}, single="bpr")
     trainer = Trainer(small(), chosen)
-    run = Run(small(), chosen, 0, trainer.model)
+    run = ReferenceRun(small(), chosen, 0, torch.device("cpu"), trainer.model)
     for epoch, figure in enumerate(figures):
         with torch.no_grad():
             trainer.model.user.fill_(epoch)
@@ -141,9 +143,9 @@ def test_patience_is_not_renewed_by_ties_whoever_goes_on(tmp_path: Path) -> None
         if record["epoch"] == 1:
             raise KeyboardInterrupt
 
-    whole = train(small(), chosen, out=tmp_path / "whole", checkpoint_seconds=0)
+    whole = train(small(), chosen, out=tmp_path / "whole")
     assert (whole.best["bpr"].rose, whole.best["bpr"].epoch, whole.epoch) == (0, 3, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train(small(), chosen, out=tmp_path / "cut", checkpoint_seconds=0, watch=stop)
+    with pytest.raises(KeyboardInterrupt), often():
+        train(small(), chosen, out=tmp_path / "cut", watch=stop)
     resumed = train(small(), out=tmp_path / "cut", resume=True)
     assert (resumed.best["bpr"].rose, resumed.best["bpr"].epoch, resumed.epoch) == (0, 3, 4)

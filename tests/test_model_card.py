@@ -16,8 +16,8 @@ from small_run import SMALL, contents, small_data, stopped_run
 from concf.data.prepare import prepare
 from concf.data.split import Split
 from concf.inference.recommender import Recommender
-from concf.models import PRESETS, choose_settings, train
-from concf.runs.checkpoint import CARD, RunFolder, load_run
+from concf.models import PRESETS, choose_settings, load_run, train
+from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.model_card import model_card
 from concf.runs.run import Run
 
@@ -35,7 +35,7 @@ def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.Tem
     out = tmp_path_factory.mktemp("runs") / "run"
     if request.param == "epochs":
         chosen = choose_settings("reference", words=[*SMALL, "training.epochs=3"])
-        return train(Split.load(data), chosen, seed=5, out=out, data_folder=data), out
+        return train(Split.load(data), chosen, seed=5, out=out), out
     RunFolder(out).keep(recipe_data())
     refit = "everything" if request.param == "everything" else "validation"
     return train(recipe_data(), small(refit=refit, budget="fast"), seed=5, out=out), out

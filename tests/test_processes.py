@@ -28,8 +28,9 @@ from small_run import LONG, QUIET, checkpoint, history, small_data
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
-from concf.models import train
+from concf.models import train_job
 from concf.reference.batches import Sampler, distinct
+from concf.runs import job as jobs
 from concf.runs.run import Run
 from concf.runtime.process_group import ProcessGroup, fingerprint
 
@@ -147,7 +148,7 @@ def test_another_number_of_processes_goes_on_with_the_default(group: Path, alone
 
 def test_what_cannot_be_divided_is_refused() -> None:
     with pytest.raises(ConfigError, match="12 processes for 11 users"):
-        train(process_worker.data(), settings(RESUMED), group=ProcessGroup(0, 12), device="cpu")
+        train_job(process_worker.data(), settings(RESUMED), jobs.Job(group=ProcessGroup(0, 12)), device="cpu")
 
 
 @pytest.mark.parametrize("size", [2, 7, 40])
@@ -190,7 +191,7 @@ def test_a_run_whose_processes_are_killed_and_hang_loses_nothing(group: Path, tm
 
 def test_a_mistake_is_said_once_before_anything_is_started(concf, tmp_path: Path) -> None:
     small = small_data(tmp_path / "small")
-    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "model.size=1")
+    code, _, err = concf("train", small, "--out", tmp_path / "run", "--processes", "2", "--set", "size=1")
     assert code == 2
     assert err.count("unknown setting") == err.count("\n") == 1
     assert not (tmp_path / "run").exists()

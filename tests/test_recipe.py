@@ -18,11 +18,10 @@ from small_run import Killed, assert_same_end, die_after
 from concf.baselines.als import Pairs
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
-from concf.baselines.table import BASELINES
+from concf.baselines.table import BASELINES, VOTERS
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import NEIGHBOURS
+from concf.data.parts import TEST
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
@@ -30,15 +29,15 @@ from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
-from concf.models import choose_settings, train
-from concf.runs.checkpoint import RunFolder, load_run
-from concf.runs.run import Run, make_model
-from concf.runs.settings import TrainingSettings
+from concf.models import choose_settings, load_run, train, train_job
+from concf.runs.checkpoint import RunFolder
+from concf.runs.job import Job
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.strong import recipe as stages
 from concf.strong import search
 from concf.strong.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
 from concf.strong.reranker import FOLDS, Weights
+from concf.strong.run import StrongRun
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
 
@@ -56,7 +55,7 @@ pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnin
 )
 def test_a_budget_has_its_heads_voters_and_stages(budget: str, heads: list[str], fixed: tuple[str, ...]) -> None:
     run = trained(budget)
-    assert run.model.names == run.settings.heads == heads
+    assert run.heads == heads
     assert run.settings.fixed_voters == fixed
     assert run.rows() == [*heads, R_CONSENSUS, CONSENSUS]
     stages = [record["stage"] for record in run.history]
@@ -169,7 +168,7 @@ def test_validation_figures_are_from_before_the_refit() -> None:
 def until(stage: str) -> Recipe:
     """The recipe after a stage."""
     settings = small()
-    recipe = Recipe(Run(data(), settings, 3, make_model(data(), settings)), torch.device("cpu"))
+    recipe = Recipe(StrongRun(data(), settings, 3, torch.device("cpu")))
     for number in range(STAGES.index(stage) + 1):
         recipe.stage(number)
     return recipe
@@ -216,7 +215,7 @@ def test_a_voters_weight_decays_with_its_validation() -> None:
 def test_the_vote_of_a_fixed_voter_is_its_ranking_of_all_that_was_learned_from() -> None:
     run = trained("thorough")
     for place, name in enumerate(run.settings.fixed_voters, len(run.settings.heads)):
-        own = {} if name == "ease" else {"neighbours": NEIGHBOURS}
+        own = {} if name == "ease" else {"neighbours": 500}
         model = BASELINES[name].make(**run.chosen[name], **own).fit(run.log)
         expected = rank(model, np.arange(run.log.shape[0]), 12, seen=run.log)
         assert run.best[CONSENSUS].votes["items"][place].tolist() == expected.tolist()
@@ -233,7 +232,7 @@ def test_the_student_ranks_as_the_consensus_does() -> None:
 def begun(group: ProcessGroup = ALONE, **recipe: str) -> Recipe:
     """A recipe of which no stage is over."""
     settings = small(**recipe)
-    return Recipe(Run(data(), settings, 3, make_model(data(), settings)), torch.device("cpu"), group)
+    return Recipe(StrongRun(data(), settings, 3, torch.device("cpu")), group)
 
 
 def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,37 +241,29 @@ def test_all_processes_decide_alike_whether_ease_votes(monkeypatch: pytest.Monke
     sizes = {len(range(users)[each.share(users)]) for each in groups}
     assert len(sizes) == 2
     for bound, votes in ((min(sizes), False), (min(data().train.shape), True)):
-        monkeypatch.setattr(search, "CPU_EASE", bound)
+        monkeypatch.setitem(VOTERS, "ease", dataclasses.replace(VOTERS["ease"], most=(bound, bound)))
         assert {"ease" in begun(each, budget="thorough").fixed for each in groups} == {votes}
 
 
 def test_what_the_recipe_has_no_place_for_is_refused() -> None:
-    for name, own in (("objectives", {}), ("encoder", print), ("teacher", np.zeros((48, 3), np.int32))):
-        with pytest.raises(ConfigError, match=f"{name}: for Algorithm 1"):
-            train(data(), small(), **{name: own})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="objectives: of the model reference"):
+        train(data(), {"objectives": ["bpr"]})
     n = data().train.shape[0]
     with pytest.raises(ConfigError, match=f"{n + 1} processes for {n} users"):
-        train(data(), small(), group=ProcessGroup(0, n + 1), device="cpu")
+        train_job(data(), small(), Job(group=ProcessGroup(0, n + 1)), device="cpu")
 
 
 def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> None:
     data().save(tmp_path / "data")
-    sets = [word for each in ("model.dimensions=8", "training.metric=recall@5") for word in ("--set", each)]
+    sets = [word for each in ("dimensions=8", "training.metric=recall@5") for word in ("--set", each)]
     code, _, err = concf("train", tmp_path / "data", "--out", tmp_path / "run", "--preset", "reference", "--final")
     assert (code, "--final" in err, (tmp_path / "run").exists()) == (2, True, False)
     words = ["train", tmp_path / "data", "--out", tmp_path / "run", "--seed", 3, *sets, "--budget", "fast", "--final"]
     assert concf(*words)[0] == 0
     run = load_run(tmp_path / "run")
-    assert run.settings.recipe is not None
     assert (run.settings.budget, run.learned) == ("fast", REFITS["everything"])
     code, _, err = concf("evaluate", tmp_path / "run")
     assert (code, "was refitted on its" in err) == (2, True)
-
-
-@pytest.mark.parametrize(("pairs", "steps", "size"), [(120_000, 12, 10_000), (50, 12, 1024), (10**9, 12, 65536)])
-def test_a_batch_is_a_share_of_the_pairs_within_bounds(pairs: int, steps: int, size: int) -> None:
-    assert TrainingSettings(steps=steps, batch=77).pairs_of_batch(pairs) == size
-    assert TrainingSettings(batch=77).pairs_of_batch(pairs) == 77
 
 
 # Logs with hardly anything in them
@@ -304,7 +295,7 @@ def test_a_tiny_log_is_learned_all_the_same(name: str) -> None:
     log, valid, test = map(frame, TINY[name])
     model = ConCF(model={"dimensions": 8}, training={"metric": "recall@1"}, recipe={"budget": "thorough"})
     model.fit(log, protocol="given", valid=valid, test=test)
-    assert all(torch.isfinite(tensor).all() for tensor in model.run.model.state_dict().values())
+    assert all(torch.isfinite(tensor).all() for best in model.run.best.values() for tensor in best.state.values())
     for by in model.run.rows():
         model.recommend(model.user_ids.values.tolist(), k=3, by=by)
     for item in model.item_ids.values.tolist():

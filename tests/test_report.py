@@ -25,18 +25,17 @@ from small_run import SMALL, contents, stopped_run
 
 from concf.baselines.factorisation import Popularity
 from concf.baselines.neighbours import RP3beta
-from concf.consensus.voters import NEIGHBOURS
+from concf.data.parts import TEST, UNEVALUATED
 from concf.data.prepare import prepare
-from concf.data.protocols import TEST, UNEVALUATED
 from concf.data.simulate import Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
-from concf.models import choose_settings, train
+from concf.models import choose_settings, load_run, train
 from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 from concf.report.gather import FIGURES, gather
 from concf.report.page import CURVES, page
-from concf.runs.checkpoint import CHECKPOINT, RunFolder, load_run
+from concf.runs.checkpoint import CHECKPOINT, RunFolder
 from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -49,7 +48,7 @@ CHANGES = ('consensus.non_voting=["cml"]', "training.metric=ndcg@5")
 
 def trained(folder: Path, *words: str, log: pl.DataFrame = LOG, preset: str = "reference") -> Path:
     split = prepare(log, protocol="random", out=folder / "data")
-    train(split, choose_settings(preset, words=[*SMALL, *words]), out=folder / "run", data_folder=folder / "data")
+    train(split, choose_settings(preset, words=[*SMALL, *words]), out=folder / "run")
     return folder / "run"
 
 
@@ -167,7 +166,7 @@ def test_examples_are_lists_and_votes_of_the_run(run: Run, content: dict[str, An
 
 def test_the_overview_of_the_default_is_what_evaluate_says(default: dict[str, Any]) -> None:
     run, data = small_recipe.trained(), small_recipe.data()
-    ours, walks = run.evaluate()["consensus"], RP3beta(**run.chosen["rp3beta"], neighbours=NEIGHBOURS).fit(run.log)
+    ours, walks = run.evaluate()["consensus"], RP3beta(**run.chosen["rp3beta"], neighbours=500).fit(run.log)
     known = {
         "consensus": ours,
         run.best_head(): run.evaluate()[run.best_head()],
@@ -268,7 +267,7 @@ def test_a_run_killed_half_way(concf: CLI, folder: Path, tmp_path: Path) -> None
 def test_nothing_held_out_to_test_on(folder: Path) -> None:
     whole = load_run(folder)
     parts = np.where(whole.data.parts == TEST, TEST + UNEVALUATED, whole.data.parts).astype(np.uint8)
-    run = Run(replace(whole.data, parts=parts), whole.settings, whole.seed, whole.model)
+    run = type(whole)(replace(whole.data, parts=parts), whole.settings, whole.seed, whole.device)
     run.best, run.history, run.epoch, run.finished = whole.best, whole.history, whole.epoch, whole.finished
     content = gather(run, RunFolder(folder).description())
     shown = read_page(page(json.loads(json.dumps(content))))
@@ -340,7 +339,7 @@ def test_lines_stay_inside_the_frame(values: list[list[float]], grouped: bool) -
 
 
 def test_names_are_text_whatever_they_hold_and_stay_different() -> None:
-    names = [ODD, *(f"weighted-squares@0.0{end}" for end in ("2", "4", "3#student", "4#student"))]
+    names = [ODD, *(f"weighted-squares-of-0.0{end}" for end in ("2", "4", "3#student", "4#student"))]
     rows = {name: {"mean": 0.12344, "low": 0.1, "high": 0.3} for name in names}
     drawing = intervals("k", f"label {ODD}", rows, looks_of(names))
     assert ElementTree.fromstring(drawing).get("aria-label") == f"label {ODD}"

@@ -17,9 +17,10 @@ from literal_reranker import LiteralCost, LiteralReranker, LiteralVoter, listed_
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus import features, reranker, voters
+from concf.consensus import voters
 from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
 from concf.evaluation.scorers import Factors
+from concf.strong import features, reranker
 from concf.strong.reranker import (
     FOLDS,
     Reranker,

@@ -20,8 +20,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
-from concf.models import choose_settings, train
-from concf.runs.checkpoint import ITEMS, USERS, RunFolder, load_run
+from concf.models import choose_settings, load_run, train
+from concf.runs.checkpoint import ITEMS, USERS, RunFolder
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -46,7 +46,7 @@ def test_arrow_has_the_ids(values: set[Any]) -> None:
 
 def trained(log: pl.DataFrame, folder: Path) -> tuple[Split, Path]:
     data = prepare(log, protocol="random", out=folder / "data")
-    train(data, FEW, out=folder / "run", data_folder=folder / "data")
+    train(data, FEW, out=folder / "run")
     return data, folder / "run"
 
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.models import choose_settings, train
-from concf.reference.batches import distinct
+from concf.reference.batches import ITEMS, USERS, SampledSoftmax, distinct, proposal
 from concf.reference.heads import Columns, ItemTableHead
-from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
 from concf.runs.run import Run
 from concf.runs.settings import RunSettings
 
@@ -126,7 +125,7 @@ def log() -> pl.DataFrame:
     return Simulation(users=8, items=12, events=70, tastes=3).draw(1)
 
 
-def small(objectives: str = "multinomial,multinomial-users,cosine-softmax@0.3,bpr", **losses: Any) -> RunSettings:
+def small(objectives: str = "multinomial,multinomial-users,bpr", **losses: Any) -> RunSettings:
     """`reference` on a tiny log; the first epoch with consensus loss in epoch 2."""
     changes = {
         "objectives": objectives,

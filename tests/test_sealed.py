@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from small_run import SMALL, checkpoint, small_data
+from small_run import SMALL, checkpoint, often, small_data
 
 from concf.data.split import Split
 from concf.errors import DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
-from concf.models import choose_settings, train
-from concf.runs.checkpoint import CHECKPOINT, load_run
+from concf.models import choose_settings, load_run, train
+from concf.runs.checkpoint import CHECKPOINT
 from concf.runtime.files import BLANK, FIELD, PLACE, refuse_changed, seal
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -40,7 +40,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         seen.add(checksum[1])
 
     chosen = choose_settings("reference", words=[*SMALL, "training.epochs=3"])
-    train(Split.load(data), chosen, out=out, data_folder=data, checkpoint_seconds=0, watch=look)
+    with often():
+        train(Split.load(data), chosen, out=out, watch=look)
     return out
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,26 +64,6 @@ def test_the_highest_are_those_of_a_sort(data: st.DataObject) -> None:
     items, best = highest(scores, k, np.array(hidden, np.int64))
     assert items.tolist() == wanted
     assert best.tolist() == [values[place] for place in wanted]
-
-
-@pytest.mark.parametrize(("non_voting", "votes"), [((), True), (("cml",), True), ((), False)])
-def test_the_short_way_of_the_library_is_the_long_one(model: Recommender, non_voting: tuple[str], votes: bool) -> None:
-    run = copy.copy(model.run)
-    chosen = run.settings.consensus.model_copy(update={"non_voting": non_voting})
-    run.settings = run.settings.model_copy(update={"consensus": chosen})
-    run.best = {name: copy.copy(best) for name, best in run.best.items()}
-    for best in run.best.values():
-        best.votes = best.votes if votes else {}
-    other = Recommender(run)
-    for by in other.ranker.names if not non_voting and votes else ("consensus", "R-consensus"):
-        for place, user in list(enumerate(everyone(other)))[::9]:
-            for k, viewed in ((1, False), (SHOWN, False), (SHOWN, True)):
-                ((items, scores),) = other.short(np.array([place]), [k], by, filter_viewed=not viewed)
-                wanted = expected(other, user, k, by, filter_viewed=not viewed)
-                assert other.item_ids.values[items].tolist() == [each[0] for each in wanted]
-                assert scores.tolist() == pytest.approx([each[2] for each in wanted], rel=0, abs=1e-6)
-    ((items, _),) = other.short(np.array([0]), [1000], other.ranker.heads[0])
-    assert len(items) == len(other.item_ids) - len(other.viewed[[0]].indices)
 
 
 def test_an_id_is_found_where_it_stands_and_nowhere_else(model: Recommender) -> None:

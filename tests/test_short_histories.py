@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from concf.data.interactions import Interactions
+from concf.data.parts import TEST, TRAIN, VALID
 from concf.data.prepare import prepare, split_of
-from concf.data.protocols import TEST, TRAIN, VALID, Random
+from concf.data.protocols import Random
 from concf.data.reading.read import read
 from concf.errors import ConcfWarning, DataError
 from concf.inference.estimator import ConCF
@@ -66,9 +67,9 @@ def test_short_histories_are_validated_and_tested(items: int) -> None:
     assert len(split.evaluated) >= 55  # an item that nobody trains on may be drawn
     assert split.counts()["valid"] == split.counts()["test"] == len(split.evaluated)
     assert split_of(frame.sample(fraction=1.0, shuffle=True, seed=5), 0, min_item=1).hash == split.hash
-    with pytest.raises(DataError, match=r"at_least=1 evaluates every user with three items"):
+    with pytest.raises(DataError, match="at_least="):
         prepare(frame, protocol="random", valid=0.1, test=0.1)
-    with pytest.raises(DataError, match="A user needs 3 items that others train on"):
+    with pytest.raises(DataError, match="filter less"):
         split_of(log(60, 2), 0, min_item=1)
 
 

@@ -17,17 +17,20 @@ from concf.data.simulate import DEMO, DRIFTING, DriftingSimulation, Simulation
 from concf.evaluation.evaluate import evaluate
 
 
-@pytest.mark.parametrize("traits", [{}, {"shared": 1.0, "fashion": 3.0, "tastes": 1}])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (50, 3, 400), (3, 50, 2)])
-def test_any_size(sizes: tuple[int, int, int], traits: dict[str, float]) -> None:
-    users, items, events = sizes
-    log = Simulation(users=users, items=items, events=events, **traits).draw()
-    assert len(log) == events
-    assert log["user_id"].min() >= 0
-    assert log["user_id"].max() < users
-    assert log["item_id"].min() >= 0
-    assert log["item_id"].max() < items
-    assert log["user_id"].n_unique() == min(users, events)
+@pytest.mark.parametrize(
+    "simulation",
+    [
+        Simulation(), Simulation(shared=1.0, fashion=3.0, tastes=1), DriftingSimulation(shared=0.5),
+        DriftingSimulation(shared=0.5, fashion=0.001, new_items=1.0, new_users=1.0, tastes=1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("users", "items", "events"), [(1, 1, 1), (50, 3, 400), (3, 50, 2)])
+def test_any_size(simulation: Simulation, users: int, items: int, events: int) -> None:
+    log = simulation.model_copy(update={"users": users, "items": items, "events": events}).draw()
+    assert (log.columns, len(log)) == (["user_id", "item_id", "timestamp"], events)
+    assert log["user_id"].is_between(0, users - 1).all()
+    assert log["item_id"].is_between(0, items - 1).all()
+    assert isinstance(simulation, DriftingSimulation) or log["user_id"].n_unique() == min(users, events)
     assert log["timestamp"].is_sorted()
 
 
@@ -100,18 +103,6 @@ def test_a_seed_is_a_drifting_log() -> None:
     small = DRIFTING.model_copy(update={"events": 2000})
     assert small.draw(3).equals(small.draw(3))
     assert not small.draw(3).equals(small.draw(4))
-
-
-@pytest.mark.parametrize("traits", [{}, {"fashion": 0.001, "new_items": 1.0, "new_users": 1.0, "tastes": 1}])
-@pytest.mark.parametrize("sizes", [(1, 1, 1), (50, 3, 400), (3, 50, 2)])
-def test_a_drifting_log_of_any_size(sizes: tuple[int, int, int], traits: dict[str, float]) -> None:
-    users, items, events = sizes
-    log = DriftingSimulation(users=users, items=items, events=events, shared=0.5, **traits).draw()
-    assert log.columns == ["user_id", "item_id", "timestamp"]
-    assert len(log) == events
-    assert log["user_id"].is_between(0, users - 1).all()
-    assert log["item_id"].is_between(0, items - 1).all()
-    assert log["timestamp"].is_sorted()
 
 
 def test_users_and_items_come_and_items_go() -> None:

@@ -71,7 +71,7 @@ def test_naive_beside_zoned_times_are_named(tmp_path: Path) -> None:
         frame = pl.DataFrame({"user_id": [1, 2], "item_id": [1, 2], "time": times})
         frame.write_csv(tmp_path / "log.csv")
         for log, where in ((frame, "row 1"), (tmp_path / "log.csv", "log.csv:3")):
-            with pytest.raises(DataError, match=f"{where}: .*some times have a zone and others have none"):
+            with pytest.raises(DataError, match=f"{where}: .*all with a zone or all without"):
                 read(log)
     read(frame.with_columns(time=pl.Series(days[1:])), Reading())
 

@@ -75,8 +75,7 @@ def follow(chosen: RunSettings) -> list[int]:
     for epoch in range(chosen.training.epochs):
         record = trainer.epoch(epoch)
         consensus_targets += [epoch] if any(record["consensus_loss"].values()) else []
-        by_user = chosen.training.order == "users"
-        batches = Sampler(data.train).epoch(SEED, epoch, by_user).split(chosen.training.batch)
+        batches = Sampler(data.train).epoch(SEED, epoch).split(chosen.training.batch)
         triples = [
             (each.user.tolist(), each.positive.tolist(), each.negative.tolist(), drawn(trainer, epoch, number))
             for number, each in enumerate(batches)
@@ -108,21 +107,20 @@ def test_a_preset_trains_as_the_literal_algorithm(in_double, preset: str, encode
 
 
 CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the algorithm, several at a time
-    "weights move once an epoch, by descent, and the consensus target carries them": {
-        "balance": {"update": "epoch", "optimiser": "descent", "total": 2.5},
+    "weights move by descent, and the consensus target carries them": {
+        "balance": {"optimiser": "descent", "total": 2.5},
         "consensus": {"weight_range": None, "weight": 0.3},
     },
-    "weights move once an epoch, the floor holds, everyone is taught": {
-        "balance": {"update": "epoch", "floor": 0.9, "learning_rate": 0.3},
+    "the floor holds, everyone is taught": {
+        "balance": {"floor": 0.9, "learning_rate": 0.3},
         "consensus": {"undistilled": ()},
     },
     "descent by ratios of the whole loss, low clips, sharp temperatures": {
         "balance": {"optimiser": "descent", "learning_rate": 1e-4, "ratio_of": "whole", "exponent": 1.0},
-        "consensus": {"clip": 0.2, "clipped": ("bpr", "cml", "multinomial"), "temperature": 1.0,
-                      "consistency_temperature": 0.3},
+        "consensus": {"clip": 0.2, "temperature": 1.0, "consistency_temperature": 0.3},
     },
-    "steep ratios from the first batch on, items count for less, few vote, a narrow range of weights": {
-        "balance": {"exponent": 8.0, "learning_rate": 0.1, "settle": 0, "item_share": 0.1},
+    "steep ratios from the first batch on, few vote, a narrow range of weights": {
+        "balance": {"exponent": 8.0, "learning_rate": 0.1, "settle": 0},
         "consensus": {"weight_range": (0.99, 1.002), "weight": 0.3,
                       "non_voting": ("bpr", "multinomial", "multinomial-users")},
     },
@@ -147,21 +145,11 @@ CASES: dict[str, dict[str, Any]] = {  # settings that meet in no part of the alg
     "plain distances and other scales": {
         "losses": {"distance": "plain", "distance_scale": 3.0, "margin": 0.5, "error_scale": 3.0},
     },
-    "all unobserved pairs, weighted squares": {
-        "objectives": ("bpr", "squared-error-everywhere", "weighted-squares@0.3", "weighted-squares@0.05#2"),
-        "losses": {"unobserved": 0.3, "error_scale": 0.5, "squares_scale": 3.0},
+    "all unobserved pairs": {
+        "objectives": ("bpr", "squared-error-everywhere", "cml"), "losses": {"unobserved": 0.3, "error_scale": 0.5},
     },
-    "cosines, by user": {
-        "objectives": ("cosine-softmax@0.2", "cosine-softmax@1.5", "multinomial", "cml", "squared-error"),
-        "training": {"order": "users"},
-    },
-    "a sampled softmax": {"losses": {"softmax_samples": 4, "softmax_power": 0.7}},
+    "a sampled softmax": {"losses": {"softmax_samples": 4}},
     "sampled items, all users": {"losses": {"softmax_samples": 9}, "training": {"batch": 5}},
-    "sampled cosines, by user": {
-        "objectives": ("cosine-softmax@0.4", "multinomial", "multinomial-users"),
-        "losses": {"softmax_samples": 5, "softmax_power": 1.0},
-        "training": {"order": "users", "batch": 6},
-    },
 }  # fmt: skip
 
 
@@ -250,7 +238,7 @@ def test_negatives_are_unobserved_and_every_pair_comes_once() -> None:
         assert counts.min() > 0.6 * counts.mean()
 
 
-def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list[list[int]]:
+def literal_epoch(part: csr_array, seed: int, epoch: int) -> list[list[int]]:
     """Users, items and negatives in one go of 64 bits each: the draws that results were published with."""
     random = np.random.Generator(np.random.Philox(derive_seed(seed, epoch, 0)))
     user, item = (side.astype(np.int64) for side in part.toarray().nonzero())
@@ -262,13 +250,11 @@ def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list
             break
         negative[again] = random.integers(part.shape[1], size=len(again))
     order = random.permutation(len(user))
-    if by_user:
-        order = order[np.argsort(random.permutation(part.shape[0])[user[order]], kind="stable")]
     return [column[order].tolist() for column in (user, item, negative)]
 
 
-@pytest.mark.parametrize(("piece", "by_user"), [(1, False), (7, True), (1000, True)])
-def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_pieces_and_short_numbers_change_no_draw(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("concf.reference.batches.PIECE", piece)
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
@@ -278,9 +264,9 @@ def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monk
         for begin, end in pairwise(mixed.indptr):
             mixed.indices[begin:end] = mixed.indices[begin:end][::-1]
         for each in (part, mixed):
-            drawn = Sampler(each).epoch(SEED, 3, by_user)
+            drawn = Sampler(each).epoch(SEED, 3)
             found = [column.tolist() for column in (drawn.user, drawn.positive, drawn.negative)]
-            assert found == literal_epoch(part, SEED, 3, by_user)
+            assert found == literal_epoch(part, SEED, 3)
             assert drawn.user.dtype == torch.int32
             assert {batch.negative.dtype for batch in drawn.split(10)} == {torch.int64}
 

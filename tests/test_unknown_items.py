@@ -71,7 +71,7 @@ def test_what_is_ignored_is_told_once_with_its_number_and_some_names() -> None:
     with pytest.warns(ConcfWarning) as notes:
         model.recommend(history={"n": [a, "no 1"], "m": ["no 2", "no 1", b], "o": [c]}, items=[a, b, "no 3"], k=3)
     assert [str(each.message).partition(" items")[0] for each in notes] == ["history: 3 of 6", "items: 1 of 3"]
-    with pytest.warns(ConcfWarning, match="history: 2 of 3 have no known item"):
+    with pytest.warns(ConcfWarning, match="history: 2 of 3 users have no known item"):
         model.recommend(history={"n": ["no 1"], "m": [a], "o": ["no 2"]})
     quietly(model.recommend, history={"n": [a], "o": []}, items=[a, b], exclude=[c])
 
@@ -104,7 +104,7 @@ def test_similar_items_of_several_and_of_one() -> None:
 def test_the_command_line_ignores_and_tells(concf: CLI) -> None:
     words = ("recommend", run_folder(), "--users", "3,8", "-k", 5, "--exclude", "1,many", "--json")
     code, out, err = concf(*words)
-    assert (code, err.count("\n"), err.startswith("note: exclude: 1 of 2 items are not in the log")) == (0, 1, True)
+    assert (code, err.count("\n"), err.startswith("note: exclude: 1 of 2 items are unknown")) == (0, 1, True)
     wanted = model_of("integers").recommend([3, 8], 5, exclude=[1])
     assert pl.read_json(out.encode())["item_id"].to_list() == wanted["item_id"].to_list()
     assert concf(*words, "--unknown-items", "error")[0] == 2

@@ -18,15 +18,15 @@ from small_run import Killed, assert_same_end, die_after
 
 from concf.baselines.als import ALS, Pairs
 from concf.consensus.consensus import CONSENSUS
+from concf.data.parts import TEST
 from concf.data.prepare import split_of
-from concf.data.protocols import TEST
 from concf.data.simulate import DriftingSimulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
-from concf.models import train
-from concf.runs.checkpoint import CARD, RunFolder, load_run
+from concf.models import load_run, train
+from concf.runs.checkpoint import CARD, RunFolder
 from concf.runs.run import Run
 from concf.strong import update_stages as stages
 from concf.strong.update import update
@@ -64,9 +64,9 @@ def checksums(folder: Path) -> dict[str, str]:
 
 
 def test_new_users_and_items_join_and_the_old_run_stays() -> None:
-    before = base().model.state_dict()["user"].clone()
+    before = base().factors("als-a").user.clone()
     run = updated()
-    assert torch.equal(base().model.state_dict()["user"], before)
+    assert torch.equal(base().factors("als-a").user, before)
     assert run.data.train.shape > base().data.train.shape
     assert run.finished
     assert [record["stage"] for record in run.history] == ["rerank", "refit", "final"]
@@ -80,12 +80,12 @@ def test_voters_are_the_solution_of_one_sweep_from_where_they_were() -> None:
     """als-a by the literal steps: carried vectors, neighbours, one sweep over the whole log."""
     old, run = base(), updated()
     als = ALS(Pairs.observed(run.log, torch.device("cpu")), run.log.shape, 8)
-    place, ids = old.model.names.index("als-a"), run.data.interactions.item_ids.values.tolist()
+    ids = run.data.interactions.item_ids.values.tolist()
     was = old.data.interactions.item_ids.values.tolist()
     item = torch.zeros(len(ids), 8)
     for row, each in enumerate(ids):
         if each in was:
-            item[row] = old.model.item[place].detach()[was.index(each)]
+            item[row] = old.factors("als-a").item[was.index(each)]
     known = torch.tensor([each in was for each in ids]), torch.tensor([each in was for each in ids])
     for row in (~known[1]).nonzero().flatten().tolist():
         users = run.log.T.tocsr()[[row]].indices
@@ -115,7 +115,7 @@ def test_known_vectors_are_held() -> None:
     old, moved = base(), []
     rows = np.searchsorted(updated().data.interactions.item_ids.values, old.data.interactions.item_ids.values)
     for run in (updated(), update(old, FIRST, hold=1.0)):
-        now, was = (each.model.item[each.model.names.index("student")].detach() for each in (run, old))
+        now, was = (each.factors("student").item for each in (run, old))
         moved.append(float((now[rows] @ now[rows].T - was @ was.T).norm()))
     assert moved[1] < 1e-3 < moved[0]
 

@@ -59,17 +59,17 @@ BUGS = [
         "hasattr(concf, name) fails for an unknown name", "architecture",
     ),
     Bug(
-        "cli/commands/data.py", "_print_statistics",
+        "cli/data.py", "_print_statistics",
         "f\"{row['density']:.3%}\"", "f\"{row['density']:.3f}%\"",
         "densities are a hundredth of what they are", "cli",
     ),
     Bug(
-        "cli/commands/demo.py", "_verdict",
+        "cli/demo.py", "_verdict",
         'each["p"] > SIGNIFICANT', 'each["p"] < SIGNIFICANT',
         "significant gains are said to be chance", "demo",
     ),
     Bug(
-        "cli/commands/recommend.py", "_limits",
+        "cli/recommend.py", "_limits",
         "limits[column] = int(number)", "limits = {column: int(number)}",
         "of several --at-most only the last counts", "rules",
     ),
@@ -99,8 +99,8 @@ BUGS = [
         "held-out pairs that cannot be evaluated are not written", "protocols",
     ),
     Bug(
-        "data/reading/bad_times.py", "check_times",
-        "<= newest <= latest * each", "<= newest <= LATEST * each",
+        "data/reading/read.py", "check_times",
+        "<= newest <= latest * ticks", "<= newest <= LATEST * ticks",
         "times in the future are read without a word", "times",
     ),
     Bug(
@@ -139,12 +139,12 @@ BUGS = [
         "items at a border are in a group too far down", "evaluate",
     ),
     Bug(
-        "cli/demo.py", "run",
+        "cli/demo_run.py", "run",
         '"validation": learned.best[name].validation', '"validation": learned.best[CONSENSUS].validation',
         "every head has the validation figure of the consensus", "demo",
     ),
     Bug(
-        "cli/demo.py", "run",
+        "cli/demo_run.py", "run",
         "_gains(ours[name], baselines)", "_gains(ours[CONSENSUS], baselines)",
         "the best head has the gain of the consensus", "demo",
     ),

@@ -1,7 +1,6 @@
-"""The reference pages, written from the code itself: `python tools/reference.py docs`.
+"""Write the reference from the code: `python tools/reference.py docs`.
 
-Settings: what `Field(description=...)` says. Commands: what `--help` says. And an index of both commands and public
-names that a program can read.
+Settings come from `Field(description=...)`, commands from `--help`; api.json lists commands and public names.
 """
 
 from __future__ import annotations
@@ -17,43 +16,41 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
-from concf.models import PRESETS
+from concf.models import MODELS
 from concf.runs.settings import RunSettings
 from concf.runtime.files import new_file
 from concf.runtime.settings import Settings
 from concf.runtime.text_tables import markdown
 
+TRAINING = Path(__file__).parents[1] / "docs" / "training.md"
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "in steps of {}"}
-SETTINGS_HEAD = """# Settings
-
-Everything that a training run depends on, but for the data and the seed. Where no preset is named it is `strong`, and
-for one objective alone `reference`; values of a preset that differ from `reference` are **bold**. Change one with
-`--set consensus.weight=0`, several with a TOML file (`--config`), or in Python by group: `concf.train(data,
-{"consensus": {"weight": 0}})`, `concf.ConCF(consensus={"weight": 0})`. Why the presets differ:
-[training.md](training.md#presets). The words are explained in the [glossary](glossary.md).
-
-This page is written from the code by `make docs`.
+SETTINGS_HEAD = """\
+Everything that a training run depends on, except the data and the seed. In Python, settings are passed by group:
+`concf.train(data, {"budget": "fast"})`, `concf.ConCF(preset="reference", consensus={"weight": 0})`. Values of `paper`
+and `released` that differ from `reference` are **bold**. `make docs` writes this section from the code; the
+[glossary](glossary.md) explains the words.
 """
+MARKS = "<!-- settings: written by tools/reference.py -->", "<!-- end of settings -->"
 COMMANDS_HEAD = """# Commands
 
-What `concf --help` and `concf COMMAND --help` say, on one page. A mistake in what you say or in the data ends with a
-message and exit code 2; a run that is stopped by Ctrl-C with 130. The words are explained in the
-[glossary](glossary.md).
+The output of `concf --help` and `concf COMMAND --help` on one page. A wrong option or bad data ends with a message and
+exit code 2, Ctrl-C with 130. The [glossary](glossary.md) explains the words.
 
 This page is written from the code by `make docs`.
 """
 
 
-def settings_page() -> str:
-    """Every setting: its name, its type, its value in each preset, its meaning."""
+def training_page() -> str:
+    """docs/training.md with its section of all settings of both models: name, type, value in each preset, meaning."""
+    before, _, rest = TRAINING.read_text(encoding="utf-8").partition(MARKS[0])
     parts = [SETTINGS_HEAD]
-    for group, kind in _groups():
-        parts += [f"## {group or 'objectives'}\n", f"{inspect.getdoc(kind)}\n" if group else "Which heads there are.\n"]
-        parts.append(
-            markdown(["setting", "type", *(f"`{name}`" for name in _presets()), "meaning"], _rows(group, kind))
-        )
-    return "\n".join(parts)
+    for model in MODELS.values():
+        presets = [f"`{name}`" for name in _presets(model)]
+        parts.append(f"### Settings of {', '.join(presets)}\n")
+        header = ["setting", "type", *presets, "meaning"]
+        parts.append(markdown(header, [row for group, kind in _groups(model) for row in _rows(model, group, kind)]))
+    return "\n\n".join([before + MARKS[0], "\n".join(parts).strip(), MARKS[1] + rest.partition(MARKS[1])[2]])
 
 
 def commands_page() -> str:
@@ -77,7 +74,7 @@ def index() -> str:
     return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
 
 
-PAGES = {"settings.md": settings_page, "commands.md": commands_page, "api.json": index}
+PAGES = {"training.md": training_page, "commands.md": commands_page, "api.json": index}
 
 
 def write(folder: Path) -> None:
@@ -87,27 +84,26 @@ def write(folder: Path) -> None:
             fresh.write_text(text(), encoding="utf-8")
 
 
-def _groups() -> Iterator[tuple[str, type[Settings]]]:
+def _groups(model: type[RunSettings]) -> Iterator[tuple[str, type[Settings]]]:
     """("", the settings themselves), then each group of them."""
-    yield "", RunSettings
-    for name, field in RunSettings.model_fields.items():
-        for kind in (field.annotation, *get_args(field.annotation)):  # a group, or a group that may be none
-            if isinstance(kind, type) and issubclass(kind, Settings):
-                yield name, kind
+    yield "", model
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
+            yield name, field.annotation
 
 
-def _presets() -> dict[str, RunSettings]:
-    """The default first."""
-    return dict(sorted(PRESETS.items(), key=lambda each: each[0] != "reference"))
+def _presets(model: type[RunSettings]) -> dict[str, RunSettings]:
+    """Settings by preset, the model's own preset first."""
+    return dict(sorted(model.presets.items(), key=lambda each: each[0] != model.kind))
 
 
-def _rows(group: str, kind: type[Settings]) -> list[list[str]]:
+def _rows(model: type[RunSettings], group: str, kind: type[Settings]) -> list[list[str]]:
     rows = []
     for name, field in kind.model_fields.items():
-        if not group and name in dict(_groups()):
+        if not group and name in dict(_groups(model)):
             continue
-        groups = [getattr(chosen, group) if group else chosen for chosen in _presets().values()]
-        shown = ["no recipe" if each is None else f"`{_value(getattr(each, name))}`" for each in groups]
+        groups = [getattr(chosen, group) if group else chosen for chosen in _presets(model).values()]
+        shown = [f"`{_value(getattr(each, name))}`" for each in groups]
         bold = [text if text == shown[0] else f"**{text}**" for text in shown]
         full = f"`{group}.{name}`" if group else f"`{name}`"
         rows.append([full, _type(field), *bold, _escaped(field.description or "")])

@@ -11,17 +11,15 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from concf.cli.commands import data
-from concf.cli.commands.compare import compare
-from concf.cli.commands.demo import demo
-from concf.cli.commands.doctor import doctor
-from concf.cli.commands.evaluate import evaluate
-from concf.cli.commands.export import export
-from concf.cli.commands.prepare import prepare
-from concf.cli.commands.recommend import recommend
-from concf.cli.commands.report import report
-from concf.cli.commands.serve import serve
-from concf.cli.commands.train import combine, train, update
+from concf.cli.data import app as data
+from concf.cli.data import prepare
+from concf.cli.demo import demo
+from concf.cli.doctor import doctor
+from concf.cli.evaluate import compare, evaluate
+from concf.cli.export import export, report
+from concf.cli.recommend import recommend
+from concf.cli.serve import serve
+from concf.cli.train import combine, train, update
 from concf.errors import ConcfError, command_line
 from concf.runtime.launch import follows
 from concf.runtime.provenance import VERSION
@@ -55,22 +53,9 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
-for command in (
-    prepare,
-    train,
-    update,
-    combine,
-    evaluate,
-    recommend,
-    serve,
-    export,
-    report,
-    compare,
-    demo,
-    doctor,
-):
+for command in (prepare, train, update, combine, evaluate, recommend, serve, export, report, compare, demo, doctor):
     app.command()(command)
-app.add_typer(data.app, name="data")
+app.add_typer(data, name="data")
 
 
 def _fail(message: str) -> NoReturn:
@@ -106,13 +91,13 @@ def main(program: typer.Typer | None = None, name: str = "concf") -> None:
 
 
 def _size(message: str) -> str:
-    """The size in PyTorch's message, or its first line."""
+    """Return the size in PyTorch's message, or its first line."""
     size = re.search(r"tried to allocate [\d.]+ \w+", message, re.IGNORECASE)
     return size[0].lower() if size else message.splitlines()[0]
 
 
 def _message(problem: dict[str, Any]) -> str:
-    """An error of pydantic: which setting, what is wrong, and its value."""
+    """Format an error of pydantic: the setting, the problem and the value."""
     where = "".join(f"{part}." for part in problem["loc"])[:-1]
     value = "" if isinstance(problem["input"], dict) else f", found {problem['input']!r}"
     return f"{where}{': ' if where else ''}{problem['msg'].removeprefix('Value error, ')}{value}"

@@ -1,4 +1,4 @@
-"""What the commands share: parsing of arguments, printing of tables."""
+"""Parsing of arguments and printing of tables, for all commands."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 
 
 def names(text: str) -> list[str]:
-    """The names in a list with commas."""
+    """Split a list at commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def lengths(text: str) -> list[int]:
-    """The integers of 1 or more in a list with commas."""
+    """Parse integers of 1 or more, separated by commas."""
     values = [int(name) if name.isdecimal() else 0 for name in names(text)]
     if not values or min(values) < 1:
         raise ConfigError(f"--at {text!r}: expected lengths of lists such as 20,50")
@@ -59,21 +59,21 @@ def print_text(text: str) -> None:
 
 
 def print_figures(figures: dict[str, Any]) -> None:
-    """One name and figure per line."""
+    """Print a name and a figure per line."""
     for name, value in figures.items():
         shown = f"{value:.3%}" if name == "density" else f"{value:,}" if isinstance(value, int) else value
         typer.echo(f"{name.replace('_', ' '):>16}  {shown}")
 
 
 def title_of(run: Run) -> str:
-    """The title for a table of a run's figures."""
+    """Title of a table of a run's metrics."""
     recipe, updates = run.data.recipe, len(run.updates)
     since = f" and {updates} update{'s' * (updates > 1)}" if updates else ""
     return f"{recipe.source['name']}{since}, protocol {recipe.protocol.name}, seed {run.seed}"
 
 
 def print_heads(report: dict[str, Any], title: str, figures: Sequence[str] = ()) -> None:
-    """A row for each head and consensus of `Run.summary`: its means of the figures, validation, epoch and objective."""
+    """Print a row for each head and consensus of `Run.summary`: mean metrics, validation, epoch and objective."""
     from concf.runtime.text_tables import settings_line, short
 
     rows = report["recommenders"]

@@ -1,4 +1,4 @@
-"""The options of all commands that read a log."""
+"""Options of all commands that read a log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA, SPLIT = "Data", "Split"  # panels of the help page
 
 
 class Option(NamedTuple):
-    """One option: its type, its help, the panel of the help page, and its flag if that is not its name."""
+    """An option: its type, help, panel of the help page, and its flag if that is not its name."""
 
     kind: Any
     help: str
@@ -33,12 +33,7 @@ OPTIONS = {
     "count": Option(str, "Column of the number of events, or of weights (`none`: leave it out).", DATA),
     "timestamp": Option(str, "Column of the time (`none`: leave it out).", DATA),
     "time_format": Option(str, "Of times in text that are not ISO 8601, such as %d/%m/%Y.", DATA),
-    "bad_times": Option(
-        bool,
-        "Drop rows whose time is 0, negative, in the future or in another unit than most. Else they are refused.",
-        DATA,
-        (f"--{FLAGS['bad_times']}",),
-    ),
+    "bad_times": Option(bool, "Drop rows whose time is 0, negative, in the future or in another unit than most. Else they are refused.", DATA, (f"--{FLAGS['bad_times']}",)),
     "format": Option(str, "auto, table, parquet, jsonl, user-lines (id first), counted-lines (count first).", DATA),
     "ordered": Option(bool, "With a line per user: its items are in order of time.", DATA, ("--ordered",)),
     "separator": Option(str, "Of a text table, such as ';' or '::'.", DATA),
@@ -48,39 +43,27 @@ OPTIONS = {
     "counts": Option(str, "Count `raw` events or `distinct` pairs.", DATA),
     "core": Option(bool, "Repeat until nothing changes (k-core).", DATA, ("--core",)),
     "protocol": Option(str, "paper, released, random, leave-last, time, new-users, new-items or given.", SPLIT),
-    "valid": Option(
-        str,
-        "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.",
-        SPLIT,
-    ),
-    "test": Option(
-        str,
-        "Share held out for test (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.",
-        SPLIT,
-    ),
-    "newest": Option(
-        bool, "With `given`: the share for validation is of each user's newest training items.", SPLIT, ("--newest",)
-    ),
+    "valid": Option(str, "Share held out for validation; with `new-users`, of the users; with `given`, of the training file, or a file.", SPLIT),
+    "test": Option(str, "Share held out for test (with `new-users`, of the users; with `new-items`, of the items); with `given`, a file.", SPLIT),
+    "newest": Option(bool, "With `given`: the share for validation is of each user's newest training items.", SPLIT, ("--newest",)),
     "at_least": Option(int, "With `random`: items held out of every user who has enough, in each part.", SPLIT),
     "last": Option(int, "With `leave-last`: how many.", SPLIT),
     "valid_from": Option(float, "With `time`: start of the validation part.", SPLIT),
     "test_from": Option(float, "With `time`: start of the test part.", SPLIT),
     "wanted": Option(float, "With `new-users`: share of a held-out user's items that are to be found.", SPLIT),
-}
+}  # fmt: skip
 SPLITTING = frozenset(name for name, each in OPTIONS.items() if each.panel == SPLIT)
 READING = list(OPTIONS)[: list(OPTIONS).index("min_user")]
-MOVED = (
-    "see `concf prepare`, which reads and splits a log in other ways: concf prepare LOG --out DIR, then concf train DIR"
-)
+MOVED = "an option of `concf prepare`. Use: concf prepare LOG --out DIR, then concf train DIR"
 
 
 def reads_a_log(
     names: Collection[str] = OPTIONS, moved: bool = False, **defaults: str
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options to a command, which gets those that the user set as a dictionary, its argument `log`.
+    """Add the options to a command, which gets those that the user set as its argument `log`, a dictionary.
 
-    names: which of them; moved: whether the others are refused with a hint at `concf prepare`, and not just unknown
-    defaults: what the help page shows as the default of an option
+    names: the options; moved: whether the others are refused with a hint at `concf prepare`, and not just unknown
+    defaults: shown on the help page as the default of an option
     """
     defaults = {"format": "auto", "counts": "distinct"} | defaults
     options = OPTIONS if moved else {name: OPTIONS[name] for name in names}
@@ -95,8 +78,7 @@ def reads_a_log(
         @functools.wraps(command)
         def run(**given: Any) -> None:
             log = {name: value for name in options if (value := given.pop(name)) is not None}
-            others = {name: value for name, value in log.items() if name not in names}
-            refuse_options(others, MOVED)
+            refuse_options({name: value for name, value in log.items() if name not in names}, MOVED)
             command(**given, log=_converted(log))
 
         signature = inspect.signature(command, eval_str=True)
@@ -112,7 +94,7 @@ def reads_a_log(
 
 
 def weighting(weights: str | None, half_life: str | None) -> list[str]:
-    """The settings that --weights and --half-life stand for, as words."""
+    """Return the settings of --weights and --half-life, as NAME=VALUE."""
     chosen = {"function": weights, "half_life": half_life}
     return [f"weights.{name}={value}" for name, value in chosen.items() if value is not None]
 
@@ -124,7 +106,7 @@ def refuse_options(log: dict[str, Any], reason: str) -> None:
 
 
 def _converted(log: dict[str, Any]) -> dict[str, Any]:
-    """The options with `\\t` as a tab, shares as numbers and a flag for bad times as what to do with them."""
+    """Convert `\\t` to a tab, shares to numbers and the flag of bad times to their treatment."""
     if log.pop("bad_times", False):
         log["bad_times"] = "drop"
     if "separator" in log:
@@ -136,7 +118,6 @@ def _converted(log: dict[str, Any]) -> dict[str, Any]:
         except ValueError:
             if given:
                 continue  # a file
-            raise ConfigError(
-                f"--{name} {log[name]!r}: expected a share such as 0.2 (a file only with --protocol given)"
-            ) from None
+            share = "a share such as 0.2; a file only with --protocol given"
+            raise ConfigError(f"--{name} {log[name]!r}: expected {share}") from None
     return log

@@ -1,4 +1,4 @@
-"""Public data sets by name: where they are stored, where they come from, how they are read."""
+"""Catalogue of public data sets: where they are stored and downloaded, and how they are read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from concf.data.filters import Filter
-from concf.data.interactions import Interactions
+from concf.data.interactions import Filter, Interactions
 from concf.data.reading.read import read
 from concf.data.reading.scan import Reading
 from concf.data.reading.sniff import damaged_gzip, open_bytes
@@ -31,7 +30,7 @@ TIMEOUT = 30.0  # seconds without an answer
 
 @dataclass(frozen=True)
 class File:
-    """One file of a data set.
+    """File of a data set.
 
     path: below the data home; sha256: of the contents, decompressed if the file is gzip; origin: below the public home,
     None if converted by hand
@@ -43,7 +42,7 @@ class File:
 
     @property
     def url(self) -> str:
-        """Where it can be downloaded."""
+        """Address to download it from."""
         return f"{os.environ.get(MIRROR_VARIABLE, PUBLIC_HOME).rstrip('/')}/{self.origin}"
 
 
@@ -52,7 +51,7 @@ Variant = tuple[tuple[File, ...], Reading]
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set. variants: the forms it may have in the data home; the last is the one that is downloaded."""
+    """Data set. variants: the forms it may have in the data home; the last is downloaded."""
 
     name: str
     title: str
@@ -62,17 +61,17 @@ class Entry:
     is_split: bool = False  # whether the files are the training and the test part of a published split
 
     def start(self, protocol: str) -> Filter | None:
-        """The filter that is applied before the protocol."""
+        """Return the filter that is applied before the protocol."""
         return self.released_start if protocol == "released" else self.statistics
 
     @property
     def files(self) -> tuple[File, ...]:
-        """The files that are downloaded."""
+        """Files that are downloaded."""
         return self.variants[-1][0]
 
 
 def data_home() -> Path:
-    """The folder with a folder for each data set: CONCF_DATA_HOME, else the platform's place for caches."""
+    """Return the folder of all data sets: CONCF_DATA_HOME, else the platform's folder for caches."""
     if os.environ.get(HOME_VARIABLE):
         return Path(os.environ[HOME_VARIABLE]).expanduser()
     if sys.platform == "darwin":
@@ -83,14 +82,14 @@ def data_home() -> Path:
 
 
 def entry(name: str) -> Entry:
-    """The data set of that name."""
+    """Return the data set of that name."""
     if name not in CATALOGUE:
         raise DataError(f"no file and no data set is called {name!r}; the data sets are {', '.join(CATALOGUE)}, demo")
     return CATALOGUE[name]
 
 
 def _locate(name: str) -> tuple[list[Path], Reading] | None:
-    """The files of the first variant that is complete in the data home, with verified checksums, and how to read it."""
+    """Return the files of the first complete variant in the data home, with checked checksums, and how to read them."""
     for files, reading in entry(name).variants:
         paths = [data_home() / file.path for file in files]
         if all(path.is_file() for path in paths):
@@ -98,6 +97,20 @@ def _locate(name: str) -> tuple[list[Path], Reading] | None:
                 _check(file, path)
             return paths, reading
     return None
+
+
+def _fetch(name: str) -> tuple[list[Path], Reading]:
+    located = _locate(name)
+    if located:
+        return located
+    files, reading = entry(name).variants[-1]
+    paths = [data_home() / file.path for file in files]
+    for file, path in zip(files, paths, strict=True):
+        if path.is_file():
+            _check(file, path)
+        else:
+            _download(name, file, path)
+    return paths, reading
 
 
 def is_here(name: str) -> bool:
@@ -109,25 +122,13 @@ def is_here(name: str) -> bool:
 
 
 def fetch(name: str) -> list[Path]:
-    """The files of a data set, downloaded if they are not in the data home."""
-    located = _locate(name)
-    if located:
-        return located[0]
-    for file in entry(name).files:
-        path = data_home() / file.path
-        if path.is_file():
-            _check(file, path)
-        else:
-            _download(name, file, path)
-    return [data_home() / file.path for file in entry(name).files]
+    """Return the files of a data set, downloaded if they are not in the data home."""
+    return _fetch(name)[0]
 
 
 def load(name: str) -> Interactions:
-    """The unfiltered interactions of a data set, downloaded if necessary."""
-    fetch(name)
-    located = _locate(name)
-    assert located is not None, "fetch leaves a complete variant behind"
-    paths, reading = located
+    """Read the unfiltered interactions of a data set, downloaded if necessary."""
+    paths, reading = _fetch(name)
     if paths[0].suffix != ".mat":
         return read(list(paths), reading)
     import polars as pl
@@ -144,9 +145,7 @@ def _check(file: File, path: Path) -> None:
     except (EOFError, BadGzipFile, zlib.error) as error:
         raise damaged_gzip(path, error) from None
     if checksum != file.sha256:
-        raise DataError(
-            f"{path}: SHA-256 {checksum} is not the {file.sha256} of the public file. Remove it and fetch it again"
-        )
+        raise DataError(f"{path}: not the public file: SHA-256 {checksum}. Remove it and fetch it again")
 
 
 def _download(name: str, file: File, path: Path) -> None:
@@ -159,48 +158,17 @@ def _download(name: str, file: File, path: Path) -> None:
                     content += block
                     advance(len(block))
     except (OSError, HTTPException, ValueError) as error:
-        files = "\n".join(
-            f"  {f.url}\n    to {data_home() / f.path}\n    SHA-256 {f.sha256}" for f in entry(name).files
-        )
-        raise DataError(
-            f"{name}: could not be downloaded ({error}). Without a network, put these files there by hand:\n{files}\n"
-            f"or set {HOME_VARIABLE} to a folder that has them"
-        ) from None
+        files = "\n".join(f"  {f.url} to {data_home() / f.path} (SHA-256 {f.sha256})" for f in entry(name).files)
+        fix = f"Put these files there by hand, or set {HOME_VARIABLE} to a folder that has them:\n{files}"
+        raise DataError(f"{name}: could not be downloaded ({error}). {fix}") from None
     if hashlib.sha256(content).hexdigest() != file.sha256:
         raise DataError(f"{file.url}: the download does not have SHA-256 {file.sha256}; not saved. Try again later")
     with new_file(path) as fresh:
         fresh.write_bytes(content)
 
 
-_CITEULIKE = File(
-    "citeulike/users.dat",
-    "02d5d429b2c0362e0ed79f6ef204666b4092563d21493abf4dfb521e8a7078bf",
-    "SeongKu-Kang/ConCF_WWW22/5f54bfb1d82657ecf370c7c021cd3ee9a2e84911/Dataset/C/users.dat",
-)
-_CIAO_TEXT = File("ciao/ratings.csv", "26431d3df3a649406fef03c1e167ad5e93e2aff80fdcb92891c7070ccc372d29")
-_CIAO_MATRIX = File(
-    "ciao/rating_with_timestamp.mat",
-    "488e9aa5f60e6a52a972795b6402f922fc0d9d273152f4d124a5c5bdefb86a71",
-    "yushundong/Graph-Mining-Fairness-Data/2bd4b5cd9a09d87e93c8efc490773cbfa0a7984e/"
-    "dataset/Epinion%26Ciao/ciao/rating_with_timestamp.mat",
-)
-_FOURSQUARE_TEXT = File("foursquare/checkins.tsv", "51b52e9240a9ddfc1b5a12b3abcfc8b51c81c50fb0552fecd4c059b0b36a35bd")
-_FOURSQUARE_PARTS = tuple(
-    File(
-        f"foursquare/Foursquare_{part}.txt",
-        checksum,
-        f"YijunSu/LBSN_Dataset/1d0102ebf56064a9c768da2a58759cf65a2e4cb1/Foursquare_FGCRec/Foursquare_{part}.txt",
-    )
-    for part, checksum in {
-        "train": "ecc46a2edaf474e8c017130eda3348948a976d19784eeec5bd15acb16c1640f5",
-        "tune": "3790664ab80482b9ab2bbaf33d5491247a585f2d2495f63183013b9a0897d872",
-        "test": "292d0dd59e94a9f9c61c06229262c745954a7b81ddf6a7b5425f52ce8d7ff666",
-    }.items()
-)
-
-
 def _lightgcn(name: str, title: str, train: str, test: str) -> Entry:
-    """A split of the LightGCN paper, as published or gzipped. train, test: the SHA-256 of the published files."""
+    """Return a split of the LightGCN paper, as published or gzipped. train, test: SHA-256 of the published files."""
     home = "gusye1234/LightGCN-PyTorch/947ca2b3b1d2d3545b114145710cb06c4e57b3d2/data"
     checksums, reading = {f"{name}/train.txt": train, f"{name}/test.txt": test}, Reading(format="user-lines")
     gzipped = tuple(File(f"{path}.gz", checksum) for path, checksum in checksums.items())
@@ -208,43 +176,53 @@ def _lightgcn(name: str, title: str, train: str, test: str) -> Entry:
     return Entry(name, title, variants=((gzipped, reading), (published, reading)), is_split=True)
 
 
-_EVERY_RATING = Reading(rating="none")  # the papers count every rating as positive
+_CITEULIKE = File(
+    "citeulike/users.dat", "02d5d429b2c0362e0ed79f6ef204666b4092563d21493abf4dfb521e8a7078bf",
+    "SeongKu-Kang/ConCF_WWW22/5f54bfb1d82657ecf370c7c021cd3ee9a2e84911/Dataset/C/users.dat",
+)  # fmt: skip
+_CIAO_TEXT = File("ciao/ratings.csv", "26431d3df3a649406fef03c1e167ad5e93e2aff80fdcb92891c7070ccc372d29")
+_CIAO_HOME = "yushundong/Graph-Mining-Fairness-Data/2bd4b5cd9a09d87e93c8efc490773cbfa0a7984e/dataset/Epinion%26Ciao"
+_CIAO_MATRIX = File(
+    "ciao/rating_with_timestamp.mat", "488e9aa5f60e6a52a972795b6402f922fc0d9d273152f4d124a5c5bdefb86a71",
+    f"{_CIAO_HOME}/ciao/rating_with_timestamp.mat",
+)  # fmt: skip
+_FOURSQUARE_TEXT = File("foursquare/checkins.tsv", "51b52e9240a9ddfc1b5a12b3abcfc8b51c81c50fb0552fecd4c059b0b36a35bd")
+_FOURSQUARE_HOME = "YijunSu/LBSN_Dataset/1d0102ebf56064a9c768da2a58759cf65a2e4cb1/Foursquare_FGCRec"
+_FOURSQUARE_PARTS = tuple(
+    File(f"foursquare/Foursquare_{part}.txt", checksum, f"{_FOURSQUARE_HOME}/Foursquare_{part}.txt")
+    for part, checksum in {
+        "train": "ecc46a2edaf474e8c017130eda3348948a976d19784eeec5bd15acb16c1640f5",
+        "tune": "3790664ab80482b9ab2bbaf33d5491247a585f2d2495f63183013b9a0897d872",
+        "test": "292d0dd59e94a9f9c61c06229262c745954a7b81ddf6a7b5425f52ce8d7ff666",
+    }.items()
+)
+_ALL = Reading(rating="none")  # the papers count every rating as positive
+_TRIPLES = Reading(user="0", item="1", count="2", header=False)
 _FIVE_AND_FIVE = Filter(min_user=5, min_item=5, counts="raw")
 _TWENTY_CHECKINS = Filter(min_user=20, counts="raw")
-CATALOGUE = {
-    "citeulike": Entry(
-        "citeulike",
-        "CiteULike-t: who saved which article",
-        variants=(((_CITEULIKE,), Reading()),),
+_ENTRIES = (
+    Entry(
+        "citeulike", "CiteULike-t: who saved which article", (((_CITEULIKE,), Reading()),),
         statistics=Filter(min_user=5),
     ),
-    "ciao": Entry(
-        "ciao",
-        "Ciao: who rated which product",
-        variants=(((_CIAO_TEXT,), _EVERY_RATING), ((_CIAO_MATRIX,), _EVERY_RATING)),
-        statistics=_FIVE_AND_FIVE,
-        released_start=_FIVE_AND_FIVE,
+    Entry(
+        "ciao", "Ciao: who rated which product", (((_CIAO_TEXT,), _ALL), ((_CIAO_MATRIX,), _ALL)),
+        statistics=_FIVE_AND_FIVE, released_start=_FIVE_AND_FIVE,
     ),
-    "foursquare": Entry(
-        "foursquare",
-        "Foursquare, a subset: who checked in where, and how often",
-        variants=(
-            ((_FOURSQUARE_TEXT,), Reading()),
-            (_FOURSQUARE_PARTS, Reading(user="0", item="1", count="2", header=False)),
-        ),
-        statistics=_TWENTY_CHECKINS,
-        released_start=_TWENTY_CHECKINS,
+    Entry(
+        "foursquare", "Foursquare, a subset: who checked in where, and how often",
+        (((_FOURSQUARE_TEXT,), Reading()), (_FOURSQUARE_PARTS, _TRIPLES)),
+        statistics=_TWENTY_CHECKINS, released_start=_TWENTY_CHECKINS,
     ),
-    "gowalla": _lightgcn(
-        "gowalla",
-        "Gowalla, the LightGCN split: who checked in where",
+    _lightgcn(
+        "gowalla", "Gowalla, the LightGCN split: who checked in where",
         train="7244696fdeb23911319cf7b689f2e15a3c4c92549c873a5677b44e3f13cc3e62",
         test="099a2a73924e4b754dc6efd730d764f492321b53c38eb93298850c83acf57be3",
     ),
-    "yelp2018": _lightgcn(
-        "yelp2018",
-        "Yelp 2018, the LightGCN split: who reviewed which business",
+    _lightgcn(
+        "yelp2018", "Yelp 2018, the LightGCN split: who reviewed which business",
         train="1e9568725a9e833d0ac3bae01c94cd95367f73b3bb6104fd26b5f65ea5054093",
         test="9cd9b37926cd1447a06625ffa7914527573fb097c10cb0bbdb1d1b8ded3742fe",
     ),
-}
+)  # fmt: skip
+CATALOGUE = {data_set.name: data_set for data_set in _ENTRIES}

@@ -1,4 +1,4 @@
-"""The caller's own ids of users and items, for the positions 0 .. n-1 that everything else uses."""
+"""External ids of users and items; everything else uses their positions 0 .. n-1."""
 
 from __future__ import annotations
 
@@ -45,21 +45,28 @@ class Ids:
         return bool(self.values.dtype == np.int64)
 
     def place(self, one: Any) -> int:
-        """The position of an id of their type, -1 if it is unknown."""
+        """Return the position of an id of the same type, -1 if it is unknown."""
         at = bisect_left(self.values, one)
         return at if at < len(self) and self.values[at] == one else -1
 
     def named(self, positions: NDArray[Any]) -> list[Any]:
-        """The ids at the given positions, in that order, without empty positions (-1)."""
+        """Return the ids at the positions, in that order, without empty positions (-1)."""
         named: list[Any] = self.values[positions[positions >= 0]].tolist()
         return named
 
+    def positions(self, others: Ids) -> NDArray[np.int64]:
+        """[others] the position of each of the other ids, -1 if unknown; integers and text are compared as text."""
+        if self.are_integers == others.are_integers:
+            return find(self.values, others.values)
+        known = {str(name): position for position, name in enumerate(self.values.tolist())}
+        return np.array([known.get(str(name), -1) for name in others.values.tolist()], np.int64)
+
     def take(self, positions: NDArray[Any]) -> Ids:
-        """The ids at the given ascending positions."""
+        """Return the ids at ascending positions."""
         return Ids(self.values[positions])
 
     def to_arrow(self) -> Any:
-        """[n] an Arrow array of int64 or text, of their buffers: to convert values, pyarrow would load pandas first."""
+        """Arrow array [n] of int64 or text on the same buffers; converting values would make pyarrow load pandas."""
         import pyarrow as pa
 
         parts = (self.values,) if self.are_integers else self.to_bytes()[::-1]
@@ -70,13 +77,13 @@ class Ids:
         return text if parts[0][-1] > MAX_TEXT else text.cast(pa.string())
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and the offsets at which each begins."""
+        """([b], [n + 1]) the string ids as consecutive UTF-8 bytes, and their offsets."""
         import polars as pl
 
         return Ids.of_series(pl.Series(self.values.tolist(), dtype=pl.String)).to_bytes()
 
     def digest(self) -> bytes:
-        """A SHA-256 of type and values."""
+        """SHA-256 of type and values."""
         if self.are_integers:
             return hashlib.sha256(b"int" + self.values.astype("<i8").tobytes()).digest()
         blob, offsets = self.to_bytes()
@@ -100,7 +107,7 @@ class Ids:
 
     @classmethod
     def of_series(cls, values: pl.Series) -> Ids:
-        """The ids of an ascending series of integers or strings."""
+        """Ids from an ascending series of integers or strings."""
         import polars as pl
 
         if values.dtype.is_integer():
@@ -109,20 +116,20 @@ class Ids:
 
 
 class JoinedIds(Ids):
-    """The ids of a log and, behind them, further ones: each of both in ascending order."""
+    """Ids of a log followed by further ones, both in ascending order."""
 
     def __init__(self, first: Ids, others: Ids) -> None:
         super().__init__(np.concatenate([first.values, others.values]))
         self.first, self.others = first, others
 
     def place(self, one: Any) -> int:
-        """The position of an id of their type, -1 if it is unknown."""
+        """Return the position of an id of the same type, -1 if it is unknown."""
         at, behind = self.first.place(one), self.others.place(one)
         return at if behind < 0 else len(self.first) + behind
 
 
 class PackedIds(Ids):
-    """String ids as they are on disk; Python strings are made on first use.
+    """String ids as stored on disk; Python strings are made on first use.
 
     blob: [b] uint8, offsets: [n + 1] int64, see `to_bytes`
     """
@@ -143,20 +150,28 @@ class PackedIds(Ids):
         return np.array(strings, dtype=object)
 
     def take(self, positions: NDArray[Any]) -> Ids:
-        """The ids at the given ascending positions, still packed."""
+        """Return the ids at ascending positions, still packed."""
         import pyarrow as pa
 
         buffers = [None, *(pa.py_buffer(np.ascontiguousarray(part)) for part in (self.offsets, self.blob))]
         return _packed(pa.Array.from_buffers(pa.large_binary(), len(self), buffers).take(pa.array(positions)))
 
     def to_bytes(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-        """([b], [n + 1]) as held here."""
+        """([b], [n + 1]) bytes and offsets."""
         return self.blob, self.offsets
 
 
 def _packed(strings: Any) -> PackedIds:
-    """The ids of an Arrow array of large strings or large binaries."""
+    """Ids from an Arrow array of large strings or large binaries."""
     _, offsets, blob = strings.buffers()
     offsets = np.frombuffer(offsets, np.int64)[strings.offset : strings.offset + len(strings) + 1]
     blob = np.frombuffer(blob, np.uint8) if blob is not None else np.zeros(0, np.uint8)
     return PackedIds(blob[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def find(ascending: NDArray[Any], values: NDArray[Any]) -> NDArray[np.int64]:
+    """[values] the index of each value in the ascending array, -1 where it is missing."""
+    if not len(ascending):
+        return np.full(len(values), -1)
+    index = np.searchsorted(ascending, values).clip(max=len(ascending) - 1)
+    return np.where(ascending[index] == values, index, -1)

@@ -1,24 +1,29 @@
-"""The interactions of users with items, as readers make them, filters reduce them and protocols split them."""
+"""Interactions of users with items, and filters by minimum counts."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.sparse import csr_array
 
 from concf.data.ids import Ids
+from concf.errors import DataError
+from concf.runtime.settings import Settings
 
 BLOCK_ROWS = 1 << 22  # rows at a time, where an operation on all would need as much memory as the log
+SIDES = ("user", "item")
 
 
 class Dislikes(NamedTuple):
-    """Pairs of known users and items that are no interactions, because the user said no.
+    """Pairs of known users and items that are negative feedback, not interactions.
 
-    user, item: [m] int32 positions; timestamp: [m] their first times, or None
+    user, item: [m] int32 positions; timestamp: [m] first time of each, or None
     """
 
     user: NDArray[np.int32]
@@ -26,18 +31,18 @@ class Dislikes(NamedTuple):
     timestamp: NDArray[Any] | None = None
 
     def some(self, rows: NDArray[np.bool_]) -> Dislikes:
-        """Those of the mask [m]."""
+        """Select the rows of a mask [m]."""
         return Dislikes(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, eq=False)
 class Interactions:
-    """The distinct pairs of a log, sorted by user, then item; every user and item has at least one.
+    """Distinct pairs of a log, sorted by user, then item; every user and item has at least one.
 
     user, item: [n] int32 positions in `user_ids` and `item_ids`
     count:      [n] float64, the events of the pair (its rows, or the sum of its count column)
     timestamp:  [n] int64 or float64, the *first* time of the pair, or None if the log has no times
-    dislikes:   pairs that are none of these, or None if the log says nothing of them
+    dislikes:   negative feedback, or None if the log has none
     """
 
     user_ids: Ids
@@ -53,25 +58,30 @@ class Interactions:
 
     @property
     def n_users(self) -> int:
-        """The number of users."""
+        """Number of users."""
         return len(self.user_ids)
 
     @property
     def n_items(self) -> int:
-        """The number of items."""
+        """Number of items."""
         return len(self.item_ids)
 
     @property
     def n_events(self) -> float:
-        """The number of events before repeats were merged."""
+        """Number of events before repeats were merged."""
         return float(self.count.sum())
 
+    @property
+    def cells(self) -> NDArray[np.int64]:
+        """[n] user * n_items + item, ascending."""
+        return self.user.astype(np.int64) * self.n_items + self.item
+
     def per_user(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        """[n_users] distinct pairs, or with `raw` all events, of each user; of the mask `rows` [n] alone, if given."""
+        """[n_users] pairs, or with `raw` events, per user, counted over the mask `rows` [n] if given."""
         return self._per(self.user, self.n_users, raw, rows)
 
     def per_item(self, *, raw: bool = False, rows: NDArray[np.bool_] | None = None) -> NDArray[np.float64]:
-        """[n_items] distinct pairs, or with `raw` all events, of each item; of the mask `rows` [n] alone, if given."""
+        """[n_items] pairs, or with `raw` events, per item, counted over the mask `rows` [n] if given."""
         return self._per(self.item, self.n_items, raw, rows)
 
     def _per(
@@ -95,43 +105,41 @@ class Interactions:
         user, item = (user, item) if rows is None else (user[rows], item[rows])
         return csr_array((np.ones(len(user), np.float32), (user, item)), shape=(self.n_users, self.n_items))
 
-    def keep(self, rows: NDArray[np.bool_]) -> Interactions:
-        """Only the pairs of the mask `rows` [n], without the users and items that have none of them."""
-        users, user = _renumber(self.user[rows], self.n_users)
-        items, item = _renumber(self.item[rows], self.n_items)
-        timestamp = None if self.timestamp is None else self.timestamp[rows]
-        dislikes = self.dislikes
+    def keep(self, rows: NDArray[np.bool_], *, all_items: bool = False) -> Interactions:
+        """Select the pairs of the mask `rows` [n], with their users and with their items or `all_items`."""
+        users, items = np.zeros(self.n_users, bool), np.full(self.n_items, all_items)
+        users[self.user[rows]] = items[self.item[rows]] = True
+        user_position, item_position = (np.cumsum(kept, dtype=np.int32) - 1 for kept in (users, items))
+        timestamp, dislikes = None if self.timestamp is None else self.timestamp[rows], self.dislikes
         if dislikes is not None:
-            dislikes = dislikes.some(np.isin(dislikes.user, users) & np.isin(dislikes.item, items))
-            places = np.searchsorted(users, dislikes.user), np.searchsorted(items, dislikes.item)
-            dislikes = dislikes._replace(user=places[0].astype(np.int32), item=places[1].astype(np.int32))
+            dislikes = dislikes.some(users[dislikes.user] & items[dislikes.item])
+            dislikes = dislikes._replace(user=user_position[dislikes.user], item=item_position[dislikes.item])
         return Interactions(
-            self.user_ids.take(users), self.item_ids.take(items), user, item, self.count[rows], timestamp, dislikes
-        )
-
-    def disliking(self, dislikes: Dislikes) -> Interactions:
-        """The same with dislikes, but for those of pairs that are liked, too."""
-        liked, pairs = (side.user.astype(np.int64) * self.n_items + side.item for side in (self, dislikes))
-        return replace(self, dislikes=dislikes.some(~np.isin(pairs, liked)))
-
-    def of_users(self, users: NDArray[np.int64]) -> Interactions:
-        """Only the pairs of the users [m], ascending; every item stays, with the position that it has."""
-        there = np.zeros(self.n_users, bool)
-        there[users] = True
-        place = np.cumsum(there, dtype=np.int32) - 1
-        rows = there[self.user]
-        timestamp = None if self.timestamp is None else self.timestamp[rows]
-        dislikes = self.dislikes
-        if dislikes is not None:
-            dislikes = dislikes.some(there[dislikes.user])
-            dislikes = dislikes._replace(user=place[dislikes.user])
-        return Interactions(
-            self.user_ids.take(users), self.item_ids, place[self.user[rows]], self.item[rows], self.count[rows],
-            timestamp, dislikes,
+            self.user_ids.take(np.flatnonzero(users)),
+            self.item_ids if all_items else self.item_ids.take(np.flatnonzero(items)),
+            user_position[self.user[rows]], item_position[self.item[rows]], self.count[rows], timestamp, dislikes,
         )  # fmt: skip
 
+    def disliking(self, dislikes: Dislikes) -> Interactions:
+        """Return a copy with these dislikes, except for pairs that are interactions."""
+        disliked = dislikes.user.astype(np.int64) * self.n_items + dislikes.item
+        return replace(self, dislikes=dislikes.some(~np.isin(disliked, self.cells)))
+
+    def with_text_ids(self, side: str) -> Interactions:
+        """Convert the integer ids of a side (user, item) to text, and sort everything by their new order."""
+        text = np.array([str(one) for one in getattr(self, f"{side}_ids").values.tolist()], dtype=object)
+        order = np.argsort(text)
+        position = np.argsort(order).astype(np.int32)
+        columns = {**vars(self), f"{side}_ids": Ids(text[order]), side: position[getattr(self, side)]}
+        if self.dislikes is not None:
+            columns["dislikes"] = self.dislikes._replace(**{side: position[getattr(self.dislikes, side)]})
+        rows = np.lexsort((columns["item"], columns["user"]))
+        for name in ("user", "item", "count", "timestamp"):
+            columns[name] = None if columns[name] is None else columns[name][rows]
+        return Interactions(**columns)
+
     def fingerprint(self) -> hashlib._Hash:
-        """A SHA-256 over ids and pairs (not counts and times), open for more."""
+        """SHA-256 over ids and pairs (not counts and times), open for more."""
         fingerprint = hashlib.sha256(self.user_ids.digest() + self.item_ids.digest())
         for column in (self.user, self.item):
             fingerprint.update(np.ascontiguousarray(column, "<i4").data)
@@ -151,16 +159,76 @@ class Interactions:
         }
 
 
-def _renumber(positions: NDArray[np.int32], n: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The distinct positions (of 0 .. n-1), ascending, and [m] the index of each position among them."""
-    present = np.zeros(n, bool)
-    present[positions] = True
-    return np.flatnonzero(present), (np.cumsum(present, dtype=np.int32) - 1)[positions]
+def merge(logs: Sequence[Interactions]) -> tuple[Interactions, NDArray[np.int64]]:
+    """Merge logs whose ids have the same types: pairs with the sum of their counts and the first of their times.
+
+    Returned with them: [rows of all logs, one after the other] the position of each row's pair. Dislikes are left out.
+    """
+    users, items = (
+        Ids(np.unique(np.concatenate([getattr(log, f"{side}_ids").values for log in logs]))) for side in SIDES
+    )
+    cells = [
+        users.positions(log.user_ids)[log.user] * len(items) + items.positions(log.item_ids)[log.item] for log in logs
+    ]
+    distinct, pair = np.unique(np.concatenate(cells), return_inverse=True)
+    user, item = (position.astype(np.int32) for position in np.divmod(distinct, len(items)))
+    count = np.bincount(pair, np.concatenate([log.count for log in logs])).astype(np.float64)
+    timestamp = first_times(pair, len(distinct), [log.timestamp for log in logs])
+    return Interactions(users, items, user, item, count, timestamp), pair
+
+
+def first_times(pair: NDArray[np.int64], n: int, times: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """[n] the first time of each pair; None if a log has no times. pair: position of each row's pair, see `merge`."""
+    present = [column for column in times if column is not None]
+    if len(present) < len(times):
+        return None
+    joined = np.concatenate(present)
+    first = np.full(n, joined.max(initial=0), joined.dtype)
+    np.minimum.at(first, pair, joined)
+    return first
 
 
 def occurrences(positions: NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """[n] how often each position occurs, counted in blocks because numpy makes an int64 copy."""
+    """[n] number of occurrences of each position, counted in blocks because numpy makes an int64 copy."""
     total = np.zeros(n, np.int64)
     for start in range(0, len(positions), BLOCK_ROWS):
         total += np.bincount(positions[start : start + BLOCK_ROWS], minlength=n)
     return total
+
+
+class Filter(Settings):
+    """Keep a pair if its user and its item both have enough interactions.
+
+    Both are counted on the same data, before either removes anything ("one pass"). With `core` the pass is repeated
+    until nothing changes, which leaves the k-core.
+    """
+
+    min_user: int = Field(0, ge=0)  # users with fewer interactions are removed
+    min_item: int = Field(0, ge=0)  # items with fewer interactions are removed
+    counts: Literal["raw", "distinct"] = "distinct"  # all events, or each pair once
+    core: bool = False  # repeat until nothing changes
+
+    def apply(self, interactions: Interactions) -> Interactions:
+        """Return the interactions that remain; an error if there are none."""
+        rows = self._one_pass(interactions, None)
+        while self.core:
+            before, rows = rows, self._one_pass(interactions, rows)
+            if np.array_equal(before, rows):
+                break
+        return interactions if np.all(rows) else interactions.keep(rows)
+
+    def _one_pass(self, interactions: Interactions, rows: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """[n] the pairs that remain, of all or of the mask `rows` [n]."""
+        raw = self.counts == "raw"
+        per_user, per_item = interactions.per_user(raw=raw, rows=rows), interactions.per_item(raw=raw, rows=rows)
+        enough = (per_user >= self.min_user)[interactions.user] & (per_item >= self.min_item)[interactions.item]
+        remaining = enough if rows is None else enough & rows
+        if not remaining.any():
+            most = f"at most {per_user.max():g} per user and {per_item.max():g} per item"
+            raise DataError(f"the filter ({self.describe()}) leaves nothing of {most}. Lower the minimum counts")
+        return remaining
+
+    def describe(self) -> str:
+        """The filter in words."""
+        passes = "k-core" if self.core else "one pass"
+        return f"user >= {self.min_user}, item >= {self.min_item}, {self.counts} counts, {passes}"

@@ -1,52 +1,124 @@
-"""From any log to a prepared data set, in one call."""
+"""Prepare a data set: read a log, filter it and split it."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from concf.data.catalogue import CATALOGUE, entry, fetch, load
-from concf.data.filters import Filter
-from concf.data.ids import Ids
-from concf.data.interactions import Dislikes, Interactions
-from concf.data.options import (
-    LogOptions,
-    chosen,
-    filter_of,
-    protocol_of,
-    reading_of,
-    split_settings,
-    training_defaults,
-)  # fmt: skip
-from concf.data.protocols import PARTS, Given, Parts, origin
+from concf.data.interactions import SIDES, Dislikes, Filter, Interactions, merge
+from concf.data.parts import PARTS, Parts, origin
+from concf.data.protocols import PROTOCOLS, Given, Protocol
 from concf.data.reading.files import files_of, is_glob
 from concf.data.reading.read import read
-from concf.data.reading.scan import Reading
+from concf.data.reading.scan import Format, Reading
 from concf.data.simulate import DEMO
 from concf.data.split import COUNTED_ALL, MANIFEST, Split, SplitRecipe
-from concf.errors import ConcfWarning, ConfigError, DataError, note, option
+from concf.errors import ConfigError, DataError, note, option
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_file, sha256
 from concf.runtime.progress import working
 
 NOTABLE_LOSS = 0.1  # share of the users, items or interactions; a filter that removes more is noted
-READ_AS_IT_IS = "{}: a data set of the catalogue is read as it is; options about columns are for files"
+
+
+class ReadingOptions(TypedDict, total=False):
+    """How to read a log; None is the same as leaving an option out."""
+
+    user: str | None  # column of the user; its index, from 0, in a file without header
+    item: str | None  # column of the item
+    rating: str | None  # column of an explicit rating, used only with one of the bounds; "none": there is none
+    min_rating: float | None  # rows rated lower are not interactions
+    dislike_below: float | None  # rows rated lower are dislikes: never recommended, and observed zeros of ALS
+    dislikes: Any  # a log of dislikes, such as a file; they are no interactions, whatever the log itself says
+    count: str | None  # column with the number of events, or the weight, of a row; "none": there is none
+    timestamp: str | None  # column of the time; "none": there is none
+    time_format: str | None  # of times in text, such as %d/%m/%Y; None: ISO 8601
+    bad_times: Literal["refuse", "drop"] | None  # rows whose time is 0, below it, in the future or of another unit
+    format: Format | None  # of a file: table, parquet, jsonl, user-lines (id first), counted-lines (count first)
+    ordered: bool | None  # whether a line with a user's items is in order of time: places in it are the times
+    separator: str | None  # of a text table; one or more characters
+    header: bool | None  # whether the first line of a text table names the columns
+
+
+class LogOptions(ReadingOptions, total=False):
+    """How to read, filter and split a log."""
+
+    min_user: int | None  # users with fewer interactions are left out
+    min_item: int | None  # items with fewer interactions are left out
+    counts: Literal["raw", "distinct"] | None  # of interactions: all events, or each pair once
+    core: bool | None  # repeat the filter until nothing changes
+    protocol: str | None  # paper, released, random, leave-last, time, new-users, new-items or given
+    valid: Any  # share held out for validation (`new-users`: of the users); `given`: of the training log, or a log
+    test: Any  # share held out for test (`new-users`: of the users; `new-items`: of the items); `given`: a log
+    newest: bool | None  # `given`: whether the share for validation is of each user's newest training items
+    at_least: int | None  # `random`: held out of each user in each part, if that leaves something to train on
+    last: int | None  # `leave-last`: number of a user's newest interactions in each part
+    valid_from: float | None  # `time`: start of the validation part
+    test_from: float | None  # `time`: start of the test part
+    wanted: float | None  # `new-users`: share of a held-out user's items that are to be found
+
+
+def chosen(options: ReadingOptions) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def reading_of(options: dict[str, Any]) -> Reading:
+    """Return the settings for reading the log."""
+    return Reading(**{name: value for name, value in options.items() if name in Reading.model_fields})
+
+
+def filter_of(options: dict[str, Any]) -> Filter | None:
+    """Return the filter, or None if no option sets one."""
+    settings = {name: value for name, value in options.items() if name in Filter.model_fields}
+    if settings and not {"min_user", "min_item"} & settings.keys():
+        names = " and ".join(map(option, settings))
+        raise ConfigError(f"{names}: nothing to filter by. Set {option('min_user')} or {option('min_item')}, too")
+    return Filter(**settings) if settings else None
+
+
+def protocol_of(name: str, options: dict[str, Any]) -> Protocol:
+    """Return the protocol of that name with its settings; unknown options are refused."""
+    if name not in PROTOCOLS:
+        raise ConfigError(f"unknown protocol {name!r}; choose from {', '.join(PROTOCOLS)}")
+    others = {*Reading.model_fields, *Filter.model_fields, "protocol", "dislikes"}
+    settings = {setting: value for setting, value in options.items() if setting not in others and value is not None}
+    for setting in settings:
+        owners = [owner for owner, protocol in PROTOCOLS.items() if setting in protocol.model_fields]
+        if not owners:
+            names = ", ".join(map(option, LogOptions.__annotations__))
+            raise ConfigError(f"unknown option {option(setting)}; the options are {names}")
+        if name not in owners:
+            raise ConfigError(f"protocol {name!r} has no {option(setting)}, which is for {', '.join(owners)}")
+    return PROTOCOLS[name](**settings)
+
+
+def training_defaults(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with defaults for training.
+
+    `random` holds out a tenth of each user's items for validation and for test, at least one of each. Items with fewer
+    than 5 users are left out, unless the protocol filters itself.
+    """
+    options = {"protocol": "random"} | options
+    if options["protocol"] == "random":
+        options = {"valid": 0.1, "test": 0.1, "at_least": 1} | options
+    own_filter = options["protocol"] in ("paper", "released", "given")
+    return options if own_filter else {"min_item": 5} | options
 
 
 def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactions, dict[str, Any]]:
-    """The unfiltered interactions of a file, a catalogue name, `demo` or an object, and their origin."""
+    """Read the unfiltered interactions of a file, a catalogue name, `demo` or an object; also return their origin."""
     reading = reading or Reading()
     if _is_name(source):
-        if source in (*CATALOGUE, "demo") and reading != Reading():
-            raise ConfigError(READ_AS_IT_IS.format(source))
+        if source in (*CATALOGUE, "demo"):
+            _check_no_reading(source, reading)
         if source == "demo":
             return read(DEMO.draw(seed=0)), {"name": "demo", "simulation": DEMO.model_dump(), "seed": 0}
         if source in CATALOGUE:
@@ -70,6 +142,11 @@ def read_source(source: Any, reading: Reading | None = None) -> tuple[Interactio
 def _is_name(source: Any) -> bool:
     """Whether a source is a name rather than a file or an object."""
     return isinstance(source, str) and not Path(source).is_file() and not is_glob(source)
+
+
+def _check_no_reading(name: str, reading: Reading) -> None:
+    if reading != Reading():
+        raise ConfigError(f"{name}: a data set of the catalogue is read as it is; options about columns are for files")
 
 
 def prepare(
@@ -104,10 +181,7 @@ def prepare(
 
 
 def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
-    """The data to train on: a `Split`, a prepared folder, or a log that is split by the options.
-
-    The defaults are those of `training_defaults`.
-    """
+    """Return the data to train on: a `Split`, a prepared folder, or a log split by options and `training_defaults`."""
     settings = chosen(options)
     if isinstance(data, Split) or (isinstance(data, str | Path) and Path(data).is_dir()):
         if settings:
@@ -118,7 +192,7 @@ def split_of(data: Any, seed: int, **options: Unpack[LogOptions]) -> Split:
 
 
 def divided_again(source: Any, recipe: SplitRecipe) -> Split:
-    """A log that is read, filtered and split as the recipe of another data set says."""
+    """Read, filter and split a log by the recipe of another data set."""
     if isinstance(recipe.protocol, Given):
         raise ConfigError("a data set with given parts cannot be made again from one of them")
     interactions, origin = read_source(source, Reading(**recipe.reading))
@@ -132,10 +206,7 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     protocol = protocol_of(options.get("protocol", "released"), options)
     own_filter, reading = filter_of(options), reading_of(options)
     if reading.ordered and protocol.name == "time":
-        raise ConfigError(
-            f"{option('ordered', True)}: places in a line are no times that users share, as protocol 'time' needs. "
-            "Choose leave-last"
-        )
+        raise ConfigError(f"{option('ordered', True)}: protocol 'time' needs times. Choose leave-last")
     interactions, origin = read_log(source, reading, options.get("dislikes"))
     published = own_filter is None and isinstance(source, str) and origin["name"] == source and source in CATALOGUE
     first = CATALOGUE[source].start(protocol.name) if published else own_filter
@@ -144,7 +215,7 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
     for step in filters:
         interactions = step.apply(interactions)
     if not published:
-        _note_loss(before, interactions, own_filter, filters)
+        _note_loss(before, interactions, filters)
     changed = reading.model_dump(exclude_defaults=True)
     return Split.make(
         interactions, SplitRecipe(source=origin, reading=changed, filters=filters, protocol=protocol, seed=seed)
@@ -152,35 +223,26 @@ def _filtered_and_split(source: Any, options: dict[str, Any], seed: int) -> Spli
 
 
 def read_log(source: Any, reading: Reading, dislikes: Any = None) -> tuple[Interactions, dict[str, Any]]:
-    """`read_source`, and a log of dislikes, whose pairs are no interactions."""
+    """Read a source, and remove the pairs of a log of dislikes from it."""
     log, origin = read_source(source, reading)
     if dislikes is None:
         return log, origin
     if reading.dislike_below is not None:
         raise ConfigError(f"{option('dislikes')} and {option('dislike_below')}: choose one of them")
     listed, listed_origin = read_source(dislikes, Reading(bad_times=reading.bad_times))
-    user = _positions(log.user_ids, listed.user_ids)[listed.user]
-    item = _positions(log.item_ids, listed.item_ids)[listed.item]
+    user = log.user_ids.positions(listed.user_ids)[listed.user].astype(np.int32)
+    item = log.item_ids.positions(listed.item_ids)[listed.item].astype(np.int32)
     known = (user >= 0) & (item >= 0)
     if not known.any():
-        raise DataError(
-            f"{listed_origin['name']}: none of these dislikes is of a user and an item of the log. Are the ids those "
-            "of the log?"
-        )
+        raise DataError(f"{listed_origin['name']}: no dislike has a user and an item of the log. Are ids alike?")
     found = Dislikes(user, item, None if log.timestamp is None else listed.timestamp).some(known)
-    pairs, disliked = (side.user.astype(np.int64) * log.n_items + side.item for side in (log, found))
-    log = replace(log, dislikes=found).keep(~np.isin(pairs, disliked))
+    disliked = found.user.astype(np.int64) * log.n_items + found.item
+    log = replace(log, dislikes=found).keep(~np.isin(log.cells, disliked))
     return log, origin | {"dislikes": listed_origin}
 
 
-def _positions(ids: Ids, others: Ids) -> NDArray[np.int32]:
-    """[n] the position of each of the others among the ids, -1 if it is none of them."""
-    known = {str(name): place for place, name in enumerate(ids.values.tolist())}
-    return np.array([known.get(str(name), -1) for name in others.values.tolist()], np.int32)
-
-
-def _note_loss(before: Interactions, after: Interactions, own: Filter | None, filters: tuple[Filter, ...]) -> None:
-    """Note how much the filters removed, if it is much. own: the one that options set"""
+def _note_loss(before: Interactions, after: Interactions, filters: tuple[Filter, ...]) -> None:
+    """Note a large loss by the filters."""
     lost = {
         "items": 1 - after.n_items / before.n_items,
         "users": 1 - after.n_users / before.n_users,
@@ -189,37 +251,35 @@ def _note_loss(before: Interactions, after: Interactions, own: Filter | None, fi
     if max(lost.values()) < NOTABLE_LOSS:
         return
     shares = ", ".join(f"{share:.0%} of the {name}".replace("%", " %") for name, share in lost.items())
-    lower = [name for name in ("min_item", "min_user") if own is not None and getattr(own, name)]
-    fix = f". To keep more, lower {' or '.join(map(option, lower))}" if lower else ""
-    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}{fix}")
+    note(f"the filter ({'; then '.join(step.describe() for step in filters)}) left out {shares}")
 
 
 def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
-    """The logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
+    """Read the logs of the parts, with shared ids; a pair that is in two of them stays in the earlier part."""
     if filter_of(options) is not None:
         raise ConfigError("protocol 'given' takes the parts as they are; a filter would change them")
     for name in {"dislikes", "dislike_below"} & options.keys():
         raise ConfigError(f"protocol 'given' takes the parts as they are, without dislikes: leave {option(name)} out")
-    settings, reading, name = split_settings(options), reading_of(options), "given"
-    valid, test, newest = settings.pop("valid", None), settings.pop("test", None), settings.pop("newest", False)
-    if settings:
-        raise ConfigError(f"protocol 'given' has no settings, found {', '.join(map(option, settings))}")
-    protocol = Given(valid=valid if isinstance(valid, int | float) else None, newest=newest)
+    reading, name, valid, test = reading_of(options), "given", options.get("valid"), options.get("test")
+    share = valid if isinstance(valid, int | float) else None
+    protocol = protocol_of("given", {**options, "valid": share, "test": None})
+    assert isinstance(protocol, Given)
     if _is_name(source) and source in CATALOGUE and CATALOGUE[source].is_split:
-        _refuse_other_parts(source, protocol, test, reading)
-        (train, test), reading = fetch(source), CATALOGUE[source].variants[0][1]
-        name, source, reading = source, train, reading.model_copy(update={"ordered": newest})
-    logs = {"train": source, "valid": valid, "test": test}
-    if protocol.valid is not None:
-        del logs["valid"]
+        _check_no_reading(source, reading)
+        if share is None or test is not None:
+            fix = f"Set {option('valid')} to a share, such as 0.05, and leave out {option('test')}"
+            raise ConfigError(f"{source} has its own training and test files. {fix}")
+        name, (source, test), reading = source, fetch(source), CATALOGUE[source].variants[0][1]
+        reading = reading.model_copy(update={"ordered": protocol.newest})
     if valid is None or test is None:
-        raise ConfigError(
-            f"protocol 'given' needs {option('valid')}, a share of the training log such as 0.05 or a log of its own, "
-            f"and {option('test')}, a log"
-        )
+        needed = f"{option('valid')}, a log or a share such as 0.05, and {option('test')}, a log"
+        raise ConfigError(f"protocol 'given' needs {needed}")
+    logs = {"train": source, "valid": valid, "test": test}
+    if share is not None:
+        del logs["valid"]
     sources = {part: read_source(log, reading) for part, log in logs.items()}
     untimed = [part for part, (log, _) in sources.items() if log.timestamp is None]
-    if newest and 0 < len(untimed) < len(sources):
+    if protocol.newest and 0 < len(untimed) < len(sources):
         raise DataError(f"{option('newest', True)}: times are in one log and not in the other ({untimed[0]} has none)")
     from_files = all(isinstance(log, str | Path) for log in logs.values())
     interactions, parts = _union({part: log for part, (log, _) in sources.items()}, mixed_ids=from_files)
@@ -229,53 +289,32 @@ def _given(source: Any, options: dict[str, Any], seed: int) -> Split:
     return Split.make(interactions, recipe, parts)
 
 
-def _refuse_other_parts(name: str, protocol: Given, test: Any, reading: Reading) -> None:
-    """Refuse, for a data set with its own training and test files, any other files and ways to read them."""
-    if reading != Reading():
-        raise ConfigError(READ_AS_IT_IS.format(name))
-    if protocol.valid is None or test is not None:
-        raise ConfigError(
-            f"{name} has its own training and test files: set {option('valid')} to a share of the training items, such "
-            f"as 0.05, and leave out {option('test')}"
-        )
-
-
 def _union(logs: dict[str, Interactions], mixed_ids: bool) -> tuple[Interactions, Parts]:
-    """All pairs of the logs of the parts, and [n] the first part in which each occurs.
+    """Merge the logs of the parts; also return [n] the first part of each pair, whose count and time are kept.
 
     mixed_ids: whether ids may be integers in one file and strings in another; then all of them become strings
     """
-    strings: dict[str, type[pl.DataType]] = {}
-    for side in ("user", "item"):
-        are_integers = {getattr(log, f"{side}_ids").are_integers for log in logs.values()}
-        if len(are_integers) > 1 and not mixed_ids:
-            raise DataError(f"the {side} ids are integers in one part and strings in another. Use one type in all")
-        if are_integers != {True}:
-            strings[f"{side}_id"] = pl.String
-    timed = all(log.timestamp is not None for log in logs.values())
-    frames = [
-        pl.DataFrame({
-            "user_id": log.user_ids.values[log.user].tolist(),
-            "item_id": log.item_ids.values[log.item].tolist(),
-            "count": log.count,
-            **({"timestamp": log.timestamp} if timed else {}),
-        }).cast(strings).with_columns(part=pl.lit(PARTS[part], pl.UInt8))  # type: ignore[arg-type]
-        for part, log in logs.items()
-    ]  # fmt: skip
-    joined = pl.concat(frames, how="vertical_relaxed").sort("user_id", "item_id", "part")
-    first = joined.unique(["user_id", "item_id"], keep="first", maintain_order=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConcfWarning)  # each log was noted on its own
-        interactions = read(first.drop("part"))
-    return interactions, first["part"].to_numpy()
+    for side in SIDES:
+        integers = {part for part, log in logs.items() if getattr(log, f"{side}_ids").are_integers}
+        if 0 < len(integers) < len(logs):
+            if not mixed_ids:
+                raise DataError(f"the {side} ids are integers in one part and strings in another. Use one type in all")
+            logs = {part: log.with_text_ids(side) if part in integers else log for part, log in logs.items()}
+    merged, pair = merge(list(logs.values()))
+    first = np.unique(pair, return_index=True)[1]  # logs are in the order of the parts
+    parts = np.repeat(np.array([PARTS[part] for part in logs], np.uint8), [len(log) for log in logs.values()])
+    count = np.concatenate([log.count for log in logs.values()])[first]
+    timestamp = None
+    if merged.timestamp is not None:
+        timestamp = np.concatenate([np.asarray(log.timestamp) for log in logs.values()])[first]
+    return replace(merged, count=count, timestamp=timestamp), parts[first]
 
 
 def write_parts(data: Split, parts: Sequence[str], out: str | Path) -> int:
-    """Write parts of a data set (train, valid, test) as a log, to a new .parquet, .csv or .jsonl file: its rows."""
+    """Write parts of a data set (train, valid, test) to a new .parquet, .csv or .jsonl file; return its length."""
     target, log = Path(out), data.interactions
     writers = {".parquet": "write_parquet", ".csv": "write_csv", ".jsonl": "write_ndjson"}
-    strange = sorted(set(parts) - PARTS.keys())
-    if strange or not parts:
+    if not parts or set(parts) - PARTS.keys():
         raise ConfigError(f"{option('parts', ','.join(parts))}: choose from {', '.join(PARTS)}")
     if target.suffix not in writers:
         raise ConfigError(f"{option('out', out)}: choose a name that ends in {', '.join(writers)}")

@@ -1,4 +1,4 @@
-"""Simulated logs of any size: tastes, popularity and noise, drawn from a seed."""
+"""Simulate logs of any size: tastes, popularity and noise, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18  # events drawn at a time, which bounds the memory of the [events, tastes] comparison
 YEAR = 365 * 24 * 3600
 START = 1_600_000_000  # when the year begins, in seconds since 1970
-if TYPE_CHECKING:
-    import polars as pl
-
 STEPS = 73  # of five days each, within which nothing changes
 
 
 class Simulation(Settings):
-    """The parameters of a simulated log.
+    """Parameters of a simulated log.
 
     Every item belongs to one or two tastes and is popular within them by Zipf's law; every user has a few tastes (drawn
     from a sparse Dirichlet distribution) and an activity (log-normal). An event draws one of the user's tastes and an
@@ -82,7 +79,7 @@ class Simulation(Settings):
         return owner, borders, np.r_[0.0, np.cumsum(popularity[owner])]
 
     def _mixtures(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """[users, tastes] how much of each user's activity goes to each taste."""
+        """[users, tastes] share of each taste in a user's activity."""
         return rng.dirichlet(np.full(self.tastes, self.taste_spread), self.users)
 
     def _times(self, rng: np.random.Generator, item: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -122,16 +119,16 @@ DEMO = Simulation(  # as long-tailed as real logs: see tests/test_simulate.py
 
 
 class DriftingSimulation(Simulation):
-    """The parameters of a simulated log whose past tells less and less about its future.
+    """Parameters of a simulated log whose past predicts its future less and less.
 
-    As in `Simulation`, an event draws one of its user's tastes and then an item of it by popularity, or with
-    probability `noise` any item. But a user's tastes move in a straight line from one draw to another, the popularity
-    of a taste's items is lost as they age, and users and items exist from a time on that is drawn for each.
+    As in `Simulation`, an event draws a taste of its user and an item of it by popularity, or with probability `noise`
+    any item. But a user's tastes move in a straight line from one draw to another, items lose popularity as they age,
+    and users and items appear at a time that is drawn for each.
     """
 
     fashion: float | None = Field(0.25, gt=0)  # years in which an item loses half its popularity; None: it keeps it
     drift: float = Field(0.7, ge=0, le=1)  # share of a user's tastes that has changed by the end of the year
-    new_users: float = Field(0.5, ge=0, le=1)  # share of the users who come during the year; others are there before
+    new_users: float = Field(0.5, ge=0, le=1)  # share of the users who appear during the year; others were there before
     new_items: float = Field(0.5, ge=0, le=1)  # the same of the items; the others are up to a year old at its beginning
 
     def draw(self, seed: int = 0) -> pl.DataFrame:
@@ -160,13 +157,13 @@ class DriftingSimulation(Simulation):
         return pl.DataFrame({"user_id": np.concatenate(users), "item_id": item, "timestamp": timestamp})
 
     def _born(self, rng: np.random.Generator, n: int, new: float) -> NDArray[np.float64]:
-        """[n] when each came, in years from the beginning; one at least was there before."""
+        """[n] time of appearance, in years from the beginning; the first one was there before."""
         born = np.where(rng.random(n) < new, rng.random(n), -rng.random(n))
         born[0] = min(born[0], -born[0])
         return born
 
     def _left(self, age: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[n] the share of its popularity that an item of that age has, 0 before it comes."""
+        """[n] share of its popularity that an item of that age has left, 0 before it appears."""
         aged = np.ones_like(age) if self.fashion is None else 0.5 ** (age.clip(min=0) / self.fashion)
         return np.where(age >= 0, aged, 0.0)
 

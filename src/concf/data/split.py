@@ -1,4 +1,4 @@
-"""A prepared data set: interactions, the part that each belongs to, and how it was made."""
+"""Prepared data sets: interactions, the part of each, and how they were made."""
 
 from __future__ import annotations
 
@@ -11,30 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, ValidationError
+from pydantic import Field, SerializeAsAny, field_validator
 from scipy.sparse import csr_array
 
-from concf.data.filters import Filter
 from concf.data.ids import Ids
-from concf.data.interactions import Dislikes, Interactions
-from concf.data.protocols import (
-    HISTORY,
-    PARTS,
-    TEST,
-    TRAIN,
-    UNEVALUATED,
-    VALID,
-    Given,
-    LeaveLast,
-    NewItems,
-    NewUsers,
-    Paper,
-    Parts,
-    Protocol,
-    Released,
-    TimeCut,
-    origin,
-)  # fmt: skip
+from concf.data.interactions import SIDES, Dislikes, Filter, Interactions
+from concf.data.parts import HISTORY, PARTS, TEST, TRAIN, UNEVALUATED, VALID, Parts, origin
+from concf.data.protocols import PROTOCOLS, Given, Protocol
 from concf.data.weights import UNWEIGHTED, Weighting
 from concf.errors import ConfigError, DataError, note
 from concf.runtime.arguments import check_seed
@@ -57,13 +40,23 @@ DISLIKED = "disliked_"  # before the names of files of dislikes, if the log has 
 
 
 class SplitRecipe(Settings):
-    """How a prepared data set was made."""
+    """Recipe of a prepared data set."""
 
     source: dict[str, Any]  # name and SHA-256 of the file(s), or of the pairs if they came as a frame
     reading: dict[str, Any] = Field(default_factory=dict)  # the options of columns and format
     filters: tuple[Filter, ...] = ()  # applied in order, the protocol's own last
-    protocol: Protocol
+    protocol: SerializeAsAny[Protocol]
     seed: int = Field(0, ge=0)
+
+    @field_validator("protocol", mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        """Make the protocol of a manifest from its settings."""
+        if not isinstance(value, dict):
+            return value
+        if value.get("name") not in PROTOCOLS:
+            raise ValueError(f"unknown protocol {value.get('name')!r}")
+        return PROTOCOLS[value["name"]](**value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +68,7 @@ class Split:
            learned with it
     weights: how much an interaction counts in training
     whole: the split that this one is the training users of, see `known`
+    folder: where it was loaded from
     """
 
     interactions: Interactions
@@ -83,6 +77,7 @@ class Split:
     notes: tuple[str, ...] = ()
     weights: Weighting = UNWEIGHTED
     whole: Split | None = None
+    folder: Path | None = None
 
     @classmethod
     def make(cls, interactions: Interactions, recipe: SplitRecipe, parts: Parts | None = None) -> Split:
@@ -90,56 +85,47 @@ class Split:
 
         parts: [n] for the protocol `given` alone, the part whose file each interaction is in
         """
-        protocol = recipe.protocol
-        if not isinstance(protocol, Given):
-            parts = protocol.assign(interactions, recipe.seed)
-        elif parts is None:
-            raise ConfigError("protocol 'given' needs the part of each interaction")
-        else:
-            parts = protocol.assign(interactions, recipe.seed, parts)
+        protocol, seed = recipe.protocol, recipe.seed
+        files = (parts,) if isinstance(protocol, Given) else ()
+        parts = protocol.assign(interactions, seed, *files)
         evaluable = protocol.evaluable(interactions, parts)
-        if recipe.reading.get("ordered"):  # places in a user's line, which are no times of the log
+        if recipe.reading.get("ordered"):  # positions in a user's line are not times
             interactions = replace(interactions, timestamp=None)
         split = cls(interactions, evaluable, recipe, tuple(_notes(interactions, evaluable, recipe)))
         if not (len(split.evaluated) and len(split.validated)):
-            raise DataError(
-                f"protocol {protocol.name!r} leaves no user with training, validation and test items "
-                f"({len(interactions)} interactions of {interactions.n_users} users). {protocol.advice()}"
-            )
+            size = f"{len(interactions)} interactions of {interactions.n_users} users"
+            raise DataError(f"protocol {protocol.name!r} leaves no user to evaluate ({size}). {protocol.advice()}")
         return split
 
     def with_seed(self, seed: int) -> Split:
-        """The same interactions split by the same protocol with another seed; `given` draws its validation share."""
+        """Split the same interactions with another seed; `given` draws its validation share anew."""
         if self.whole is not None:
             return self.whole.with_seed(seed)
         protocol = self.recipe.protocol
         if isinstance(protocol, Given) and protocol.valid is None:
             raise ConfigError("a data set with given parts cannot be split again")
         recipe = self.recipe.model_copy(update={"seed": check_seed(seed)})
-        newest = isinstance(protocol, LeaveLast) or (isinstance(protocol, Given) and protocol.newest)
-        if newest and recipe.reading.get("ordered"):  # no two places of a line are one: there is nothing to draw
-            return replace(self, recipe=recipe)
+        newest = protocol.time_cut == "user" or (isinstance(protocol, Given) and protocol.newest)
+        if newest and recipe.reading.get("ordered"):  # positions in a line are distinct, so that nothing is drawn
+            return replace(self, recipe=recipe, folder=None)
         return Split.make(self.interactions, recipe, self.parts).weighted(self.weights)
 
     def weighted(self, weights: Weighting) -> Split:
-        """The same with other weights; a note if they know something of the time that is held out."""
+        """Return a copy with other weights; a note if they leak from a time that is held out."""
         if weights == self.weights:
             return self
-        if weights.function != "none" and isinstance(self.recipe.protocol, LeaveLast | TimeCut):
-            note(
-                "a count is of all events of a pair, those too that are later than what is held out by time: figures "
-                "with weights by the count may be too high"
-            )
+        if weights.function != "none" and self.recipe.protocol.time_cut:
+            note("counts include events after the held-out ones: with weights by the count, metrics may be too high")
         return replace(self, weights=weights)
 
     def log(self, parts: Sequence[str]) -> csr_array:
-        """[users, items] the weights of all pairs of some parts, evaluated or not, 1 on average: to train on."""
+        """[users, items] training weights, 1 on average, of all pairs of some parts, evaluated or not."""
         rows = np.isin(origin(self.parts), [PARTS[part] for part in parts])
         return self.interactions.matrix(rows, self.weights(self.interactions, rows))
 
     @cached_property
     def train(self) -> csr_array:
-        """[users, items] the training part, its pairs by their weights."""
+        """[users, items] weights of the training pairs."""
         return self.log(["train"])
 
     @cached_property
@@ -153,7 +139,7 @@ class Split:
         return self.interactions.matrix(self.parts == TEST)
 
     def share(self, group: ProcessGroup) -> None:
-        """Have the processes of a machine share the pages of what is trained and validated on."""
+        """Share the memory of the training and validation matrices among the processes of a machine."""
         for part in ("train", "valid"):
             vars(self)[part] = group.shared(partial(self.part, part))
 
@@ -164,33 +150,32 @@ class Split:
 
     @cached_property
     def history(self) -> csr_array:
-        """[users, items] the histories of users who are evaluated and do not train."""
+        """[users, items] histories of the evaluated users who do not train."""
         return self.interactions.matrix(self.parts == HISTORY)
 
     @property
     def has_new_users(self) -> bool:
-        """Whether those who are evaluated do not train."""
-        return isinstance(self.recipe.protocol, NewUsers)
+        """Whether evaluated users do not train."""
+        return self.recipe.protocol.new_users
 
     @cached_property
     def known(self) -> Split:
-        """What is trained on: the split itself; if it has new users, those who train, a tenth of whose items validate.
+        """Split to train on: this one or, with new users, that of the training users, a tenth of whose items validate.
 
-        So everything that is chosen in training is chosen as ever, on items of users whom it knows, and no figure of
-        new users, on validation or on test, is of someone whom anything was chosen on. Items keep their positions.
+        Everything chosen in training is chosen on known users, so that the metrics of new users, on validation and on
+        test, are of users on whom nothing was chosen. Items keep their positions.
         """
         if not self.has_new_users or self.whole is not None:
             return self
-        users = np.unique(self.interactions.user[self.parts == TRAIN]).astype(np.int64)
-        interactions = self.interactions.of_users(users)
+        interactions = self.interactions.keep(self.parts == TRAIN, all_items=True)
         parts = Given(valid=KNOWN_VALID).assign(interactions, self.recipe.seed, np.zeros(len(interactions), np.uint8))
-        return Split(interactions, parts, self.recipe, self.notes, self.weights, self)
+        return Split(interactions, parts, self.recipe, self.notes, self.weights, self, self.folder)
 
     def seen(self, on: str) -> csr_array:
-        """[users, items] the items that are not recommended when evaluating `on` valid or test, dislikes among them.
+        """[users, items] the items that are not recommended when evaluating `on` valid or test, with dislikes.
 
-        On test, those of training and validation. On validation, those of training only: the test part is not looked
-        at, so its items are candidates like any others. Of a new user, those of its history.
+        On test: training and validation items. On validation: training items only; test items are candidates like any
+        others. For a new user: its history.
         """
         if self.has_new_users:
             seen = self.history
@@ -202,16 +187,16 @@ class Split:
     def disliked(self) -> csr_array | None:
         """[users, items] the dislikes that are known in training; None if there are none.
 
-        With a protocol that goes by time, those before the first held-out pair: of the user, or of all.
+        If the split is by time: those before the first held-out pair of the user, or of all users.
         """
         log, protocol = self.interactions, self.recipe.protocol
         if log.dislikes is None or not len(log.dislikes.user):
             return None
-        if not isinstance(protocol, LeaveLast | TimeCut) or log.timestamp is None or log.dislikes.timestamp is None:
+        if protocol.time_cut is None or log.timestamp is None or log.dislikes.timestamp is None:
             return log.disliked()
         held_out, first = self.parts != TRAIN, np.full(log.n_users, np.inf)
         np.minimum.at(first, log.user[held_out], log.timestamp[held_out])
-        if isinstance(protocol, TimeCut):
+        if protocol.time_cut == "all":
             first[:] = first.min()
         return log.disliked(log.dislikes.timestamp < first[log.dislikes.user])
 
@@ -226,8 +211,8 @@ class Split:
         return np.unique(self.interactions.user[self.parts == VALID]).astype(np.int64)
 
     def candidates(self, on: str) -> NDArray[np.bool_] | None:
-        """[items] what can be recommended when evaluating: of `new-items`, on test, the new ones; None: all items."""
-        if on == "valid" or not isinstance(self.recipe.protocol, NewItems):
+        """[items] candidates when evaluating: with `new-items`, on test, the new ones; None: all items."""
+        if on == "valid" or not self.recipe.protocol.new_items:
             return None
         return np.asarray(self.interactions.per_item(rows=origin(self.parts) < TEST) == 0)
 
@@ -242,11 +227,11 @@ class Split:
             return None
         return (
             f"only {few:,} of {self.interactions.n_users:,} users are {'validated' if on == 'valid' else 'tested'}: "
-            "figures and choices that rest on so few are uncertain"
+            "metrics and choices are uncertain"
         )
 
     def note_if_few(self, on: str = "valid") -> None:
-        """Note the doubt, once per split."""
+        """Note once per split that only few users are evaluated."""
         doubt = self.doubt(on)
         if doubt is not None and "noted" not in vars(self):
             vars(self)["noted"] = True
@@ -254,10 +239,7 @@ class Split:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 over ids, pairs and parts of the whole: the same for the same split, in whatever form it was read.
-
-        Held-out pairs that are not evaluated count as one part.
-        """
+        """SHA-256 over ids, pairs and parts; unevaluated pairs count as one part. It does not depend on the format."""
         if self.whole is not None:
             return self.whole.hash
         fingerprint = self.interactions.fingerprint()
@@ -271,7 +253,7 @@ class Split:
         return counts | {"unevaluated": int(sizes[UNEVALUATED:].sum()), "evaluated_users": len(self.evaluated)}
 
     def summary(self) -> dict[str, Any]:
-        """The contents of the manifest and of `concf prepare --json`."""
+        """Contents of the manifest and of `concf prepare --json`."""
         return {
             "format": FORMAT,
             "concf": VERSION,
@@ -290,13 +272,12 @@ class Split:
         with new_folder(Path(folder), marker=MANIFEST, overwrite=overwrite) as fresh:
             data.user_ids.save(fresh, "user_ids")
             data.item_ids.save(fresh, "item_ids")
-            for name in COLUMNS:
-                column = self.parts if name == "part" else getattr(data, name)
+            columns = {name: self.parts if name == "part" else getattr(data, name) for name in COLUMNS}
+            if data.dislikes is not None:
+                columns |= {f"{DISLIKED}{name}": column for name, column in data.dislikes._asdict().items()}
+            for name, column in columns.items():
                 if column is not None:
                     np.save(fresh / f"{name}.npy", column, allow_pickle=False)
-            for name, column in {} if data.dislikes is None else data.dislikes._asdict().items():
-                if column is not None:
-                    np.save(fresh / f"{DISLIKED}{name}.npy", column, allow_pickle=False)
             checksums = {file.name: sha256(file) for file in sorted(fresh.iterdir())}
             manifest = self.summary() | {"files": checksums}
             (fresh / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
@@ -310,45 +291,36 @@ class Split:
         """
         folder = Path(folder)
         manifest = _read_manifest(folder)
-        _check_files(folder, manifest["files"], verify)
-        columns = {name: mapped(folder / f"{name}.npy") for name in COLUMNS if f"{name}.npy" in manifest["files"]}
+        files = manifest["files"]
+        _check_files(folder, files, verify)
+
+        def load_columns(names: Sequence[str], prefix: str = "") -> dict[str, Any]:
+            return {name: mapped(folder / f"{prefix}{name}.npy") for name in names if f"{prefix}{name}.npy" in files}
+
+        columns, disliked = load_columns(COLUMNS), load_columns(Dislikes._fields, DISLIKED)
         for name, column in columns.items():
             if len(column) != manifest["interactions"]:
                 raise DataError(f"{folder / name}.npy was changed: it has another length. Prepare the data set again")
-        parts = columns.pop("part")
-        user_ids, item_ids = (Ids.load(folder, f"{side}_ids") for side in ("user", "item"))
-        disliked = {
-            name: mapped(folder / f"{DISLIKED}{name}.npy")
-            for name in Dislikes._fields
-            if f"{DISLIKED}{name}.npy" in manifest["files"]
-        }
-        dislikes = Dislikes(**disliked) if disliked else None
+        parts, dislikes = columns.pop("part"), Dislikes(**disliked) if disliked else None
+        user_ids, item_ids = (Ids.load(folder, f"{side}_ids") for side in SIDES)
         interactions = Interactions(user_ids, item_ids, **columns, dislikes=dislikes)
-        return cls(interactions, parts, SplitRecipe(**manifest["recipe"]), tuple(manifest["notes"]))
+        return cls(interactions, parts, SplitRecipe(**manifest["recipe"]), tuple(manifest["notes"]), folder=folder)
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
-        raise DataError(
-            f"{folder}: not a prepared data set (no {MANIFEST}). Make one with: concf prepare SOURCE --out DIR"
-        )
+        raise DataError(f"{folder}: not a prepared data set (no {MANIFEST}). See: concf prepare")
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
-            newer = manifest["format"] > FORMAT
-            raise DataError(
-                f"{folder}: format {manifest['format']}, and this concf ({VERSION}) reads {FORMAT}. "
-                f"{'Update concf' if newer else 'Prepare the data set again'}"
-            )
+            fix = "Update concf" if manifest["format"] > FORMAT else "Prepare the data set again"
+            raise DataError(f"{folder}: format {manifest['format']}, and concf {VERSION} reads {FORMAT}. {fix}")
         SplitRecipe(**manifest["recipe"])
-        manifest["files"] = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS[:-1])) | dict(
-            manifest["files"]
-        )
-        list(manifest["notes"])
-    except (ValueError, KeyError, TypeError, ValidationError) as error:
+        needed = dict.fromkeys(f"{name}.npy" for name in ("user_ids", "item_ids", *COLUMNS[:-1]))
+        return manifest | {"files": needed | dict(manifest["files"]), "notes": list(manifest["notes"])}
+    except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}). Prepare the data set again") from None
-    return manifest
 
 
 def _check_files(folder: Path, checksums: dict[str, str | None], verify: bool | None) -> None:
@@ -358,33 +330,29 @@ def _check_files(folder: Path, checksums: dict[str, str | None], verify: bool | 
         verify = sum((folder / name).stat().st_size for name in checksums) <= VERIFIED_BYTES
     for name, checksum in checksums.items():
         if name in missing:
-            state = "is missing"
-        elif checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
-            state = "was changed or cut short"
-        else:
-            continue
-        raise DataError(f"{folder / name} {state}: the data set is not the one that was prepared. Prepare it again")
+            raise DataError(f"{folder / name} is missing. Prepare the data set again")
+        if checksum is None or (sha256(folder / name) != checksum if verify else _is_truncated(folder / name)):
+            raise DataError(f"{folder / name} was changed or cut short. Prepare the data set again")
 
 
 def _is_truncated(path: Path) -> bool:
     """Whether a `.npy` file holds less than its header says."""
     try:
-        mapped(path)
+        return mapped(path) is None
     except (ValueError, EOFError):
         return True
-    return False
 
 
 def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> list[str]:
-    """What evaluates badly or not at all, with an example each, and what looks at the test part."""
+    """Notes on pairs that are not evaluated, with an example each, and on filters that look at the test part."""
     notes = []
     before = origin(parts)
-    cold = np.flatnonzero(interactions.per_item(rows=before == TRAIN) == 0)
-    if len(cold):
-        example = interactions.item_ids.named(cold[:1])[0]
-        tested = len(np.unique(interactions.item[(parts == TEST) & np.isin(interactions.item, cold)]))
+    trains = interactions.per_item(rows=before == TRAIN) > 0
+    if not trains.all():
+        example = interactions.item_ids.named(np.flatnonzero(~trains)[:1])[0]
+        tested = len(np.unique(interactions.item[(parts == TEST) & ~trains[interactions.item]]))
         notes.append(
-            f"{len(cold)} items occur in no training pair (for example {example!r}); {tested} of them are tested on"
+            f"{(~trains).sum()} items occur in no training pair (for example {example!r}); {tested} of them are tested"
         )
     left = {name: int((parts == part + UNEVALUATED).sum()) for name, part in PARTS.items()}
     if any(left.values()):
@@ -397,6 +365,6 @@ def _notes(interactions: Interactions, parts: Parts, recipe: SplitRecipe) -> lis
     if len(single):
         example = interactions.user_ids.named(single[:1])[0]
         notes.append(f"{len(single)} users have one item and only train (for example {example!r})")
-    if recipe.filters and not isinstance(recipe.protocol, Released | Paper):
+    if recipe.filters and not recipe.protocol.both:  # `released` and `paper` are published so
         notes.append(COUNTED_ALL)
     return notes

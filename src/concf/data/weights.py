@@ -1,4 +1,4 @@
-"""One weight for each interaction: a function of its count, halved with every half-life of its age."""
+"""Weights of interactions: a function of the count, halved with every half-life of age."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pydantic import Field, field_validator
 
 from concf.data.interactions import Interactions
 from concf.data.reading.times import ticks_of
-from concf.errors import DataError, note, option
+from concf.errors import DataError, note
 from concf.runtime.settings import Settings
 
 SECONDS = {"s": 1, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365.25 * 86_400}
-LEAST = 1e-6  # of a weight: one of 0 would be no interaction
+LEAST = 1e-6  # smallest weight: 0 would be no interaction
 DURATION = re.compile(rf"([0-9]*\.?[0-9]+)\s*([{''.join(SECONDS)}]?)")
 
 
 class Weighting(Settings):
-    """How much an interaction counts in training.
+    """Weights of interactions in training.
 
         w = f(count) 2^(-age / half-life),  divided by the mean of all w
 
@@ -55,16 +55,10 @@ class Weighting(Settings):
             count = log.count[rows]
             weight = np.log1p(count) if self.function == "log" else count
             if len(count) and count.min() == count.max():
-                note(
-                    f"weights by the count: every pair has the same, {count[0]:g}. Name the column of the counts or "
-                    f"weights with {option('count')} when the log is read"
-                )
+                note(f"weights by the count: every pair has {count[0]:g}. Is a column of counts missing?")
         if self.half_life is not None:
             if log.timestamp is None:
-                raise DataError(
-                    f"a half-life ({self.half_life}) needs times and the log has none. Name their column with "
-                    f"{option('timestamp')} when the log is read"
-                )
+                raise DataError(f"half_life {self.half_life} needs times and the log has none. Read it with times")
             time = np.asarray(log.timestamp[rows], np.float64)
             newest = time.max(initial=-np.inf)
             weight = weight * np.exp2((time - newest) / self._ticks(newest))
@@ -73,19 +67,15 @@ class Weighting(Settings):
         return np.asarray(np.maximum(weight / weight.mean(), LEAST), np.float32)
 
     def _ticks(self, newest: float) -> float:
-        """The half-life in the unit of the log's times, which the newest of them tells."""
-        assert self.half_life is not None
-        found = DURATION.fullmatch(self.half_life)
-        assert found is not None
-        if not found[2]:
-            return float(found[1])
+        """Half-life in the unit of the log's times. newest: of these"""
+        duration = DURATION.fullmatch(self.half_life or "")
+        assert duration is not None
+        if not duration[2]:
+            return float(duration[1])
         ticks = ticks_of(newest)
-        if ticks is not None:
-            return float(found[1]) * SECONDS[found[2]] * ticks
-        raise DataError(
-            f"a half-life of {self.half_life}: the newest time of the log is {newest:g}, which is neither a date nor "
-            "seconds since 1970 or thousandths of them. Say the half-life as a plain number in the log's own unit"
-        )
+        if ticks is None:
+            raise DataError(f"half_life {self.half_life}: times like {newest:g} are not since 1970. Give a number")
+        return float(duration[1]) * SECONDS[duration[2]] * ticks
 
 
 UNWEIGHTED = Weighting()

@@ -1,7 +1,7 @@
-"""Lists for everyone by several workers: a folder of Parquet files with the rows of a single process, in their order.
+"""Bulk lists by several workers: a folder of Parquet files with the rows of a single process, in their order.
 
-A part is named by its first user, and renamed when it is complete. A worker that dies leaves no part half written, and
-the worker that repeats its part writes the same file: nothing is lost or doubled.
+A part is named by its first user, and renamed when it is complete. A worker that dies leaves no partial file, and the
+worker that repeats its part writes the same file: nothing is lost or doubled.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from concf.runtime.arguments import check_count
 from concf.runtime.executors import execute
 from concf.runtime.files import new_file, new_folder
 
-PARTS = 64  # at least, if there are as many blocks of users, so that all workers are busy until the end
-ROWS = 1 << 18  # of a part, at most, give or take a block
+PARTS = 64  # at least, if there are as many blocks of users, to keep all workers busy until the end
+ROWS = 1 << 18  # at most in a part, give or take a block
 
 
 @dataclass(frozen=True)
 class Part:
-    """The users with rows from `begin` up to `end`."""
+    """Users at positions from `begin` up to `end`."""
 
     begin: int
     end: int
 
     @property
     def name(self) -> str:
-        """Of its file; the order of names is the order of users."""
+        """File name; names sort as users do."""
         return f"users-{self.begin:012d}.parquet"
 
 
@@ -42,18 +42,18 @@ MARKER = Part(0, 0).name  # every such folder has a first part
 
 
 def parts_of(users: int, block: int, k: int) -> list[Part]:
-    """Parts of whole blocks, so that scores are the very sums of a single process; one part if there are no users."""
+    """Divide users into parts of whole blocks, whose scores equal a single process's; at least one part."""
     wanted = max(1, min(users // PARTS, ROWS // k))
     size = -(-wanted // block) * block
     return [Part(begin, min(begin + size, users)) for begin in range(0, max(users, 1), size)]
 
 
-Job = tuple[Part, Sequence[Any] | None]  # and the ids of its users; None: those of the run
+Job = tuple[Part, Sequence[Any] | None]  # a part and its user ids; None: those of the run
 
 
 @dataclass
 class Lists:
-    """Writes the lists of a part, and returns the number of rows. A worker loads the run with its first part."""
+    """Write the lists of a part, and return the number of rows. A worker loads the run with its first part."""
 
     run: Path
     data: Path | None
@@ -64,14 +64,14 @@ class Lists:
 
     @cached_property
     def model(self) -> Recommender:
-        """The run."""
+        """The run, with new items."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConcfWarning)  # `write_lists` has warned before there were workers
+            warnings.simplefilter("ignore", ConcfWarning)  # `write_lists` has warned already
             model = Recommender.load(self.run, self.data)
             return model if self.new_items is None else model.add_items(self.new_items)
 
     def __call__(self, job: Job) -> int:
-        """Write it."""
+        """Write a part."""
         import pyarrow.parquet as pq
 
         part, ids = job
@@ -88,28 +88,20 @@ class Lists:
 
 
 def write_lists(
-    run: str | Path,
-    out: str | Path,
-    users: Sequence[Any] | None = None,
-    k: int = 10,
-    *,
-    engine: str,
-    workers: int | None = None,
-    data: str | Path | None = None,
-    model: Recommender | None = None,
-    new_items: Any = None,
-    parts: Sequence[Part] | None = None,
-    advance: Callable[[int], None] = lambda _: None,
-    **options: Any,
-) -> int:
+    run: str | Path, out: str | Path, users: Sequence[Any] | None = None, k: int = 10, *, engine: str,
+    workers: int | None = None, data: str | Path | None = None, model: Recommender | None = None, new_items: Any = None,
+    parts: Sequence[Part] | None = None, advance: Callable[[int], None] = lambda _: None, **options: Any,
+) -> int:  # fmt: skip
     """Write the lists of `users`, or of everyone, as a folder of Parquet files; returns the number of rows.
 
     users: ids, all integers or all text
-    run, out, data: paths that every worker can reach: with a cluster of several machines, on storage that they share
+    run, out, data: paths that every worker can reach, in a cluster on shared storage
     engine, workers: see `executors`. parts: see `parts_of`. advance: called with the number of users of a part
     model: the run, if it is already loaded; new_items: the catalogue that was added to it (`Recommender.add_items`)
-    options: as of `Recommender.stream`
+    options: of `Recommender.stream`
     """
+    import pyarrow.parquet as pq
+
     out, run = Path(out).absolute(), Path(run).absolute()
     if out.suffix:
         raise ConfigError(f"--out {out}: an engine writes a folder; choose a name without an ending, as {out.stem}")
@@ -127,17 +119,10 @@ def write_lists(
             for (part, _), done in finished:
                 rows[part.name] = done.result()
                 advance(part.end - part.begin)
-        _tidy(fresh, rows)
+        for path in fresh.iterdir():
+            if path.name not in rows:  # a dead worker's
+                path.unlink()
+        for path, count in ((fresh / name, count) for name, count in rows.items()):
+            if not path.is_file() or pq.read_metadata(path).num_rows != count:
+                raise DataError(f"{path}: not as a worker wrote it. Is it on storage that all workers share?")
     return sum(rows.values())
-
-
-def _tidy(folder: Path, rows: dict[str, int]) -> None:
-    """Remove all but the parts, such as the files of dead workers, and check the number of rows of each part."""
-    import pyarrow.parquet as pq
-
-    for path in folder.iterdir():
-        if path.name not in rows:
-            path.unlink()
-    for name, count in rows.items():
-        if not (folder / name).is_file() or pq.read_metadata(folder / name).num_rows != count:
-            raise DataError(f"{folder / name}: not what a worker has written. Is it on storage that all workers share?")

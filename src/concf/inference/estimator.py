@@ -1,4 +1,4 @@
-"""ConCF as one object: fit it to a log, ask it for recommendations, save it to a folder."""
+"""ConCF as an estimator: fit it to a log, recommend, update, save."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import sparray, spmatrix
 
-    from concf.data.options import LogOptions
+    from concf.data.prepare import LogOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
@@ -40,14 +40,11 @@ if TYPE_CHECKING:
 
 
 DEFAULTS = {"preset": DEFAULT, "seed": 0, "device": None}
-NO_PICKLE = (
-    "a fitted model is not pickled, since whoever opens a pickle runs the code that is in it, and it may not be "
-    "read by another version. Use model.save(folder) and ConCF.load(folder)"
-)
+NO_PICKLE = "a fitted model is not pickled: a pickle runs code. Use model.save(folder) and ConCF.load(folder)"
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a preset, of the model that it is of: docs/settings.md has all settings of both."""
+    """Changes to a preset, of the model that it is of: docs/training.md has all settings of both."""
 
     budget: str
     refit: str
@@ -95,22 +92,16 @@ class ConCF(Recommender):
 
     @classmethod
     def from_preset(cls, name: str, *, seed: int = 0, device: str | None = None, **settings: Unpack[Changes]) -> Self:
-        """A model with the settings of a preset, and changes to them: `concf.PRESETS` has their names.
+        """Make a model with the settings of a preset, and changes to them; `concf.PRESETS` has the names.
 
         ConCF.from_preset("reference", consensus={"weight": 0.1})
         """
         return cls(name, seed=seed, device=device, **settings)
 
     def fit(
-        self,
-        data: Log | Split,
-        *,
-        out: str | Path | None = None,
-        final: bool = False,
-        verbose: bool = False,
-        watch: Watch | Sequence[Watch] | None = None,
-        **options: Unpack[LogOptions],
-    ) -> Self:
+        self, data: Log | Split, *, out: str | Path | None = None, final: bool = False, verbose: bool = False,
+        watch: Watch | Sequence[Watch] | None = None, **options: Unpack[LogOptions],
+    ) -> Self:  # fmt: skip
         """Learn from a frame, a file, a matrix, a list of tuples, a dictionary, a prepared folder or a `Split`.
 
             model.fit("ratings.csv", min_rating=4, protocol="leave-last", out="runs/mine")
@@ -123,35 +114,19 @@ class ConCF(Recommender):
         of `concf train`. A prepared folder and a `Split` are split already and take no options.
 
         final:   refit on everything, the test part too: for production; the model then has no test figures
-        out:     a folder for history and checkpoints during training, and for the model
-        verbose: print a line to standard error for every ranking, where there is no progress bar (as on a terminal)
-        watch:   called with the record of every epoch: its number, losses, seconds, and validation figures if any; or a
+        out:     a folder for the history, checkpoints and the model
+        verbose: print a line to standard error for every ranking, where there is no progress bar
+        watch:   called with the record of every epoch: its number, losses, seconds, and validation metrics if any; or a
                  watcher such as `concf.report.mlflow.MLflow`, or several
 
-        Options that say how to read a log:
-        user, item, count, timestamp: columns; None: found by their usual names. In a file without header an index from
-              0. rating, count or timestamp "none": the column is ignored
-              Counts, or weights, matter only if the settings say so: ConCF(weights={"function": "log"})
-        rating, min_rating: column of an explicit rating, and the lowest that counts as positive; without `min_rating`
-              every row does
-        dislike_below: rows rated lower are dislikes, which are never recommended; or dislikes: a log of them
-        time_format: of times as text that are not ISO 8601, such as "%d/%m/%Y"
-        bad_times: "drop" rows whose time is 0, negative, in the future or in another unit than most; else they are
-              refused
-        format, separator, header: of a file, where they cannot be recognised; see `concf.Reading`
-        ordered: whether a line of a user's items is in order of time
-
-        Options that say how to filter it:
-        min_user, min_item: leave out users and items with fewer interactions; by default items with fewer than 5
-        counts, core: what counts as an interaction, and whether to repeat the filter; see `concf.data.filters.Filter`
-
-        Options that say how to split it:
-        protocol: random (the default), leave-last, time, new-users, new-items, released, paper, or given
-        valid, test: shares to validate and to test on (0.1 each); with `given`, two more logs
-        newest:  `given`, with a share to validate on: whether it is of each user's newest items
-        at_least: `random`: items that are held out of every user who has enough, in each part (1)
-        last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
-        wanted:  `new-users`: share of a held-out user's items that are to be found from the others (0.2)
+        Options, each described in `concf.data.prepare.LogOptions`:
+        read:   user, item, count, timestamp (columns; None: found by their usual names; an index in a file without
+                header), rating, min_rating, dislike_below, dislikes, time_format, bad_times, format, separator, header,
+                ordered. Counts matter only if the settings say so: ConCF(weights={"function": "log"})
+        filter: min_user, min_item (by default 5), counts, core; see `concf.data.interactions.Filter`
+        split:  protocol (random, leave-last, time, new-users, new-items, released, paper, or given); valid, test
+                (shares to validate and to test on, 0.1 each; with `given`, two more logs), newest, at_least, last,
+                valid_from, test_from, wanted
         """
         settings = choose_settings(self.settings, {"refit": "everything"}) if final else self.settings
         split = split_of(data, self.seed, **options)
@@ -165,20 +140,14 @@ class ConCF(Recommender):
         return self
 
     def update(
-        self,
-        data: Log,
-        *,
-        out: str | Path | None = None,
-        verbose: bool = False,
-        watch: Watch | Sequence[Watch] | None = None,
-        **options: Unpack[UpdateOptions],
-    ) -> Self:
+        self, data: Log, *, out: str | Path | None = None, verbose: bool = False,
+        watch: Watch | Sequence[Watch] | None = None, **options: Unpack[UpdateOptions],
+    ) -> Self:  # fmt: skip
         """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
 
             model.update("tuesday.csv", out="runs/tuesday")
 
-        See `concf.strong.update.update` for the options.
-        Until it is done, and if it fails, the model stays as it was.
+        See `concf.strong.update.update` for the options. If the update fails, the model stays as it was.
         """
         watchers = _watchers(watch, verbose)
         run = update(self.run, data, out=out, device=self.device, watch=watchers, **options)
@@ -187,7 +156,7 @@ class ConCF(Recommender):
         return self
 
     def save(self, folder: str | Path) -> None:
-        """Write the model and its log into a new folder, which then holds all that `load` needs."""
+        """Write the model and its log into a new folder, for `load`."""
         run, home = self.run, RunFolder(folder)
         home.refuse_occupied()
         home.keep(run.data)
@@ -198,11 +167,7 @@ class ConCF(Recommender):
 
     @classmethod
     def load(cls, folder: str | Path, data: str | Path | None = None, frame: Library = "polars") -> Self:
-        """The model in a folder that `save`, or `fit` or `concf train` with `out`, has written.
-
-        data: the folder of its data set, if that has moved
-        frame: the library of the frames that are returned: polars, pandas, arrow or arrays
-        """
+        """Load a model from a folder of `save`, `concf train`, or `fit` with `out`; see `Recommender.load`."""
         run = load_run(folder, data)
         model = cls()
         model._take_settings(run.settings, run.seed)
@@ -210,23 +175,23 @@ class ConCF(Recommender):
         return model
 
     def _take(self, params: Mapping[str, Any]) -> None:
-        """Take the parameters of a constructor, if they are right; the objects themselves are kept, as `clone` asks."""
+        """Check and store the parameters of the constructor; the objects themselves are kept, as `clone` requires."""
         changes = {name: value for name, value in params.items() if name not in DEFAULTS}
         settings, seed = choose_settings(params["preset"], changes), check_seed(params["seed"])
         self._params = dict(params)
         self.settings, self.seed, self.device = settings, seed, params["device"]
 
     def _take_settings(self, settings: RunSettings, seed: int) -> None:
-        """Take the settings of a run: the nearest preset, and what differs from it."""
+        """Store the settings of a run as the nearest preset and its changes."""
         preset, _ = settings.nearest_preset()
         changes = _differences(settings.model_dump(), PRESETS[preset].model_dump())
         self._params = {"preset": preset, "seed": seed, "device": self.device, **changes}
         self.settings, self.seed = settings, seed
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters of the constructor, by name: preset, seed, device, and the changes that were given.
+        """Return the parameters of the constructor: preset, seed, device, and changes.
 
-        deep: also each setting as it is, as `consensus__weight`, which `set_params` takes
+        deep: also each setting, as `consensus__weight`, for `set_params`
         """
         params = dict(self._params)
         if deep:
@@ -251,7 +216,7 @@ class ConCF(Recommender):
         return self
 
     def __copy__(self) -> Self:
-        """The same model once more; fitting or updating one leaves the other as it is."""
+        """Copy the model; fitting or updating one leaves the other as it is."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -277,7 +242,7 @@ def _watchers(watch: Watch | Sequence[Watch] | None, verbose: bool) -> tuple[Wat
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a nested mapping differs from another."""
+    """Return the entries of a nested mapping that differ from another's."""
     found = {}
     for name, value in mine.items():
         other = theirs.get(name)

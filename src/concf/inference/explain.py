@@ -1,31 +1,56 @@
-"""Why an item has its rank in the list of a consensus; what the voters are, in words."""
+"""Votes of a consensus, contributions to the re-ranker's scores, and explanations made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
-from concf.consensus.consensus import CONSENSUS, NOTHING
-from concf.errors import ConfigError, DataError
+from concf.consensus.consensus import CONSENSUS, rank_importance
+from concf.evaluation.scorers import Factors
 from concf.inference.lookup import Id
-from concf.inference.ranker import Ranker
-from concf.inference.votes import Kind, Vote, similarity_shares, speakers
 from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 from concf.runtime.text_tables import settings_line
+from concf.strong import reranker
+from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
 from concf.strong.run import StrongRun
 from concf.strong.settings import STUDENT
 
-KINDS = {
-    "als": "least squares",
-    "softmax": "softmax over all items",
-    "rp3beta": "random walks",
+Kind = Literal["rank", "score", "similarity", "popularity"]
+SPEAKERS = 3  # items of a history that are named
+VOTERS = {
+    "als": "least squares", "softmax": "softmax over all items", "rp3beta": "random walks",
     STUDENT: "distilled from the consensus",
-}
+}  # fmt: skip
+
+
+class Vote(TypedDict):
+    """Vote of one voter for an item of a user's list.
+
+    head:  the voter: a head, or a fixed voter
+    rank:  from 1, training items left out; None for a training item, and outside a fixed voter's first K
+    R, C:  importance of the rank (Eq. 10) and consistency (Eq. 11); 0 outside the first K
+    vote:  (R + C) times the voter's weight
+    score: the head's own score of the item; None for a fixed voter, and in `Votes.cast`
+    """
+
+    head: str
+    rank: int | None
+    R: float
+    C: float
+    vote: float
+    score: float | None
 
 
 class Contribution(TypedDict):
-    """By how much something lifts an item above the mean of the user's candidates, see `concf.inference.votes`.
+    """Contribution to the re-ranker's score of an item, above the mean of the user's candidates.
 
     voter: None for the item's popularity; kind: rank, score, similarity or popularity
     """
@@ -36,23 +61,23 @@ class Contribution(TypedDict):
 
 
 class Because(TypedDict):
-    """An item that the user has used. share: of the similarity between the history and the explained item"""
+    """An item of the user's history. share: of the similarity between the history and the explained item"""
 
     item: int | str
     share: float
 
 
 class Explanation(TypedDict):
-    """Why an item has its rank in a user's consensus list.
+    """Explanation of an item's rank in a user's consensus list.
 
     rank:       in the list of the consensus, from 1; None if the list does not have the item
     importance: the mean of the votes (Eq. 12)
-    reranked:   the re-ranker's score, by which the list is then ordered; None without a re-ranker, where the list does
-                not have the item, and where the voters were not asked for the user, whose list is the student's
-    used_in_training: whether the user has used the item in the parts that the run has learned from
-    heads:      the vote of each head and fixed voter, see `concf.inference.votes.Vote`
-    contributions: what the re-ranker's score is made of; None where there is none, or the run kept no weights
-    because:    up to three items of the user that the item is most similar to, by the voters' vectors
+    reranked:   the re-ranker's score, which orders the list; None without a re-ranker, for an item outside the list,
+                and for a user without a consensus list, whose list is the student's
+    used_in_training: whether the item is among the user's training items
+    heads:      the vote of each head and fixed voter
+    contributions: terms of the re-ranker's score; None if there is none, or the run kept no weights
+    because:    up to three items of the user that are most similar to the item, by the voters' vectors
     """
 
     user: Id
@@ -66,59 +91,170 @@ class Explanation(TypedDict):
     because: list[Because]
 
 
-def explain(ranker: Ranker, row: int, index: int, user: Id, item: Id) -> Explanation:
-    """The votes for an item and what came of them. row, index: the positions of the user and of the item."""
-    best = ranker.run.best.get(CONSENSUS)
-    if best is None:
-        raise ConfigError("a run of one head has no consensus to explain")
-    votes = ranker.votes(CONSENSUS)
-    if votes is None:
-        raise DataError("this run kept no votes; train it again with this version to explain its consensus")
-    seen, ids = ranker.run.log[[row]].indices, ranker.run.data.interactions.item_ids.values
-    used, heads = bool(index in seen), votes.cast(row, index)
-    for vote in heads:
-        if vote["head"] in ranker.voters:
-            scores = ranker.voters[vote["head"]].scores(torch.tensor([row]))[0].numpy()
-            own = scores[index]
-            scores[seen] = -np.inf
-            ahead = (scores > own) | ((scores == own) & (np.arange(len(scores)) < index))
-            vote["score"], vote["rank"] = float(own), vote["rank"] or int(ahead.sum()) + 1
-        vote["rank"] = None if used else vote["rank"]
-    worth = float(votes.worth(row, np.array([index], np.int32))[0])
-    contributions = ranker.contributions
-    terms = None if contributions is None else contributions.of_user(row).get(index)
-    (places,) = speakers(similarity_shares(ranker.voters.values(), seen, np.array([index])))
-    listed = [] if best.lists is None else best.lists[row].tolist()
-    if ranker.new is not None or listed[:1] == [NOTHING]:  # new items are woven in, or nobody was asked
-        shown = ranker.run.settings.consensus.shown
-        listed = ranker.short(np.array([row]), [shown], CONSENSUS, [seen])[0][0].tolist()
-    return {
-        "user": user,
-        "item": item,
-        "rank": listed.index(index) + 1 if index in listed else None,
-        "importance": sum(vote["vote"] for vote in heads) / len(heads),
-        "reranked": None if votes.reranked is None or worth == -np.inf else worth,
-        "used_in_training": used,
-        "heads": heads,
-        "contributions": None if contributions is None or terms is None else [
-            {"voter": group.voter, "kind": group.kind, "value": float(value)}
-            for group, value in zip(contributions.groups, terms, strict=True)
-        ],
-        "because": [{"item": ids[seen[[place]]].tolist()[0], "share": share} for place, share in places],
-    }  # fmt: skip
+class Votes:
+    """First K items of each voter, their consistency, and the voter's weight.
+
+    Made from the votes of a run's consensus (`RankingConsensus.votes`), or of folded-in histories, and its lists.
+
+    names:         the voters: heads, then fixed voters
+    items:         [voters, users, K] positions, best first, -1 where a list is shorter
+    earned:        [K] R (Eq. 10)
+    consistency:   [voters, users, K] C (Eq. 11); 0 for the R-consensus
+    voter_weights: [voters], 1 on average
+    reranked:      [users, L] the consensus lists and the re-ranker's scores, if there is a re-ranker
+    weights:       ([F], [F]) mean and weight of each feature of the re-ranker, float64
+    """
+
+    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: RunSettings, by: str) -> None:
+        chosen, everyone = settings.consensus, [*settings.heads, *settings.fixed_voters]
+        voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting]
+        rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
+        items = votes["items"][rows].cpu()
+        consistency = torch.zeros(1).expand(items.shape)
+        if by == CONSENSUS and "consistency" in votes:
+            consistency = votes["consistency"][rows].cpu()
+        weights = votes["voter_weights"].cpu()[voting].numpy() if "voter_weights" in votes else np.ones(len(voting))
+        earned = rank_importance(torch.arange(items.shape[2]).double(), chosen.temperature)
+        self.names = [everyone[row] for row in voting]
+        self.items: NDArray[np.int32] = items.numpy()
+        self.earned: NDArray[np.float64] = earned.numpy()
+        self.consistency: NDArray[np.float32] = consistency.numpy()
+        self.voter_weights: NDArray[np.float64] = weights / weights.mean()
+        self.reranked: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
+        if by == CONSENSUS and "reranked" in votes and lists is not None:
+            self.reranked = lists.cpu().numpy(), votes["reranked"].cpu().numpy()
+        self.weights: tuple[Tensor, Tensor] | None = None
+        if self.reranked is not None and "weights" in votes:
+            self.weights = votes["centre"].cpu().double(), votes["weights"].cpu().double()
+
+    def worth(self, user: int, items: NDArray[np.int32]) -> NDArray[np.float32]:
+        """[k] scores of items [k] for a user: the mean vote, I (Eq. 12), or the re-ranker's score (-inf: none)."""
+        if self.reranked is not None:
+            listed, scores = (each[user] for each in self.reranked)
+            same = listed == items[:, None]
+            return np.where(same.any(1), scores[same.argmax(1)], -np.inf).astype(np.float32)
+        listed = self.items[:, user]  # [voters, K]
+        votes = self.voter_weights[:, None] * (self.earned + self.consistency[:, user])
+        item, vote = np.divmod(np.flatnonzero(listed == items[:, None, None]), listed.size)
+        total = np.bincount(item, votes.ravel()[vote], minlength=len(items))
+        return np.asarray(total / len(listed), np.float32)
+
+    def cast(self, user: int, item: int) -> list[Vote]:
+        """Return the vote of each voter for an item, without the head's score; rank is None outside its first K."""
+        votes: list[Vote] = []
+        for voter, (name, weight) in enumerate(zip(self.names, self.voter_weights.tolist(), strict=True)):
+            rank, r, c = None, 0.0, 0.0
+            for at in np.flatnonzero(self.items[voter, user] == item).tolist()[:1]:
+                rank, r, c = at + 1, float(self.earned[at]), float(self.consistency[voter, user, at])
+            votes.append({"head": name, "rank": rank, "R": r, "C": c, "vote": weight * (r + c), "score": None})
+        return votes
+
+
+class Group(NamedTuple):
+    """A group of terms of the re-ranker. voter: None for popularity."""
+
+    voter: str | None
+    kind: Kind
+
+
+class Contributions:
+    """Terms of a run's re-ranker, by group.
+
+    groups: [G] scores of fixed voters, which a run does not keep, are one group: the rest of the total
+    """
+
+    def __init__(self, votes: Votes, voters: Mapping[str, Factors], log: csr_array, temperature: float) -> None:
+        assert votes.weights is not None
+        self.votes, self.temperature = votes, temperature
+        self.centre, self.weights = votes.weights
+        histories = Histories(log, slice(0, log.shape[0]), torch.device("cpu"))
+        self.heads = [HeadFeatures(factors, histories, typical=False) for factors in voters.values()]
+        self.popularity, self.activity = (each.float() for each in reranker.popularity_and_activity(log))
+        self.n_fixed = len(votes.names) - len(voters)
+        self.stable = [row for row, each in enumerate(votes.consistency) if each.any()]
+        columns = _columns(votes.names, list(voters), self.stable)
+        self.groups = list(dict.fromkeys(columns))
+        self._group = torch.tensor([self.groups.index(each) for each in columns])
+
+    def of_user(self, user: int) -> dict[int, NDArray[np.float64]]:
+        """Candidate -> [G] contributions; user, candidates: positions."""
+        assert self.votes.reranked is not None
+        listed, scores = self.votes.reranked[0][user, : reranker.TOP], self.votes.reranked[1][user, : reranker.TOP]
+        items, scores = listed[listed >= 0], scores[listed >= 0]
+        if not len(items):  # no consensus was computed for this user
+            return {}
+        features = self._features(user, torch.from_numpy(items))
+        terms = (features - self.centre[: features.shape[1]]) * self.weights[: features.shape[1]]
+        group = self._group[: features.shape[1]].expand_as(terms)
+        totals = torch.zeros(len(items), len(self.groups), dtype=torch.float64).scatter_add_(1, group, terms).numpy()
+        if self.n_fixed:
+            totals[:, -1] = scores - totals.sum(1)
+        return dict(zip(items.tolist(), totals - totals.mean(0), strict=True))
+
+    def _features(self, user: int, items: Tensor) -> Tensor:
+        """[L, F without the scores of fixed voters], float64."""
+        stored = self.votes.items[:, user]  # [voters, K]
+        same = stored[:, :, None] == items.numpy()
+        ranks = torch.from_numpy(np.where(same.any(1), same.argmax(1), stored.shape[1]))[:, None]
+        row, item = torch.tensor([user]), items.long()[None]
+        consistency = torch.from_numpy(self.votes.consistency[self.stable, user])[:, None, :, None]
+        over_time = [
+            reranker.at_ranks(each, ranks[voter], stored.shape[1])
+            for voter, each in zip(self.stable, consistency, strict=True)
+        ]
+        rows = reranker.feature_rows(
+            ranks, self.popularity[item], self.activity[row], [each(row, item) for each in self.heads], [],
+            stored.shape[1], self.temperature, over_time,
+        )  # fmt: skip
+        return rows[0].double()
+
+
+def _columns(names: list[str], heads: list[str], stable: Sequence[int]) -> list[Group]:
+    """Return the group of each feature, in the order of `feature_rows`. stable: voters with several rankings"""
+    fixed = [name for name in names if name not in heads]
+    columns = [Group(name, "rank") for name in names for _ in range(reranker.VOTER_FEATURES)]
+    columns += [Group(None, "popularity")] * reranker.CURVE_FEATURES
+    for head in heads:
+        pair = [Group(head, "score")] * 2 + [Group(head, "similarity")] * (PAIR_FEATURES - 2)
+        columns += [*pair, Group(head, "score"), *[Group(None, "popularity")] * ITEM_FEATURES, *pair * 2]
+    columns += [Group(names[voter], "rank") for voter in stable]
+    return columns + [Group(" and ".join(fixed), "score")] * reranker.LIST_FEATURES * len(fixed)
+
+
+def similarity_shares(voters: Iterable[Factors], history: NDArray[np.int64], items: NDArray[np.int64]) -> Tensor:
+    """[items, history] share of an item's similarity to a history that each item of the history accounts for.
+
+    The mean over voters, and over k = 2 and 8 (see `consensus/features.py`), of c^k / sum of c^k over the history, c
+    the cosine of the two items' vectors, or 0 if that is negative. A row adds up to 1; to 0 if no cosine is positive.
+    """
+    shares, n = torch.zeros(len(items), len(history), dtype=torch.float64), 0
+    for factors in voters:
+        one, other = (torch.nn.functional.normalize(factors.item[rows].double(), dim=1) for rows in (items, history))
+        square = (one @ other.T).clamp(min=0).square()
+        for power in (square, square**4):
+            shares += power / power.sum(1, keepdim=True).clamp(min=torch.finfo(power.dtype).tiny)
+        n += 2
+    return shares / max(n, 1)
+
+
+def speakers(shares: Tensor) -> list[list[tuple[int, float]]]:
+    """For each item, the indices in the history with the largest shares of its similarity, and these shares."""
+    values, places = shares.sort(dim=1, descending=True, stable=True)
+    pairs = zip(places[:, :SPEAKERS].tolist(), values[:, :SPEAKERS].tolist(), strict=True)
+    return [[(place, share) for place, share in zip(*each, strict=True) if share > 0] for each in pairs]
 
 
 def about(run: Run, name: str) -> str:
-    """What a head or fixed voter is, in a few words; empty where its name says it."""
+    """Describe a head or fixed voter in a few words; empty where its name says it."""
     if not isinstance(run, StrongRun):
         objective = run.objective(name)
         return "" if objective in (None, name) else str(objective)
     if name in run.settings.foreign:
         return "given, with vectors" if name in run.settings.given_vectors else "given, as lists"
-    kind, chosen = KINDS[name if name in KINDS else name.rpartition("-")[0]], run.chosen.get(name, {})
+    kind, chosen = VOTERS[name if name in VOTERS else name.rpartition("-")[0]], run.chosen.get(name, {})
     return f"{kind}, {settings_line(chosen)}" if chosen else kind
 
 
 def cross_fitted(run: Run) -> list[str]:
-    """Whose validation figure is of users whom its re-ranker, or that of its teacher, was not fitted on."""
+    """Recommenders validated on users on whom neither their re-ranker nor their teacher's was fitted."""
     return [] if not isinstance(run, StrongRun) else [name for name in (STUDENT, CONSENSUS) if name in run.best]

@@ -1,4 +1,4 @@
-"""Ranked lists as arrays, or as a long frame in the library that the caller uses."""
+"""Ranked lists as arrays, or as a long frame in the caller's library."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from concf.data.ids import Ids
-from concf.errors import ConfigError, MissingExtraError
-from concf.inference.ranker import Short
+from concf.errors import ConfigError, DataError, MissingExtraError
+from concf.inference.lookup import Short, is_integer
 
 Polars = Literal["polars"]
 Pandas = Literal["pandas"]
 Arrow = Literal["arrow"]
 Arrays = Literal["arrays"]
 Library = Polars | Pandas | Arrow | Arrays
-Frame = Any  # of the library of the log, which only the running program knows; `frame=` says it to a type checker
+Frame = Any  # of the log's library, which is known at run time; `frame=` tells it to a type checker
 OneList = tuple[np.ndarray[tuple[int], np.dtype[Any]], np.ndarray[tuple[int], np.dtype[np.float32]]]
 """[k] ids and [k] scores."""
 ManyLists = tuple[np.ndarray[tuple[int, int], np.dtype[Any]], np.ndarray[tuple[int, int], np.dtype[np.float32]]]
@@ -28,34 +28,41 @@ COLUMNS = ("user_id", "item_id", "score", "rank")
 
 
 def library_of(data: object) -> Library:
-    """The library of a caller's frame; polars for anything that is no frame."""
+    """Return the library of a caller's frame; polars for anything that is no frame."""
     module = type(data).__module__.partition(".")[0]
     return "pandas" if module == "pandas" else "arrow" if module == "pyarrow" else "polars"
 
 
-def kind_of(ids: Ids) -> pa.DataType:
-    """The Arrow type of a column of the ids."""
-    return pa.int64() if ids.are_integers else pa.string()
+def column_type(ids: Ids, names: NDArray[Any] | None = None) -> pa.DataType:
+    """Return the Arrow type of a column of ids, or of names, which may be unknown ids of another type."""
+    given = [] if names is None or names is ids.values else [each for each in names.tolist() if each is not None]
+    if not given:
+        return pa.int64() if ids.are_integers else pa.string()
+    if all(map(is_integer, given)):
+        return pa.int64()
+    if all(isinstance(each, str) for each in given):
+        return pa.string()
+    raise DataError("users: expected integers of 64 bits or text, and the same for all of them")
 
 
 def long_table(
     names: NDArray[Any], lists: Sequence[Short], ids: Ids, kind: pa.DataType, columns: Sequence[str] = COLUMNS
 ) -> pa.Table:
-    """A row for each item of each list: name, item id, score, rank (from 1).
+    """Return a row for each item of each list: user, item id, score, rank (from 1).
 
-    names: [b] whose lists they are; kind: the type of names, which an empty table cannot tell; columns: their names
+    names: [b] users of the lists; kind: Arrow type of names; columns: of the table
     """
     lengths = [len(items) for items, _ in lists]
     items = np.concatenate([np.empty(0, np.int64), *(items for items, _ in lists)])
     scores = np.concatenate([np.empty(0, np.float32), *(scores for _, scores in lists)])
     ranks = np.concatenate([np.empty(0, np.int32), *(np.arange(1, n + 1, dtype=np.int32) for n in lengths)])
     values = (np.repeat(names, lengths), ids.values[items], scores, ranks)
-    kinds = (kind, kind_of(ids), pa.float32(), pa.int32())
+    kinds = (kind, column_type(ids), pa.float32(), pa.int32())
     return pa.table(dict(zip(columns, map(pa.array, values, kinds), strict=True)))
 
 
 def as_arrays(lists: Sequence[Short], k: int, ids: Ids, single: bool = False) -> ManyLists | OneList:
-    """([b, k], [b, k]) ids and scores, or [k] of a single list; short lists end in -1 (text: None) and -inf."""
+    """Return ids and scores, [b, k] each or [k] of a single list; short lists end in -1 (text: None) and -inf."""
     positions, scores = np.full((len(lists), k), -1), np.full((len(lists), k), -np.inf, np.float32)
     for row, (items, values) in enumerate(lists):
         positions[row, : len(items)], scores[row, : len(items)] = items, values
@@ -65,7 +72,7 @@ def as_arrays(lists: Sequence[Short], k: int, ids: Ids, single: bool = False) ->
 
 
 def as_frame(table: pa.Table, library: Library) -> Frame:
-    """The table in a library."""
+    """Convert a table to a library's frame."""
     if library == "arrow":
         return table
     if library == "polars":

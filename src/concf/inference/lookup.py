@@ -1,4 +1,4 @@
-"""The position of each id that a caller gives, and what happens to ids that the log does not have."""
+"""Positions of the ids that a caller gives; unknown ids are an error, or ignored and reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, note
-from concf.inference.ranker import Positions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,21 +18,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     Column: TypeAlias = "Iterable[Id] | NDArray[Any] | pl.Series | pd.Series[Any] | pa.Array | pa.ChunkedArray"
-    UserIds: TypeAlias = "Id | Column"  # one user, or several
-    Users: TypeAlias = "UserIds | None"  # None: everyone
-    ItemIds: TypeAlias = "Id | Column"
-    ByUser: TypeAlias = "Mapping[int, ItemIds] | Mapping[str, ItemIds] | Mapping[UUID, ItemIds]"
-    ItemsByUser: TypeAlias = "ItemIds | ByUser"  # for everyone, or by user
-    Histories: TypeAlias = "ItemIds | ByUser"  # one user's, or several by name
+    OneOrMany: TypeAlias = "Id | Column"
+    Users: TypeAlias = "OneOrMany | None"  # None: everyone
+    ByUser: TypeAlias = "Mapping[int, OneOrMany] | Mapping[str, OneOrMany] | Mapping[UUID, OneOrMany]"
+    ItemsByUser: TypeAlias = "OneOrMany | ByUser"  # for everyone, or by user
 
 Id = int | str | np.integer[Any] | UUID
+Positions = NDArray[np.int64]
+Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
 UnknownUsers = Literal["raise", "popular"]
 UnknownItems = Literal["ignore", "error"]
-NAMED = 5  # unknown items that a warning names
+NAMED = 5  # unknown items named by a warning
+NONE: Positions = np.empty(0, np.int64)
 
 
 class ItemLookup:
-    """The positions of the items of one call. Unknown items are refused, or left out and reported."""
+    """Positions of the items of one call. Unknown items are an error, or ignored and reported."""
 
     def __init__(self, ids: Ids, unknown: UnknownItems) -> None:
         if unknown not in ("ignore", "error"):
@@ -42,34 +42,32 @@ class ItemLookup:
         self._given: dict[str, int] = {}
         self._unknown: dict[str, list[Any]] = {}
 
-    def positions(self, items: ItemIds, argument: str) -> Positions:
-        """[n] the position of each item, -1 for an unknown one."""
+    def positions(self, items: OneOrMany, argument: str) -> Positions:
+        """[n] positions of the items, -1 for an unknown one."""
         given = as_array(items)
-        found = positions(self.ids, given)
+        found = np.array([place_of(self.ids, each) for each in given.tolist()], np.int64)
         unknown = given[found < 0].tolist()
         if unknown and self.unknown == "error":
-            raise DataError(
-                f"{argument}: no item is called {unknown[0]!r} in the log (its ids are {kind_in_words(self.ids)}), "
-                "or a filter left it out"
-            )
+            where = f"the log (its ids are {kind_in_words(self.ids)}), or a filter left it out"
+            raise DataError(f"{argument}: no item is called {unknown[0]!r} in {where}")
         self._unknown.setdefault(argument, []).extend(unknown)
         self._given[argument] = self._given.get(argument, 0) + len(given)
         return found
 
-    def known(self, items: ItemIds, argument: str) -> Positions:
-        """The positions of the known items."""
+    def known(self, items: OneOrMany, argument: str) -> Positions:
+        """Positions of the known items."""
         found = self.positions(items, argument)
         return found[found >= 0]
 
     def by_user(
         self, users: NDArray[Any], items: ItemsByUser | None, argument: str
     ) -> Positions | dict[Any, Positions] | None:
-        """The positions of the known items for everyone, or by user for those of the users who have a list."""
+        """Positions of the known items for everyone, or by user for those of the users who have a list."""
         if items is None:
             return None
         if not isinstance(items, Mapping):
             return self.known(items, argument)
-        lists: Mapping[Any, ItemIds] = {plain(user): own for user, own in items.items()}
+        lists: Mapping[Any, OneOrMany] = {plain(user): own for user, own in items.items()}
         return {user: self.known(lists[user], argument) for user in users.tolist() if user in lists}
 
     def report(self) -> None:
@@ -78,28 +76,24 @@ class ItemLookup:
             names = list(dict.fromkeys(map(repr, unknown)))
             if names:
                 more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-                note(
-                    f"{argument}: {len(unknown)} of {self._given[argument]} items are not in the log, or a filter "
-                    f"left them out; they are ignored: {', '.join(names[:NAMED])}{more}"
-                )
+                count = f"{argument}: {len(unknown)} of {self._given[argument]} items"
+                note(f"{count} are unknown or filtered out, and ignored: {', '.join(names[:NAMED])}{more}")
 
 
 def is_one(ids: object) -> bool:
-    """Whether it is a single id."""
+    """Return whether `ids` is a single id."""
     return isinstance(ids, str | bytes) or not hasattr(ids, "__iter__")
 
 
 def plain(one: Any) -> Any:
-    """An id as logs have it: a UUID is its text; bytes are refused."""
+    """Return an id as in a log: a UUID becomes its text; bytes are an error."""
     if isinstance(one, bytes):
-        raise DataError(
-            f"{bytes(one)!r} is of type bytes; ids are integers or text. Decode it: {bytes(one)!r}.decode()"
-        )
+        raise DataError(f"{one!r} is of type bytes; ids are integers or text. Decode it: {one!r}.decode()")
     return str(one) if isinstance(one, UUID) else one
 
 
-def as_array(ids: UserIds) -> NDArray[Any]:
-    """[n] one id or several, as Python objects."""
+def as_array(ids: OneOrMany) -> NDArray[Any]:
+    """[n] one id or several, as an array of Python objects."""
     to_list = getattr(ids, "to_pylist", None)  # Arrow's columns iterate over scalars of their own
     several = [ids] if is_one(ids) else to_list() if to_list else list(cast("Iterable[Id]", ids))
     array = np.empty(len(several), object)
@@ -108,50 +102,52 @@ def as_array(ids: UserIds) -> NDArray[Any]:
 
 
 def is_integer(value: object) -> bool:
-    """Whether it can be an id of a log of integers."""
+    """Return whether a value can be an id of a log of integers."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
 
 
 def kind_in_words(ids: Ids) -> str:
-    """For messages."""
+    """Type of the ids, for messages."""
     return "integers" if ids.are_integers else "text"
 
 
 def place_of(ids: Ids, one: Any) -> int:
-    """The position of an id, -1 if it is unknown; a number and its text are different ids."""
-    if not (is_integer(one) if ids.are_integers else isinstance(one, str)):
-        return -1
-    return ids.place(one)
+    """Return the position of an id, -1 if it is unknown; a number and its text are different ids."""
+    return ids.place(one) if (is_integer(one) if ids.are_integers else isinstance(one, str)) else -1
 
 
-def positions(ids: Ids, given: NDArray[Any]) -> Positions:
-    """[n] the position of each id, -1 if it is unknown."""
-    return np.array([place_of(ids, each) for each in given.tolist()], np.int64)
+def user_rows(ids: Ids, names: NDArray[Any], unknown: UnknownUsers = "raise") -> Positions:
+    """[n] positions of the users; an unknown one is an error, or -1 if unknown users get popular items."""
+    if names is ids.values:
+        return np.arange(len(names))
+    rows = np.array([place_of(ids, each) for each in names.tolist()], np.int64)
+    if unknown == "raise" and (rows < 0).any():
+        where = f"in the log (its ids are {kind_in_words(ids)})"
+        fix = "With unknown='popular' (--popular on the command line) unknown users get the most popular items"
+        raise DataError(f"no user is called {names[rows < 0][0]!r} {where}. {fix}")
+    return rows
 
 
 def hidden_items(
     names: list[Any], seen: list[Positions], allow: Positions | dict[Any, Positions] | None,
     deny: Positions | dict[Any, Positions] | None, n_items: int,
 ) -> tuple[list[Positions], Positions | None]:  # fmt: skip
-    """For each user the items that may not be shown; and of all of them the items that may, if there is a list.
+    """Return the hidden items of each user, and the items allowed to at least one user (None: all).
 
-    names, seen: the users, and what each has used; allow, deny: for everyone, or by user
+    names, seen: users, and the items that each has seen; allow, deny: items for everyone, or by user
     """
-    hidden = [np.concatenate([own, _of(deny, name)]) for own, name in zip(seen, names, strict=True)]
+
+    def listed(items: Positions | dict[Any, Positions] | None, user: Any) -> Positions:
+        return items.get(user, NONE) if isinstance(items, dict) else NONE if items is None else items
+
+    hidden = [np.concatenate([own, listed(deny, name)]) for own, name in zip(seen, names, strict=True)]
     if allow is None:
         return hidden, None
     allowed = np.zeros(n_items, bool)
     for row, name in enumerate(names):
         mask = np.ones(n_items, bool)
-        mask[_of(allow, name)] = False
+        mask[listed(allow, name)] = False
         allowed |= ~mask
         mask[hidden[row]] = True
         hidden[row] = np.flatnonzero(mask)
     return hidden, np.flatnonzero(allowed)
-
-
-def _of(items: Positions | dict[Any, Positions] | None, user: Any) -> Positions:
-    """The items of a list for everyone, or of a user's own."""
-    if items is None:
-        return np.empty(0, np.int64)
-    return items.get(user, np.empty(0, np.int64)) if isinstance(items, dict) else items

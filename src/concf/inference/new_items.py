@@ -1,10 +1,10 @@
-"""Items that nobody, or hardly anybody, has used: their vectors follow from their attributes."""
+"""Vectors of new and rare items, by a linear map from their attributes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 from zlib import crc32
 
 import numpy as np
@@ -16,28 +16,27 @@ from scipy.sparse import csr_array, diags_array, hstack
 from concf.data.ids import Ids, JoinedIds
 from concf.errors import DataError, note
 from concf.evaluation.scorers import Factors
+from concf.inference.lookup import Short
 from concf.runs.run import Run
 
 if TYPE_CHECKING:
-    from concf.inference.titles import Catalogue
-
-Short = tuple[NDArray[Any], NDArray[np.float32]]
-SHRINKAGE = 3.0  # users of an item with whom its own vector counts as much as its attributes (docs/new-items.md)
-if TYPE_CHECKING:
     import polars as pl
 
-WIDTH = 2048  # columns of categories and words; where there are more of them, they are hashed
-FEW = 100  # different values up to which a column of integers is also one of categories
+    from concf.inference.titles import Catalogue
+
+SHRINKAGE = 3.0  # users at which an item's own vector counts as much as its attributes (docs/new-data.md)
+WIDTH = 2048  # columns of categories and words; if there are more, they are hashed
+FEW = 100  # distinct values up to which integers are also categories
 TWICE = 2  # trained items that a category or word must have: one item teaches nothing about another
-FURTHEST = 5.0  # standard deviations: what is further off counts as this far
+FURTHEST = 5.0  # standard deviations at which numbers are clipped
 PENALTIES = tuple(4.0**power for power in range(-2, 7))
 FOLDS = 5
-CLEARLY = 3.0  # standard errors by which the held-out error has to fall for features to say anything
+CLEARLY = 3.0  # standard errors by which the held-out error must fall, else features are not used
 Array = NDArray[np.float64]
 
 
 class Moments(NamedTuple):
-    """Sums over items, weighted by trust t: of 1, of x [F], of v [D], of x'x [F, F] and of x'v [F, D]."""
+    """Sums over items, weighted by trust: of 1, x [F], v [D], x'x [F, F] and x'v [F, D]."""
 
     total: float
     x: Array
@@ -52,13 +51,8 @@ class Moments(NamedTuple):
         xx = np.asarray((weighted @ features).todense())
         return cls(float(trust.sum()), np.asarray(features.T @ trust), trust @ vectors, xx, weighted @ vectors)
 
-    @classmethod
-    def sum(cls, parts: Sequence[Moments]) -> Self:
-        """Of all items of the parts."""
-        return cls(*(sum(each[1:], each[0]) for each in zip(*parts, strict=True)))
-
     def solve(self, penalty: float) -> tuple[Array, Array]:
-        """([F, D], [D]) W and b."""
+        """Return the ridge regression's W [F, D] and b [D]."""
         x, v = self.x / self.total, self.v / self.total
         gram = self.xx - self.total * np.outer(x, x)
         gram[np.diag_indices_from(gram)] += penalty
@@ -68,13 +62,13 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """The map for items of which some are trained.
+    """A linear map from features to vectors, for trained and new items.
 
     features:  [items, F]
-    own:       [items] from 0 to 1, the share of an item's own vector in the one that it gets: 0 for new items
-    trust:     [items] how far its own vector counts in the regression: 0 for new items
+    own:       [items] share of an item's own vector in its final one, 0 for new items
+    trust:     [items] weight of an item in the regression, 0 for new items
     penalty:   of the regression
-    explained: share of the variance of held-out items' vectors that the map explains
+    explained: explained variance of held-out items' vectors
     """
 
     features: csr_array
@@ -85,10 +79,10 @@ class FeatureMap:
 
     @classmethod
     def learn(cls, features: csr_array, own: Array, trust: Array, heads: Sequence[Array]) -> Self | None:
-        """With the penalty that predicts held-out items best; None if none does clearly better than their mean.
+        """Fit with the penalty that predicts held-out items best; None if none is clearly better than the mean.
 
-        heads: [trained items, d] the vectors of each; every head counts the same. Features, own, trust: see the class;
-        the trained items come first
+        heads: [trained items, d] vectors of each head; all heads count the same. Others: see the class; the trained
+        items come first
         """
         rows = np.flatnonzero(trust)
         if features.shape[1] == 0 or len(rows) < 2 * FOLDS:
@@ -102,14 +96,13 @@ class FeatureMap:
         return cls(features, own, trust, PENALTIES[best], float(mean / error.mean()))
 
     def vectors(self, trained: Array) -> Array:
-        """[items, D] what the features say, from the vectors [trained items, D] of the items that come first."""
+        """[items, D] predict the vectors of all items from those [trained items, D] of the items that come first."""
         rows = np.flatnonzero(self.trust)
         weights, intercept = Moments.of(self.features[rows], trained[rows], self.trust[rows]).solve(self.penalty)
-        predicted: Array = self.features @ weights + intercept
-        return predicted
+        return np.asarray(self.features @ weights + intercept)
 
     def filled(self, factors: Factors) -> Factors:
-        """The vectors of a head for all items: own v_i + (1 - own) (b + x_i W)."""
+        """Return the vectors of a head for all items: own v_i + (1 - own) (b + x_i W)."""
         trained = factors.item if factors.bias is None else torch.cat([factors.item, factors.bias[:, None]], 1)
         vectors = trained.double().numpy()
         predicted, own = self.vectors(vectors), self.own[:, None]
@@ -122,19 +115,20 @@ class FeatureMap:
 
 
 def _scaled(vectors: Array, trust: Array) -> Array:
-    """Vectors [n, d] of variance 1, all dimensions together."""
+    """Scale vectors [n, d] to a total variance of 1."""
     mean = trust @ vectors / trust.sum()
     variance = (trust @ ((vectors - mean) ** 2)).sum() / trust.sum()
     return np.asarray(vectors / np.sqrt(max(variance, np.finfo(np.float64).tiny)))
 
 
 def _held_out(features: csr_array, vectors: Array, trust: Array) -> tuple[Array, Array]:
-    """([penalties, n], [n]) by how much a map learned without an item beats the mean on it; the error of the mean."""
+    """Cross-validate: [penalties, n] error of the mean less that of the map; [n] error of the mean."""
     fold = np.random.default_rng(0).permutation(len(trust)) % FOLDS
     parts = [Moments.of(features[fold == f], vectors[fold == f], trust[fold == f]) for f in range(FOLDS)]
     gains, error = np.empty((len(PENALTIES), len(trust))), np.empty(len(trust))
     for f in range(FOLDS):
-        others, rows = Moments.sum([part for g, part in enumerate(parts) if g != f]), fold == f
+        others = Moments(*(sum(each[1:], each[0]) for each in zip(*parts[:f], *parts[f + 1 :], strict=True)))
+        rows = fold == f
         error[rows] = trust[rows] * ((vectors[rows] - others.v / others.total) ** 2).sum(1)
         for row, penalty in enumerate(PENALTIES):
             weights, intercept = others.solve(penalty)
@@ -144,10 +138,10 @@ def _held_out(features: csr_array, vectors: Array, trust: Array) -> tuple[Array,
 
 
 def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_array:
-    """[items, F] of the columns [items]; what is missing says nothing. trained: [items] who sets scales and words.
+    """[items, F] features of the columns; missing values are 0. trained: [items] items that set scales and words.
 
-    Text is a category as a whole, and each of its words is one; an element of a list is one; integers of which there
-    are few are both numbers and categories. A value of several categories counts 1 / sqrt(their number) for each.
+    Numbers are standardised over trained items. A text is a category as a whole, and so is each of its words and each
+    element of a list; integers with few distinct values are both. Each of n categories of a value counts 1 / sqrt(n).
     """
     import polars as pl
 
@@ -155,40 +149,26 @@ def features_of(attributes: pl.DataFrame, trained: NDArray[np.bool_]) -> csr_arr
     for column in attributes:
         kind = column.dtype
         if kind.is_numeric() or kind.is_temporal() or kind == pl.Boolean:
-            numbers.append(_standardised(column, trained))
+            values = column.to_physical().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
+            values[~np.isfinite(values)] = np.nan
+            known = values[trained & ~np.isnan(values)]
+            if len(known) and known.std() > 0:
+                numbers.append(np.nan_to_num(((values - known.mean()) / known.std()).clip(-FURTHEST, FURTHEST)))
         if (texts := _texts(column)) is not None:
             words.append(texts)
-    dense = np.column_stack([np.empty((len(trained), 0)), *(each for each in numbers if each is not None)])
+    dense = np.column_stack([np.empty((len(trained), 0)), *numbers])
     return csr_array(hstack([csr_array(dense), _categories(words, trained)]))
-
-
-def _standardised(column: pl.Series, trained: NDArray[np.bool_]) -> NDArray[np.float64] | None:
-    """[items] with mean 0 and deviation 1 over the trained, 0 where a value is missing; None if all are the same."""
-    import polars as pl
-
-    values = column.to_physical().cast(pl.Float64, strict=False).fill_null(np.nan).to_numpy().copy()
-    values[~np.isfinite(values)] = np.nan
-    known = values[trained & ~np.isnan(values)]
-    if not len(known) or known.std() == 0:
-        return None
-    scaled: NDArray[np.float64] = ((values - known.mean()) / known.std()).clip(-FURTHEST, FURTHEST)
-    return np.nan_to_num(scaled)
 
 
 def _texts(column: pl.Series) -> pl.DataFrame | None:
     """(row, word) of every category and word of a column; None if it has none."""
     import polars as pl
 
-    kind = column.dtype
-    if kind.is_integer() and column.n_unique() > FEW:
-        return None
+    kind, values = column.dtype, pl.DataFrame({"row": np.arange(len(column)), "word": column})
     if isinstance(kind, pl.List | pl.Array):
-        if kind.inner.is_nested():
-            return None
-        values = pl.DataFrame({"row": np.arange(len(column)), "word": column}).explode("word")
-    elif kind.is_integer() or kind in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
-        values = pl.DataFrame({"row": np.arange(len(column)), "word": column})
-    else:
+        values, kind = values.explode("word"), pl.String() if not kind.inner.is_nested() else kind
+    few = kind.is_integer() and column.n_unique() <= FEW
+    if not few and kind not in (pl.String, pl.Boolean, pl.Categorical, pl.Enum):
         return None
     values = values.with_columns(pl.col("word").cast(pl.String).str.to_lowercase().str.strip_chars())
     split = values.with_columns(pl.col("word").str.extract_all(r"[^\W_]+")).explode("word")
@@ -196,7 +176,7 @@ def _texts(column: pl.Series) -> pl.DataFrame | None:
 
 
 def _categories(columns: list[pl.DataFrame], trained: NDArray[np.bool_]) -> csr_array:
-    """[items, F] of the words of each column that at least two trained items have."""
+    """[items, F] the words of each column that at least two trained items have."""
     import polars as pl
 
     known, tables = pl.Series(np.flatnonzero(trained)), []
@@ -222,12 +202,12 @@ def _categories(columns: list[pl.DataFrame], trained: NDArray[np.bool_]) -> csr_
 
 @dataclass(frozen=True, eq=False)
 class JoinedItems:
-    """The items of a run and, behind them, those of a catalogue that the log does not have.
+    """Items of a run, followed by new items of a catalogue.
 
-    ids:    of all of them
-    map:    from their attributes to the vectors of a head
-    new:    [items] whether an item has no vectors but by its attributes
-    unused: those of them that the log has, all the same: a list may hold them
+    ids:    of all items
+    map:    from attributes to the vectors of a head
+    new:    [items] whether an item has vectors by its attributes alone
+    unused: positions of new items that are in the log, without training pairs: stored lists may have them
     """
 
     ids: Ids
@@ -236,7 +216,7 @@ class JoinedItems:
     unused: tuple[int, ...]
 
     def woven(self, agreed: Short, ranked: Short, k: int) -> Short:
-        """The first k of a consensus list without new items, and these, each at the rank that a head gives it.
+        """Insert new items into a consensus list, each at its rank in a head's list; keep the first k.
 
         agreed, ranked: item positions and scores. A new item has no votes: its score is that of the item behind it
         """
@@ -248,20 +228,17 @@ class JoinedItems:
 
 
 def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> JoinedItems | None:
-    """The items of a catalogue, added to those of a run; None, with a note, if attributes say nothing about vectors.
+    """Add a catalogue's items to those of a run; None, with a note, if attributes do not predict vectors.
 
-    heads: the vectors of each head of the run
+    heads: vectors of each head of the run
     """
     ids = run.data.interactions.item_ids
-    others = catalogue.others(ids)
+    others, described = catalogue.others(ids)
     both = JoinedIds(ids, Ids(np.array(others, ids.values.dtype)))
-    described = catalogue.described(both)
-    known = int(described[: len(ids)].sum())
+    known, described = int(described.sum()), np.pad(described, (0, len(others)), constant_values=True)
     if not known:
-        raise DataError(
-            f"{catalogue.path}: none of its items is in the log, whose ids are such as {ids.values[0]!s}. What "
-            "attributes say is learned from items of the log: give their rows too, with ids as in the log"
-        )
+        fix = f"Give rows of the log's items too, from which the map is learned; an id is {ids.values[0]!s}"
+        raise DataError(f"{catalogue.path}: none of its items is in the log. {fix}")
     if known < len(ids):
         note(f"{catalogue.path}: attributes for {known:,} of the {len(ids):,} items of the log")
     attributes = catalogue.attributes(both, say=lambda _: None)
@@ -273,10 +250,7 @@ def joined(run: Run, heads: Sequence[Factors], catalogue: Catalogue) -> JoinedIt
     vectors = [head.item.double().numpy() for head in heads]
     learned = FeatureMap.learn(features_of(attributes[:, 1:], trust > 0), own, trust, vectors)
     if learned is None:
-        note(
-            f"{catalogue.path}: the attributes say nothing about what the run has learned of its items; the "
-            f"{len(others):,} new items are left out, and nothing changes"
-        )
+        note(f"{catalogue.path}: attributes do not predict vectors; the {len(others):,} new items are left out")
         return None
     new = own == 0
     return JoinedItems(both, learned, new, tuple(np.flatnonzero(new[: len(ids)]).tolist()))

@@ -1,4 +1,4 @@
-"""Ranked lists of item positions for a block of users, by one head or by the consensus."""
+"""Top-k lists of item positions for a block of users, by one head or by the consensus."""
 
 from __future__ import annotations
 
@@ -15,39 +15,35 @@ from torch import Tensor
 
 from concf.consensus.consensus import CONSENSUS, consensus, rank_importance
 from concf.data.ids import Ids
-from concf.errors import ConfigError
+from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
 from concf.evaluation.scorers import Factors, ListFunction
+from concf.inference.explain import Contributions, Explanation, Votes, similarity_shares, speakers
+from concf.inference.lookup import Id, Positions, Short
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
-from concf.inference.votes import Contributions, Votes, votes_of
 from concf.runs.run import Run
 
-Positions = NDArray[np.int64]
-Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
-CELLS = 1 << 24  # of a table [users, items] that is held at a time
+CELLS = 1 << 24  # largest table [users, items] of scores in memory
 T = TypeVar("T")
 
 
 class Ranker:
-    """The heads of a run, each at its best epoch, and their consensus with the votes that made it.
+    """Heads of a run, each at its best epoch, and their consensus; users and items are positions.
 
-    Users and items are positions here. items: a catalogue whose new items are ranked too, see
-    `concf.inference.new_items`
+    items: a catalogue whose new items are ranked too, see `concf.inference.new_items`
     """
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
         self.names, self.heads = run.rows(), list(run.heads)
-        self.new: JoinedItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
+        self.new: JoinedItems | None = None
+        if items is not None:
+            self.new = joined(run, [Ranker(run).factors(head) for head in self.heads], items)
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
         self._cache: dict[Hashable, Any] = {}
-
-    def head_factors(self) -> list[Factors]:
-        """The vectors of each head at its own best epoch."""
-        return [self.factors(head) for head in self.heads]
 
     def _cached(self, key: Hashable, make: Callable[[], T]) -> T:
         if key not in self._cache:
@@ -57,47 +53,43 @@ class Ranker:
 
     @cached_property
     def viewed(self) -> csr_array:
-        """[users, items] everything in the log, including held-out items."""
+        """[users, items] all interactions of the log, including held-out items."""
         return self._widened(self.run.data.interactions.matrix())
 
-    @cached_property
-    def log(self) -> csr_array:
-        """[users, items] what the run has learned from."""
-        return self._widened(self.run.log)
-
     def _widened(self, matrix: csr_array) -> csr_array:
-        """With columns for new items."""
+        """Add empty columns for new items."""
         return csr_array((matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], self.n_items))
 
     @cached_property
     def disliked(self) -> csr_array:
-        """[users, items] what is never shown."""
+        """[users, items] dislikes, which are never shown."""
         return self._widened(self.run.data.interactions.disliked())
 
     @cached_property
     def popularity(self) -> NDArray[np.float32]:
-        """[items] how many users of the learned pairs have used each."""
+        """[items] users of each item among the training pairs."""
         return np.pad(self.run.popularity, (0, self.n_items - len(self.run.popularity)))
 
-    @cached_property
-    def log_popularity(self) -> NDArray[np.float64]:
-        """[items] log(1 + users), from 0 to 1."""
-        logs = np.log1p(self.popularity.astype(np.float64))
-        return np.asarray(logs / logs.max())
-
     def directions(self, head: str) -> NDArray[np.float32]:
-        """[items, d] a head's vectors of length 1, whose inner products are similarities."""
+        """[items, d] a head's item vectors, normalised: their inner products are cosines."""
         make = lambda: torch.nn.functional.normalize(self.factors(head).item.float(), dim=1).numpy()  # noqa: E731
         return self._cached(("directions", head), make)
 
     def known(self, by: str) -> str:
-        """The name, if it is a head or consensus of the run."""
+        """Check the name of a head or consensus."""
         if by not in self.names:
-            raise ConfigError(f"nothing is called {by!r} in this run; choose from {', '.join(self.names)}")
+            raise ConfigError(f"unknown recommender {by!r}; choose from {', '.join(self.names)}")
         return by
 
+    def head(self, name: str | None) -> str:
+        """Check the name of a head; None: the best head."""
+        if name is not None and name not in self.heads:
+            lists = " (a consensus is lists, not vectors)" if name in self.names else ""
+            raise ConfigError(f"no head is called {name!r} in this run{lists}; choose from {', '.join(self.heads)}")
+        return name or self.run.best_head()
+
     def factors(self, head: str) -> Factors:
-        """The vectors of a head at its own best epoch."""
+        """Vectors of a head at its best epoch."""
         return self._cached(("factors", head), lambda: self._filled(self.run.factors(head).to("cpu")))
 
     def _filled(self, factors: Factors) -> Factors:
@@ -112,13 +104,13 @@ class Ranker:
 
     @cached_property
     def voters(self) -> dict[str, Factors]:
-        """The voting heads at the best epoch of the consensus; where all voters are lists, their student for them."""
+        """Voting heads at the best epoch of the consensus; the student where all voters are lists."""
         heads = self.run.voters or {self.run.best_head(): self.run.factors(self.run.best_head())}
         return {name: self._filled(factors.to("cpu")) for name, factors in heads.items()}
 
     @cached_property
     def voter_weights(self) -> list[float]:
-        """The weight of each of `voters`, 1 on average; fixed voters are not among them."""
+        """Weight of each of `voters`, 1 on average; without fixed voters."""
         votes = self.votes(CONSENSUS)
         if votes is None:
             return [1.0] * len(self.voters)
@@ -127,116 +119,105 @@ class Ranker:
         return [each * len(own) / sum(own) for each in own]
 
     def was_asked_for(self, user: int) -> bool:
-        """Whether the voters were asked for a user, and so the consensus has a list of its own."""
+        """Return whether a consensus list was computed for a user."""
         lists = self.run.best[CONSENSUS].lists
         return lists is None or int(lists[user, 0]) >= 0
 
     def votes(self, by: str) -> Votes | None:
-        """The votes that made a consensus; None if the run kept none."""
-        kept, lists = votes_of(self.run, by), self.run.best[by].lists
+        """Votes of a consensus, of which those of the R-consensus may be the other's; None if the run kept none."""
+        kept, lists = self.run.best[by].votes or self.run.best[CONSENSUS].votes, self.run.best[by].lists
         return self._cached(("votes", by), lambda: Votes(kept, lists, self.run.settings, by) if kept else None)
 
     @cached_property
     def contributions(self) -> Contributions | None:
-        """What lifts items in the re-ranked lists; None without a re-ranker, or if the run kept no weights of it."""
+        """Contributions to the re-ranker's scores; None if the run has no re-ranker, or kept no weights of it."""
         votes = self.votes(CONSENSUS) if CONSENSUS in self.names else None
         if votes is None or votes.weights is None:
             return None
         return Contributions(votes, self.run.voters, self.run.log, self.run.settings.consensus.temperature)
 
     def block(self) -> int:
-        """How many users are ranked at a time."""
+        """Number of users ranked at a time."""
         return int(max(1, CELLS // (self.n_items + 1)))
 
     def short(
         self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], *, anew: bool = False,
         among: Positions | None = None,
     ) -> list[Short]:  # fmt: skip
-        """The list of each of b users, at most ks[user] long.
+        """Return the list of each of b users, at most ks[user] items long.
 
-        The score of a head is its own; that of a consensus is the importance (Eq. 12) or the re-ranker's score. For a
-        user without a consensus list, the best head ranks; one without a learned pair gets the most popular items.
+        A head's score is its own; a consensus has the importance (Eq. 12) or the re-ranker's score. A user without a
+        consensus list gets the list of the best head; a user without training pairs gets the most popular items.
 
-        hidden: for each user, the positions of items that may not be shown
-        anew:   the voters of a consensus rank again, since the lists that it keeps are without training items; the
-                score is then the mean of R
+        hidden: for each user, positions of items that may not be shown
+        anew:   the voters of a consensus rank again, since its stored lists lack training items; the score is the mean
+                of R
         among:  the only items that may be shown to any of the users; every voter ranks all of them
         """
-        lists = self._short(users, ks, by, hidden, anew, among)
+        if self.known(by) in self.heads:
+            scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
+            lists = [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
+        elif anew:
+            voters = [(each, each.user[torch.from_numpy(users)]) for each in self.voters.values()]
+            longest = self._by_rank(voters, max(ks, default=1), hidden, among)
+            lists = [(items[:k], scores[:k]) for (items, scores), k in zip(longest, ks, strict=True)]
+        else:
+            lists = self._stored(users, ks, by, hidden)
         for at in np.flatnonzero(self.run.unlearned[users]).tolist():
             lists[at] = highest(self.popularity.copy(), ks[at], hidden[at])
         return lists
 
-    def _short(
-        self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions], anew: bool,
-        among: Positions | None,
-    ) -> list[Short]:  # fmt: skip
-        """`short` by vectors or votes, whatever was learned of the users."""
-        if self.known(by) in self.heads:
-            scores = self.factors(by).scores(torch.from_numpy(users)).numpy()
-            return [highest(row, k, own) for row, k, own in zip(scores, ks, hidden, strict=True)]
-        if not anew:
-            lists = self._consensus_lists(max(ks, default=0), by)
-            votes = self.votes(by)
-            agreed = [
-                self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
-            ]
-            agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, self.run.best_head(), hidden))
-            unasked = np.flatnonzero(lists[users, 0] < 0).tolist()
-            if unasked:
-                closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in unasked]
-                ranked = self.short(users[unasked], [ks[at] for at in unasked], self.run.best_head(), closed)
-                for at, each in zip(unasked, ranked, strict=True):
-                    agreed[at] = each
-            return agreed
-        rows = torch.from_numpy(users)
-        found = self._by_rank(
-            [(each, each.user[rows]) for each in self.voters.values()], max(ks, default=1), hidden, among
-        )
-        return [(items[:k], scores[:k]) for (items, scores), k in zip(found, ks, strict=True)]
+    def _stored(self, users: Positions, ks: Sequence[int], by: str, hidden: Sequence[Positions]) -> list[Short]:
+        """Take the stored lists of a consensus; the best head ranks for users without one."""
+        stored = self.run.best[by].lists
+        assert stored is not None
+        self._check_length(max(ks, default=0))
+        lists, votes, head = stored.cpu().numpy(), self.votes(by), self.run.best_head()
+        agreed = [
+            self._agreed(user, lists[user], k, votes, own) for user, k, own in zip(users, ks, hidden, strict=True)
+        ]
+        agreed = self._with_new(agreed, ks, lambda: self.short(users, ks, head, hidden))
+        without = np.flatnonzero(lists[users, 0] < 0).tolist()
+        if without:
+            closed = [np.union1d(hidden[at], self.run.unlisted[[users[at]]].indices) for at in without]
+            ranked = self.short(users[without], [ks[at] for at in without], head, closed)
+            for at, each in zip(without, ranked, strict=True):
+                agreed[at] = each
+        return agreed
 
-    def _consensus_lists(self, k: int, by: str) -> NDArray[np.int32]:
-        """[users, shown] the lists of a consensus, if they are k items long."""
-        lists = self.run.best[by].lists
-        assert lists is not None
-        self._refuse_longer(k)
-        return lists.cpu().numpy()
-
-    def _refuse_longer(self, k: int) -> None:
+    def _check_length(self, k: int) -> None:
         shown = self.run.settings.consensus.shown
         if k > shown:
-            raise ConfigError(
-                f"k = {k}: the consensus keeps {shown} places. Train with consensus.shown = "
-                f"{min(k, self.n_items)} or more, or choose a head (by), which ranks every item"
-            )
+            fix = f"Train with consensus.shown = {min(k, self.n_items)}, or choose a head (by), which ranks every item"
+            raise ConfigError(f"k = {k}: the consensus keeps {shown} items a user. {fix}")
 
     @property
     def reranks(self) -> bool:
-        """Whether the consensus of a new history is re-ranked, as that of a user of the log."""
+        """Whether the consensus of a new history is re-ranked, as for users of the log."""
         return CONSENSUS in self.names and self.run.fold_in.weights is not None
 
     def folded_votes(self, histories: csr_array, by: str) -> tuple[NDArray[np.int32], Votes]:
-        """[n, L] the lists of a consensus for histories [n, items], and the votes that made them."""
+        """[n, L] consensus lists for histories [n, items], and their votes."""
         agreed = self.run.fold_in.agree(histories)
         lists = agreed.lists if by == CONSENSUS else agreed.plain
         return lists.numpy(), Votes(agreed.votes, lists, self.run.settings, by)
 
     def rows_of(self, histories: Sequence[Positions]) -> csr_array:
-        """[n, items of the run] the histories as a matrix; of new items nothing was learned."""
+        """[n, items of the run] the histories as a matrix, without new items."""
         ends = np.cumsum([0, *map(len, histories)])
         used = np.concatenate([*histories, np.empty(0, np.int64)])
         rows = csr_array((np.ones(len(used), np.float32), used, ends), shape=(len(histories), self.n_items))
         return rows if self.new is None else rows[:, : self.run.log.shape[1]]
 
     def _agreed(self, row: int, listed: NDArray[np.int32], k: int, votes: Votes | None, hidden: Positions) -> Short:
-        """The first k of the row's consensus list that may be shown, and their worth."""
+        """First k items of a consensus list that may be shown, and their scores."""
         excluded = {*hidden.tolist(), *(() if self.new is None else self.new.unused)}
         first = listed[: k + len(excluded)].tolist()
         items = np.array([item for item in first if item >= 0 and item not in excluded][:k], np.int32)
         return items, np.zeros(len(items), np.float32) if votes is None else votes.worth(row, items)
 
     def _with_new(self, agreed: list[Short], ks: Sequence[int], ranked: Callable[[], list[Short]]) -> list[Short]:
-        """Consensus lists with new items, if there are any, where the best head ranks them."""
+        """Insert new items, if there are any, at the ranks that the best head gives them."""
         if self.new is None:
             return agreed
         return [self.new.woven(*each) for each in zip(agreed, ranked(), ks, strict=True)]
@@ -245,10 +226,10 @@ class Ranker:
         self, histories: Sequence[Positions], k: int, by: str, hidden: Sequence[Positions],
         among: Positions | None = None,
     ) -> list[Short]:  # fmt: skip
-        """The lists of new users, from the positions of the items that each has used.
+        """Return the lists of new users, given the items [n] of each history.
 
-        Their consensus is re-ranked as that of a user of the log, if there is a re-ranker; without one it is by R
-        alone, as they have no rankings over time. hidden, among: see `short`
+        Their consensus is re-ranked as for users of the log; without a re-ranker it is by R alone, since new users have
+        no rankings over time. hidden, among: see `short`
         """
         matrix, fold_in = self.rows_of(histories), self.run.fold_in
         if self.known(by) in self.heads:
@@ -258,7 +239,7 @@ class Ranker:
             return [highest(row, k, own) for row, own in zip(scores, hidden, strict=True)]
         left_out = all(np.isin(used, own).all() for used, own in zip(histories, hidden, strict=True))
         if self.reranks and left_out and among is None and histories:
-            self._refuse_longer(k)
+            self._check_length(k)
             lists, votes = self.folded_votes(matrix, by)
             agreed = [self._agreed(row, lists[row], k, votes, own) for row, own in enumerate(hidden)]
             head = self.run.best_head()
@@ -266,7 +247,7 @@ class Ranker:
         return self._by_rank([(each, each.user) for each in self.folded_voters(matrix).values()], k, hidden, among)
 
     def folded_voters(self, histories: csr_array) -> dict[str, Factors]:
-        """The voting heads, with a user for each history [n, items of the run]."""
+        """Voting heads, with a user vector for each history [n, items of the run]."""
         return {
             name: Factors(self.run.fold_in.head(name, histories, voting=True).user, each.item, each.bias)
             for name, each in self.voters.items()
@@ -275,9 +256,9 @@ class Ranker:
     def _by_rank(
         self, voters: list[tuple[Factors, Tensor]], k: int, hidden: Sequence[Positions], among: Positions | None
     ) -> list[Short]:
-        """R-consensus of heads that rank for user vectors [b, d]: all of `among`, or their first K of all items.
+        """R-consensus of heads for user vectors [b, d]: they rank all of `among`, or the first K of all items.
 
-        Fixed voters take no part, since the run keeps none of their scores.
+        Fixed voters take no part, since the run does not keep their scores.
         """
         if not hidden:
             return []
@@ -304,12 +285,51 @@ class Ranker:
         listed = [row[row >= 0] for row in lists.numpy()]
         return [(items, own[items]) for items, own in zip(listed, worth, strict=True)]
 
+    def explain(self, row: int, index: int, user: Id, item: Id) -> Explanation:
+        """Explain the rank of the item at `index` in the consensus list of the user at `row`."""
+        best = self.run.best.get(CONSENSUS)
+        if best is None:
+            raise ConfigError("a run of one head has no consensus to explain")
+        votes = self.votes(CONSENSUS)
+        if votes is None:
+            raise DataError("this run kept no votes; train it again with this version to explain its consensus")
+        seen, ids = self.run.log[[row]].indices, self.run.data.interactions.item_ids.values
+        used, heads = bool(index in seen), votes.cast(row, index)
+        for vote in heads:
+            if vote["head"] in self.voters:
+                scores = self.voters[vote["head"]].scores(torch.tensor([row]))[0].numpy()
+                own = scores[index]
+                scores[seen] = -np.inf
+                ahead = (scores > own) | ((scores == own) & (np.arange(len(scores)) < index))
+                vote["score"], vote["rank"] = float(own), vote["rank"] or int(ahead.sum()) + 1
+            vote["rank"] = None if used else vote["rank"]
+        worth = float(votes.worth(row, np.array([index], np.int32))[0])
+        groups = [] if self.contributions is None else self.contributions.groups
+        terms = None if self.contributions is None else self.contributions.of_user(row).get(index)
+        (because,) = speakers(similarity_shares(self.voters.values(), seen, np.array([index])))
+        listed = [] if best.lists is None else best.lists[row].tolist()
+        if self.new is not None or listed[:1] == [NOTHING]:  # with new items, or without a consensus list
+            listed = self.short(np.array([row]), [self.run.settings.consensus.shown], CONSENSUS, [seen])[0][0].tolist()
+        return {
+            "user": user,
+            "item": item,
+            "rank": listed.index(index) + 1 if index in listed else None,
+            "importance": sum(vote["vote"] for vote in heads) / len(heads),
+            "reranked": None if votes.reranked is None or worth == -np.inf else worth,
+            "used_in_training": used,
+            "heads": heads,
+            "contributions": None if terms is None else [
+                {"voter": group.voter, "kind": group.kind, "value": float(value)}
+                for group, value in zip(groups, terms, strict=True)
+            ],
+            "because": [{"item": ids[seen[[place]]].tolist()[0], "share": share} for place, share in because],
+        }  # fmt: skip
+
 
 def highest(scores: NDArray[np.float32], k: int, hidden: Positions) -> Short:
-    """The k highest of scores [n] that are not hidden, ties by the lower position. Overwrites the scores.
+    """Return the k highest of scores [n] that are not hidden; the lower position wins a tie. Overwrites the scores.
 
-    Items are dealt into groups. The k-th highest of the groups' maxima is at most the k-th highest score, so lower
-    scores need not be sorted.
+    The k-th highest maximum of groups of items is at most the k-th highest score, so lower scores need no sorting.
     """
     scores[hidden] = -np.inf
     k = min(k, len(scores))
@@ -326,7 +346,7 @@ def evaluate_new(
     ranker: Ranker, *, on: Literal["valid", "test"] = "test", at: Sequence[int] = (20, 50),
     metrics: Sequence[str] = METRICS,
 ) -> dict[str, Evaluation]:  # fmt: skip
-    """As `Run.evaluate`, with attributes: of the items of the log alone, since no others are held out."""
+    """Evaluate a ranker with new items as `Run.evaluate` does: on items of the log, since no others are held out."""
     run, data = ranker.run, ranker.run.data
     run.refuse_learned(on)
     data.note_if_few(on)
@@ -334,7 +354,7 @@ def evaluate_new(
     only_new, others = data.candidates(on) is not None, np.arange(n_items, ranker.n_items)
 
     def scorer(name: str) -> Factors | ListFunction:
-        if name in ranker.heads or only_new:  # the best head says in which order a consensus has new items
+        if name in ranker.heads or only_new:  # a consensus has new items in the order of the best head
             each = ranker.factors(name if name in ranker.heads else run.best_head())
             return Factors(each.user, each.item[:n_items], None if each.bias is None else each.bias[:n_items])
 

@@ -1,23 +1,23 @@
-"""Rules when recommending: which items may be shown, at most n of a kind, diversity, popularity held back.
+"""Rules for lists: conditions on items, at most n of a group, diversity, a popularity penalty.
 
-One pipeline after ranking. Candidates are drawn best first, and each next item of a list is the best candidate that the
-rules permit. Without rules nothing here is called.
+Candidates are drawn best first, and each next item of a list is the best candidate that the rules permit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from concf.errors import ConfigError, option
-from concf.inference.ranker import Positions, Ranker, Short
-from concf.inference.titles import Catalogue
+from concf.inference.lookup import Positions, Short
+from concf.inference.ranker import Ranker
+from concf.inference.titles import Catalogue, first_line
 from concf.runtime.arguments import check_count
 
 if TYPE_CHECKING:
@@ -27,35 +27,21 @@ if TYPE_CHECKING:
 
     from concf.data.ids import Ids
 
-POOL = 10  # times k: how many candidates, best first, diversity and popularity reorder; those behind only fill up
-BELOW = 4.0  # what a candidate behind the pool is worth less than any of the pool
-if TYPE_CHECKING:
-    import polars as pl
-
-WORDS = (
-    "and",
-    "between",
-    "case",
-    "else",
-    "in",
-    "like",
-    "not",
-    "or",
-    "then",
-    "when",
-)  # before a bracket, that are no functions
+POOL = 10  # times k: candidates that diversity and popularity reorder; those behind only fill up
+BELOW = 4.0  # by which candidates behind the pool score below it
+WORDS = ("and", "between", "case", "else", "in", "like", "not", "or", "then", "when")  # no functions, before a bracket
 FUNCTIONS = ("abs", "array_contains", "coalesce", "ends_with", "length", "lower", "starts_with", "upper")
+Draw = Callable[[Positions, int, Sequence[Positions], Positions | None], list[Short]]
+"""Draw the first k items of users: their indices, k, the items that each may not see, the only items any may see."""
 LONGEST = 1000  # characters of a condition: Polars takes minutes for thousands of terms, or overflows its stack
 
 
 def catalogue_of(given: Any) -> Catalogue:
-    """A file of items, or a frame of them, that a caller has given."""
+    """Return a caller's file or frame of items as a catalogue."""
     import polars as pl
 
     if given is None:
-        raise ConfigError(
-            f"{option('where')}, {option('at_most')} and new items need attributes of items: give {option('catalogue')}"
-        )
+        raise ConfigError(f"{option('where')}, {option('at_most')} and new items need {option('catalogue')}")
     if isinstance(given, Catalogue):
         return given
     if isinstance(given, str | Path):
@@ -67,61 +53,50 @@ def catalogue_of(given: Any) -> Catalogue:
 
 
 def matching(attributes: pl.DataFrame, where: str) -> NDArray[np.bool_]:
-    """[items] whether the condition holds, unknown counting as no. Columns of dates are compared with ISO 8601 text."""
+    """[items] whether the condition holds; unknown is False. Columns of dates are compared with ISO 8601 text."""
     import polars as pl
 
-    dated: list[str] = []
-    start = f"{option('where', where)[:200]}: "
+    hint, start = "Expected a condition, as category in (3, 5) and price < 20", f"{option('where', where)[:200]}: "
     if not isinstance(where, str) or len(where) > LONGEST:
         raise ConfigError(f"{start}expected a condition of at most {LONGEST} characters. For long lists use items")
-    _refuse_others(where, start)
+    plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
+    odd = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
+    if odd:
+        raise ConfigError(f"{start}{odd[0]!r} is not allowed. {hint}")
+    for name in re.findall(r"(\w+)\s*\(", plain):  # some take any amount of memory, as lpad(name, 10000000000, 'x')
+        if name.lower() not in WORDS + FUNCTIONS:
+            raise ConfigError(f"{start}unknown function {name}; choose from {', '.join(FUNCTIONS)}")
     try:
         condition = pl.sql_expr(where)
-        unknown = [name for name in condition.meta.root_names() if name not in attributes.columns]
-        if unknown:
-            raise ConfigError(
-                f"{start}no column is called {unknown[0]!r}; the columns are {', '.join(attributes.columns)}. "
-                "Text is written in single quotes"
-            )
+        for name in condition.meta.root_names():
+            _check_column(attributes, name, f"{start}text is in single quotes, and")
+            kind = attributes.schema[name]
+            if kind.is_temporal():
+                example = "2024-01-31" if kind == pl.Date else "2024-01-31T18:00:00"
+                hint = f"{name!r} is a column of {kind}. Compare it with text as '{example}'"
         if condition.meta.has_multiple_outputs():
             raise ConfigError(f"{start}expected one condition, found several columns")
-        dated = [name for name in condition.meta.root_names() if attributes.schema[name].is_temporal()]
-        found = attributes.sql(f'select ({where}) as "where" from self')["where"]  # knows which columns are dates
+        holds = attributes.sql(f'select ({where}) as "where" from self')["where"]  # knows which columns are dates
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, UnicodeError) as error:
-        if dated:
-            kind = attributes.schema[dated[0]]
-            example = "2024-01-31" if kind == pl.Date else "2024-01-31T18:00:00"
-            raise ConfigError(
-                f"{start}{dated[0]!r} is a column of {kind}. Compare it with text as '{example}'"
-            ) from None
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"{start}{first}. Expected a condition, as category in (3, 5) and price < 20") from None
-    if found.dtype != pl.Boolean:
-        raise ConfigError(f"{start}expected a condition that is true or false, found {found.dtype}")
-    shown: NDArray[np.bool_] = found.fill_null(value=False).to_numpy()
+        raise ConfigError(f"{start}{first_line(error)}. {hint}") from None
+    if holds.dtype != pl.Boolean:
+        raise ConfigError(f"{start}expected a condition that is true or false, found {holds.dtype}")
+    shown: NDArray[np.bool_] = holds.fill_null(value=False).to_numpy()
     if not shown.any():
         raise ConfigError(f"{start}no item of the log matches")
     return shown
 
 
-def _refuse_others(where: str, start: str) -> None:
-    """Refuse all but plain conditions: some functions take any amount of memory, as lpad(name, 10000000000, 'x')."""
-    plain = re.sub(r"""'[^']*'|"[^"]*\"""", " quoted ", where)
-    odd = re.findall(r"\\", where) or re.findall(r"(?i)\bselect\b|--|/\*|[^\w\s.,()<>=!+*/%~-]", plain)
-    if odd:
-        raise ConfigError(f"{start}{odd[0]!r} is not for conditions. Expected a condition, as price < 20 or stock > 0")
-    for name in re.findall(r"(\w+)\s*\(", plain):
-        if name.lower() not in WORDS + FUNCTIONS:
-            raise ConfigError(f"{start}{name} is no function for conditions; choose from {', '.join(FUNCTIONS)}")
+def _check_column(attributes: pl.DataFrame, name: str, start: str) -> None:
+    if name not in attributes.columns:
+        raise ConfigError(f"{start} no column is called {name!r}; the columns are {', '.join(attributes.columns)}")
 
 
 def group(attributes: pl.DataFrame, name: str) -> NDArray[np.int64]:
     """[items] a number for each value of a column, from 0; -1 for items without a value."""
     import polars as pl
 
-    if name not in attributes.columns:
-        columns = ", ".join(attributes.columns)
-        raise ConfigError(f"{option('at_most')} no column is called {name!r}; the columns are {columns}")
+    _check_column(attributes, name, option("at_most"))
     if attributes[name].dtype.is_nested():
         raise ConfigError(f"{option('at_most')} {name!r} holds {attributes[name].dtype}; expected one value an item")
     numbers = attributes[name].cast(pl.String).rank("dense").cast(pl.Int64).fill_null(0) - 1
@@ -138,22 +113,15 @@ class RuleOptions(TypedDict, total=False):
     popularity_penalty: float
 
 
-class Draw(Protocol):
-    """The first k items of some users."""
-
-    def __call__(self, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None, /) -> list[Short]:
-        """at: whose lists; hidden: of each, the items that may not be shown; among: the only items that may."""
-
-
 @dataclass(frozen=True)
 class Rules:
-    """The rules of one call, for positions of items.
+    """Rules of one call, for positions of items.
 
     shown:   [items] bool, whether an item may be shown; None: all may
-    groups:  ([items] number of the item's group, -1 for none; how many of a group may be in a list) for each column
+    groups:  for each column, ([items] group of the item, -1 for none; items of one group that a list may have)
     vectors: [items, d] of length 1, whose inner products are similarities
     diversity, penalty: from 0 to 1
-    popularity: [items] from 0 to 1
+    popularity: [items] log(1 + users), scaled to at most 1
     """
 
     shown: NDArray[np.bool_] | None
@@ -164,7 +132,7 @@ class Rules:
     penalty: float = 0.0
 
     def choose(self, items: Positions, k: int) -> Positions:
-        """Indices of at most k of the candidates, which come best first, in the order of the list.
+        """Choose at most k of the candidates, given best first; returns their indices in the order of the list.
 
             next = argmax_i (1 - d) (1 - r_i / n - p popularity_i) - d max_(j chosen) cos(i, j)
 
@@ -197,9 +165,9 @@ class Rules:
     def lists(
         self, draw: Draw, at: Positions, k: int, hidden: Sequence[Positions], among: Positions | None, kept: int
     ) -> list[Short]:
-        """The lists of some users. Where the first candidates do not fill a list, all others are drawn behind them.
+        """Return the lists of a block of users. Where the first candidates do not fill a list, all others follow.
 
-        kept: how many items the list of a consensus has before rules; 0 if all items can be ranked. Others: see `Draw`
+        kept: length of a consensus list before rules; 0 if all items can be ranked. Others: see `Draw`
         """
         n_items = len(self.popularity)
         everything = np.arange(n_items) if self.shown is None else np.flatnonzero(self.shown)
@@ -209,54 +177,41 @@ class Rules:
             others = np.flatnonzero(~self.shown)
             closed = [np.concatenate([own, others]) for own in hidden]
         if kept:
-            lists = [self._shown(each) for each in draw(at, max(k, kept), hidden, None)]
+            lists = draw(at, max(k, kept), hidden, None)
+            if self.shown is not None:
+                lists = [(items[self.shown[items]], scores[self.shown[items]]) for items, scores in lists]
         else:
             lists = draw(at, min(POOL * k, n_items), closed, everything)
         chosen = [self.choose(items, k) for items, _ in lists]
-        most = min(k, self._longest(everything))
+        most = min(k, len(everything))  # of a full list
+        for numbers, limit in self.groups:
+            own = numbers[everything]
+            most = min(most, int(np.minimum(np.bincount(own[own >= 0]), limit).sum() + (own < 0).sum()))
         short = [
             row for row, own in enumerate(chosen)
             if len(own) < most and len(lists[row][0]) < n_items - len(np.unique(closed[row]))
         ]  # fmt: skip
         more = draw(at[short], n_items, [closed[row] for row in short], everything) if short else []
-        for row, each in zip(short, more, strict=True):
-            lists[row] = _joined(lists[row], each)
-            chosen[row] = self.choose(lists[row][0], k)
+        for row, (others, theirs) in zip(short, more, strict=True):
+            items, scores = lists[row]
+            if not np.array_equal(items, others[: len(items)]):  # the others follow, their scores below the lowest
+                new = ~np.isin(others, items)
+                theirs = np.concatenate([scores, scores.min() + theirs[new] - theirs.max()])
+                others = np.concatenate([items, others[new]])
+            lists[row], chosen[row] = (others, theirs), self.choose(others, k)
         return [(items[own], scores[own]) for (items, scores), own in zip(lists, chosen, strict=True)]
 
     def note(self, k: int) -> str | None:
-        """What to say of a condition that few items fulfil."""
+        """Return a note if fewer than k items fulfil the condition."""
         count = k if self.shown is None else int(self.shown.sum())
         return f"{option('where')} {count} items match: lists are shorter than k = {k}" if count < k else None
-
-    def _shown(self, each: Short) -> Short:
-        items, scores = each
-        return each if self.shown is None else (items[self.shown[items]], scores[self.shown[items]])
-
-    def _longest(self, items: Positions) -> int:
-        """How long a list of these items can be at most."""
-        lengths = [len(items)]
-        for numbers, most in self.groups:
-            own = numbers[items]
-            lengths.append(int(np.minimum(np.bincount(own[own >= 0]), most).sum() + (own < 0).sum()))
-        return min(lengths)
-
-
-def _joined(first: Short, more: Short) -> Short:
-    """The first candidates, then the others of `more`, whose scores go on from the lowest of the first."""
-    (items, scores), (others, theirs) = first, more
-    if np.array_equal(items, others[: len(items)]):
-        return more
-    new = ~np.isin(others, items)
-    behind = scores.min() + theirs[new] - theirs.max()
-    return np.concatenate([items, others[new]]), np.concatenate([scores, behind])
 
 
 def rules_of(
     ranker: Ranker, ids: Ids, head: str, /, *, catalogue: Any = None, where: str | None = None,
     at_most: Mapping[str, int] | None = None, diversity: float = 0.0, popularity_penalty: float = 0.0,
 ) -> Rules | None:  # fmt: skip
-    """The rules of a call; None if there are none. head: whose vectors say how similar items are"""
+    """Check the rules of a call; None if there are none. head: whose vectors give the similarity of items"""
     diversity, penalty = _share("diversity", diversity), _share("popularity_penalty", popularity_penalty)
     if at_most is not None and not isinstance(at_most, Mapping):
         raise ConfigError(f"{option('at_most')} {at_most!r}: expected columns and numbers, as {{'category': 2}}")
@@ -266,12 +221,11 @@ def rules_of(
     if where is not None or at_most:
         attributes = catalogue_of(catalogue).attributes(ids)
         shown = None if where is None else matching(attributes, where)
-        groups = [
-            (group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids)))
-            for name, most in (at_most or {}).items()
-        ]
-    shown = None if shown is None or shown.all() else shown
-    return Rules(shown, groups, ranker.directions(head), ranker.log_popularity, diversity, penalty)
+        shown = None if shown is None or shown.all() else shown
+        for name, most in (at_most or {}).items():
+            groups.append((group(attributes, name), min(check_count(f"at_most[{name!r}]", most), len(ids))))
+    logs = np.log1p(ranker.popularity.astype(np.float64))
+    return Rules(shown, groups, ranker.directions(head), logs / logs.max(), diversity, penalty)
 
 
 def _share(name: str, value: Any) -> float:

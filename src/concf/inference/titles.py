@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from concf.data.ids import Ids
 
 ITEM_NAMES, TITLE_NAMES = ("item", "item_id", "itemid", "id"), ("title", "name")
-SUFFIXES = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+SEPARATORS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 
 
 @dataclass(frozen=True)
 class Catalogue:
     """A file with a row for each item. item, title: its columns; None: found by their usual names.
 
-    image: the column of the address of a picture; image_sources: origins that pictures may come from
+    image: the column of image addresses; image_sources: origins that images may come from
     frame: the rows, if they are already in memory; `path` is then only their name in messages
-    joined: the items that the rows of `frame` are of, by position, if `joined_to` has made them
+    joined: ids of the rows of `frame`, by position, if `joined_to` made them
     """
 
     path: Path
@@ -40,144 +40,109 @@ class Catalogue:
     image_sources: tuple[str, ...] = ()
 
     def loaded(self) -> Self:
-        """The same with its rows in memory, for workers that cannot reach the file."""
-        return replace(self, frame=self._typed())
+        """Load the rows, for workers that cannot reach the file."""
+        return replace(self, frame=self._read(numbers=True))
 
     def joined_to(self, ids: Ids) -> Self:
-        """The same with the attributes of these items in memory, for many calls."""
+        """Load the attributes of these items, for many calls."""
         return replace(self, frame=self.attributes(ids), joined=ids)
 
-    def titles(self, ids: Ids) -> dict[Any, str]:
-        """Item id -> title, for items of the log. Of several titles the first counts; empty ones do not."""
-        return self.read(ids)[0]
-
     def read(self, ids: Ids) -> tuple[dict[Any, str], str]:
-        """The titles, and a sentence that says how many there are."""
+        """Return item id -> first title that is not empty, for items of the log; and a sentence with their number."""
         import polars as pl
 
-        frame = self._read()
-        item = self._column(frame, self.item, ITEM_NAMES, "item")
-        title = self._column(frame, self.title, TITLE_NAMES, "title")
-        try:
-            rows = frame.select(
-                item=_plain(item, frame.schema[item], ids), title=pl.col(title).cast(pl.String).str.strip_chars()
-            )
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids and titles") from None
-        rows = rows.drop_nulls().filter(pl.col("title") != "").unique("item", keep="first", maintain_order=True)
+        rows, item = self._rows(self._read(), ids)
+        title = self._column(rows, self.title, TITLE_NAMES, "title")
+        if rows.schema[title].is_nested():
+            raise DataError(f"{self.path}: column {title!r} holds {rows.schema[title]}. Expected titles as text")
+        text = pl.col(title).cast(pl.String, strict=False).str.strip_chars()
+        rows = rows.select(item=item, title=text).drop_nulls().filter(pl.col("title") != "")
+        rows = rows.unique("item", keep="first", maintain_order=True)
         titles = dict(rows.join(_known(ids, "item"), on="item", how="semi").iter_rows())
         return titles, self._counts("titles", len(titles), len(rows), ids)
 
     def attributes(self, ids: Ids, say: Callable[[str], None] = note) -> pl.DataFrame:
         """[items] a row for each item of the log, by position, in the columns of the file; NaN is null.
 
-        Items that are not in the file have nulls. say: is told how many they are, and how many are not in the log
+        Items that are not in the file have nulls. say: called with the number of items in the file and in the log
         """
         if self.frame is not None and self.joined is ids:
             return self.frame
-        rows, item = self._rows(ids)
+        rows, item = self._rows(self._read(numbers=True), ids)
         known = rows.join(_known(ids, item), on=item, how="semi")
         if known[item].is_duplicated().any():
             twice = known[item].filter(known[item].is_duplicated()).unique().sort()
-            raise DataError(
-                f"{self.path}: {len(twice):,} items have rows that differ, as {twice[0]!r}. Keep one row each"
-            )
+            raise DataError(f"{self.path}: {len(twice):,} items have rows that differ, as {twice[0]!r}. Keep one each")
         if known.is_empty():
             raise DataError(f"{self.path}: none of the {len(rows):,} items of column {item!r} is in the log")
         if not len(known) == len(rows) == len(ids):
             say(self._counts("attributes", len(known), len(rows), ids))
         return _known(ids, item).join(known, on=item, how="left", maintain_order="left")
 
-    def others(self, ids: Ids) -> list[Any]:
-        """The items of the file that the log does not have, in ascending order."""
-        rows, item = self._rows(ids)
+    def others(self, ids: Ids) -> tuple[list[Any], NDArray[np.bool_]]:
+        """Return the items of the file that are not in the log, ascending; and [items] which of the log are in it."""
+        rows, item = self._rows(self._read(numbers=True), ids)
         others = rows.join(_known(ids, item), on=item, how="anti")[item].drop_nulls().unique().sort().to_list()
-        return [each for each in others if each != ""]
-
-    def described(self, ids: Ids) -> NDArray[np.bool_]:
-        """[items] whether the file has a row for each."""
-        rows, item = self._rows(ids)
-        return _known(ids, item)[item].is_in(rows[item].implode()).to_numpy()
-
-    def _rows(self, ids: Ids) -> tuple[pl.DataFrame, str]:
-        """The rows with ids of the log's type, each once, NaN as null; and the column of the ids."""
-        import polars as pl
-        import polars.selectors as cs
-
-        frame = self._typed()
-        item = self._column(frame, self.item, ITEM_NAMES, "item")
-        try:
-            plain = frame.with_columns(cs.float().fill_nan(None)).with_columns(
-                _plain(item, frame.schema[item], ids).alias(item)
-            )
-            return plain.unique(maintain_order=True), item
-        except pl.exceptions.PolarsError as error:
-            raise DataError(f"{self.path}: {_first_line(error)}. Expected plain ids") from None
+        described = _known(ids, item)[item].is_in(rows[item].implode()).to_numpy()
+        return [each for each in others if each != ""], described
 
     def roles(self) -> set[str | None]:
-        """The columns of ids, titles and pictures."""
+        """Columns of ids, titles and images."""
         frame = self._read()
         item = self._column(frame, self.item, ITEM_NAMES, "item")
         title = self._column(frame, self.title, TITLE_NAMES, "title")
-        if self.image is not None:
-            self._column(frame, self.image, (), "image")
-        return {item, title, self.image}
+        return {item, title, self.image and self._column(frame, self.image, (), "image")}
+
+    def _rows(self, frame: pl.DataFrame, ids: Ids) -> tuple[pl.DataFrame, str]:
+        """Return distinct rows with ids of the log's type (null where a value cannot be one), and their column."""
+        import polars as pl
+        import polars.selectors as cs
+
+        from concf.data.reading.cast import plain_ids
+
+        item = self._column(frame, self.item, ITEM_NAMES, "item")
+        text = plain_ids(item, frame.schema[item]).cast(pl.String)
+        plain = text.str.strip_chars().cast(pl.Int64, strict=False) if ids.are_integers else text
+        try:
+            rows = frame.with_columns(cs.float().fill_nan(None)).with_columns(plain.alias(item))
+            return rows.unique(maintain_order=True), item
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"{self.path}: {first_line(error)}. Expected plain ids") from None
 
     def _counts(self, what: str, known: int, rows: int, ids: Ids) -> str:
         ignored = f"; {rows - known:,} others are not in it" if rows > known else ""
         of_all = f"all {known:,}" if known == len(ids) else f"{known:,} of the {len(ids):,}"
         return f"{self.path}: {what} for {of_all} items of the log{ignored}"
 
-    def _typed(self) -> pl.DataFrame:
-        """The rows; a column of text in which every value is a number, as any of a text file, becomes numbers."""
-        if self.frame is not None or self.path.suffix.lower() not in SUFFIXES:
-            return self._read()
-        frame = self._read()
-        return frame.with_columns(_numbers(column) for column in frame)
-
-    def _read(self) -> pl.DataFrame:
+    def _read(self, numbers: bool = False) -> pl.DataFrame:
+        """Read the rows. numbers: convert columns of a text file in which every value is a number"""
         import polars as pl
 
         if self.frame is not None:
             return self.frame
-        path = self.path
-        refuse_no_file(path)
-        suffix = path.suffix.lower()
+        refuse_no_file(self.path)
+        suffix = self.path.suffix.lower()
         try:
             if suffix in (".parquet", ".pq"):
-                return pl.read_parquet(path)
+                return pl.read_parquet(self.path)
             if suffix in (".jsonl", ".ndjson", ".json"):
-                return pl.read_ndjson(path, infer_schema_length=None)
-            if suffix in SUFFIXES:
-                return pl.read_csv(path, separator=SUFFIXES[suffix], infer_schema=False)
+                return pl.read_ndjson(self.path, infer_schema_length=None)
+            if suffix in SEPARATORS:
+                frame = pl.read_csv(self.path, separator=SEPARATORS[suffix], infer_schema=False)
+                return frame.with_columns(_numbers(column) for column in frame) if numbers else frame
         except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: cannot be read ({_first_line(error)})") from None
-        raise DataError(f"{path}: choose a .csv, .tsv, .parquet or .jsonl file of items and titles")
+            raise DataError(f"{self.path}: cannot be read ({first_line(error)})") from None
+        raise DataError(f"{self.path}: choose a .csv, .tsv, .parquet or .jsonl file of items and titles")
 
     def _column(self, frame: pl.DataFrame, chosen: str | None, usual: tuple[str, ...], role: str) -> str:
-        columns = frame.columns
-        if chosen is not None:
-            if chosen not in columns:
-                raise DataError(f"{self.path}: no column {chosen!r} for the {role}; the columns are {columns}")
-            return chosen
-        lowered = {name.lower(): name for name in reversed(columns)}
-        for name in usual:
-            if name in lowered:
-                return lowered[name]
-        raise DataError(
-            f"{self.path}: no column for the {role} among {columns}. Rename it, or on the command line name "
-            f"it with --catalogue-{role} (usual names: {', '.join(usual)})"
-        )
-
-
-def _plain(item: str, kind: pl.DataType, ids: Ids) -> pl.Expr:
-    """The column as ids of the log's type; null where a value cannot be one."""
-    import polars as pl
-
-    from concf.data.reading.cast import plain_ids
-
-    text = plain_ids(item, kind).cast(pl.String)
-    return text.str.strip_chars().cast(pl.Int64, strict=False) if ids.are_integers else text
+        """Return the chosen column, or the first with a usual name in any case."""
+        lowered = {name.lower(): name for name in reversed(frame.columns)}
+        columns = [chosen] if chosen in frame.columns else [lowered[name] for name in usual if name in lowered]
+        if not columns or chosen not in (None, columns[0]):
+            fix = f"Name it with --catalogue-{role}, or rename it" + f" ({', '.join(usual)})" * bool(usual)
+            named = "" if chosen is None else f" {chosen!r}"
+            raise DataError(f"{self.path}: no column{named} for the {role} among {frame.columns}. {fix}")
+        return columns[0]
 
 
 def _known(ids: Ids, name: str) -> pl.DataFrame:
@@ -195,5 +160,6 @@ def _numbers(column: pl.Series) -> pl.Series:
     return column
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
     return str(error).strip().partition("\n")[0]

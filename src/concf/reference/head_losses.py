@@ -8,15 +8,13 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.listwise import listwise
-from concf.reference.batches import Among, Batch, distinct, unique
+from concf.reference.batches import ITEMS, USERS, Among, Batch, SampledSoftmax, distinct, unique
 from concf.reference.cuda_graphs import Streams
 from concf.reference.encoders import MLP, Encoder
 from concf.reference.heads import Columns, TableHead
-from concf.reference.kernels import Sparse, listed_scores
+from concf.reference.kernels import Sparse, listed_scores, take_and_part, take_from, take_rows
 from concf.reference.model import Model
 from concf.reference.objectives import Objective
-from concf.reference.rows import take_and_part, take_from, take_rows
-from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax
 
 
 class HeadLosses:

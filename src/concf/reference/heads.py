@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
-from concf.reference.kernels import log_partition
-from concf.reference.rows import take_rows
+from concf.reference.kernels import log_partition, take_rows
 
 Side = tuple[Tensor, Tensor]  # ([n, size] vectors, [n] offsets or biases)
 Columns = tuple[Tensor, Tensor]  # ([c] places of a softmax, [c] what is added to the logit of each)

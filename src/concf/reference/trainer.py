@@ -19,15 +19,14 @@ from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation, sample
 from concf.evaluation.validation_metric import fitting_metric
 from concf.reference.balance import gradient_scale, normalise, training_ratio, weight_gradient
-from concf.reference.batches import Batch, Sampler
+from concf.reference.batches import Batch, SampledSoftmax, Sampler
 from concf.reference.cuda_graphs import CudaGraph, Streams
 from concf.reference.encoders import EVERY_HEAD
 from concf.reference.head_losses import HeadLosses
+from concf.reference.kernels import added_groups, sums_of_groups
 from concf.reference.objectives import choose
 from concf.reference.ranking_consensus import RankingConsensus
-from concf.reference.rows import added_groups, sums_of_groups
 from concf.reference.run import make_model
-from concf.reference.sampled_softmax import SampledSoftmax
 from concf.reference.settings import ReferenceSettings
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.seeds import derive_seed

@@ -110,7 +110,7 @@ def _curve_charts(report: Mapping[str, Any], looks: Looks) -> Iterator[dict[str,
     metric, begin = report["run"]["metric"], report["run"]["first_consensus_epoch"]
     for kind, title, text, unit in CURVES:
         curves = report["curves"][kind]
-        balanced = report["settings"]["all"]["balance.on"] and len(report["run"]["heads"]) > 1
+        balanced = report["settings"]["all"].get("balance.on") and len(report["run"]["heads"]) > 1
         if not curves or (kind in ("weight", "gradient") and not balanced):
             continue
         firsts = {name: (points[0][1] or 1.0) if unit == "relative" else 1.0 for name, points in curves.items()}

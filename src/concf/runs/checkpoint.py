@@ -59,16 +59,15 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def begin(
-        self, run: Run, data_folder: str | None = None, teacher: str | None = None, **made: dict[str, Any]
-    ) -> None:
+    def begin(self, run: Run, teacher: str | None = None, **made: dict[str, Any]) -> None:
         """Say what the run is, before it runs; a folder that holds a run or something else is left alone.
 
         made: how it is made from what lies in its first checkpoint: update=, of another run, or combine=, of voters
         """
         self.refuse_occupied()
         self._refuse_another_inside(run.data)
-        description = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
+        folder = None if run.data.folder is None else str(run.data.folder.absolute())
+        description = _description(run) | {"data_folder": folder, "teacher": teacher, "provenance": provenance()}
         description |= made
         with new_file(self.path / RUN) as fresh:
             fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,13 +25,11 @@ class Job:
 
     folder:      where it is written; None: in memory
     resume:      continue the run in `folder`
-    data_folder: where its data set is, for those who load the run
     group:       processes that train together; the first of them writes
     """
 
     folder: RunFolder | None = None
     resume: bool = False
-    data_folder: Path | None = None
     group: ProcessGroup = ALONE
     watchers: tuple[Watch, ...] = ()
 
@@ -44,7 +41,7 @@ class Job:
             if folder is not None and self.resume:
                 folder.resume(run, trainer, teacher)
             elif folder is not None and main:
-                folder.begin(run, None if self.data_folder is None else str(self.data_folder.absolute()), teacher)
+                folder.begin(run, teacher)
             with watched(run, None if folder is None else folder.path, self.watchers):
                 self.group.refuse_difference(_beginning(run) | {"teacher": str(teacher)})
                 yield

@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
-from concf.data.protocols import PARTS, origin
+from concf.data.parts import PARTS, origin
 from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate

@@ -11,8 +11,7 @@ from pydantic_core import to_json
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.inference.lookup import place_of
-from concf.inference.ranker import Short
+from concf.inference.lookup import Short, place_of
 from concf.service import schemas
 from concf.service.limits import Limits
 from concf.service.loading import Served

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from concf.inference.ranker import Short
+from concf.inference.lookup import Short
 from concf.service.http.endpoints import Threads
 from concf.service.loading import Served
 

@@ -19,9 +19,8 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from concf.inference.explain import Because, Contribution
+from concf.inference.explain import Because, Contribution, Vote
 from concf.inference.rules import LONGEST
-from concf.inference.votes import Vote
 from concf.service.problems import FORMS, Kind
 
 K = 10  # items of a list, unless a request says otherwise

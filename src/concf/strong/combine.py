@@ -80,12 +80,11 @@ def combine(
         with job.begun(run, stages):
             run_stages(run, stages, job)
         return run
-    kept = None if isinstance(data, Split) else str(Path(data).absolute())
     with new_folder(job.folder.path, marker=RUN) as beside:
         home = RunFolder(beside)
-        if kept is None:
+        if split.folder is None:
             home.keep(split)
-        home.begin(run, kept, combine={"voters": _sources(voters), "final_voters": _sources(final_voters or {})})
+        home.begin(run, combine={"voters": _sources(voters), "final_voters": _sources(final_voters or {})})
         home.save(run, stages)
     return train_strong(split, chosen, run.seed, here, replace(job, resume=True))
 

@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from concf.data.join import join
-from concf.data.options import ReadingOptions
+from concf.data.prepare import ReadingOptions
 from concf.data.reading.times import When
 from concf.errors import ConfigError, note, option
 from concf.evaluation.validation_metric import AUTO, fitting_metric

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from concf.baselines.als import START
 from concf.consensus.consensus import CONSENSUS
-from concf.data.protocols import PARTS, TEST, TRAIN, VALID, origin
+from concf.data.parts import PARTS, TEST, TRAIN, VALID, origin
 from concf.data.split import Split
 from concf.errors import note
 from concf.evaluation.validation import Validation, sample

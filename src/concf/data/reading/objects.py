@@ -1,4 +1,4 @@
-"""Logs that are objects of the program: frames, matrices, arrays, rows and histories, each as a table."""
+"""Scan Python objects as logs: frames, matrices, arrays, rows and histories."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import polars as pl
 from scipy import sparse
 
-from concf.data.reading.scan import ROW, Reading, Table, choose_columns, table_of
+from concf.data.reading.scan import ID_ROLES, ROW, Reading, Table, choose_columns, table_of
 from concf.data.reading.sniff import KNOWN_NAMES, ROLES
 from concf.errors import DataError
 
 ROW_COLUMNS = ("user_id", "item_id", "count", "timestamp")
-FEW_COLUMNS = 3  # of an array: rather rows of a log than a matrix of so few items
-LIKE_A_TIME = 1e8  # seconds since 1970 are more since 1973; no weight is so large
+FEW_COLUMNS = 3  # an array with so few is more likely rows of a log than a matrix of items
+LIKE_A_TIME = 1e8  # seconds since 1970 are larger since 1973; no weight is
+TUPLE = "(user, item[, count][, time])"
 EXPECTED = (
     "expected a file, a catalogue name, a frame of polars, pandas or any library with the Arrow PyCapsule interface, a "
     "scipy sparse matrix or a dense array [users, items], a pair of arrays (users, items), a list of tuples "
@@ -26,7 +27,7 @@ EXPECTED = (
 
 
 def scan_object(log: Any, reading: Reading) -> Table:
-    """A log in any of the forms of `EXPECTED`, but for files, as a table."""
+    """Scan a log in any form of `EXPECTED` other than files."""
     name, frame = f"the {type(log).__name__}", _frame(log).lazy()
     columns = choose_columns(frame.collect_schema().names(), reading, name)
     return table_of(frame.with_row_index(ROW), name, columns, reading)
@@ -34,7 +35,8 @@ def scan_object(log: Any, reading: Reading) -> Table:
 
 def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
     if isinstance(log, np.ndarray):
-        log = _sparse(log)
+        _check_array(log)
+        log = sparse.coo_array(log)
     if sparse.issparse(log):
         cells = log.tocoo()
         users, items = cells.coords
@@ -43,7 +45,9 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
     if isinstance(log, tuple):
         if len(log) != 2 or len(log[0]) != len(log[1]):
             raise DataError("expected a pair of arrays of equal length, (users, items)")
-        return pl.DataFrame({"user_id": _column(log[0]), "item_id": _column(log[1])}, strict=False)
+        arrays = [np.asarray(side) for side in log]
+        users, items = (_checked_ids(array.tolist()) if array.dtype == object else array for array in arrays)
+        return pl.DataFrame({"user_id": users, "item_id": items}, strict=False)
     if isinstance(log, list):
         return _of_rows(log)
     if isinstance(log, Mapping):
@@ -52,11 +56,11 @@ def _frame(log: Any) -> pl.DataFrame | pl.LazyFrame:
         return log
     if not hasattr(log, "__arrow_c_stream__"):
         raise DataError(f"cannot read interactions from {type(log).__name__}; {EXPECTED}")
-    return _with_text(log)
+    return _with_text_uuids(log)
 
 
-def _with_text(frame: Any) -> pl.DataFrame:
-    """A frame of any library; UUIDs that are objects of Python, which not every version of Arrow knows, as text."""
+def _with_text_uuids(frame: Any) -> pl.DataFrame:
+    """Convert a frame of any library; UUID objects, which not every version of Arrow knows, become text."""
     named = type(frame).__module__.partition(".")[0] in ("polars", "pandas")
     uuids = (
         [name for name in getattr(frame, "columns", ()) if isinstance(next(iter(frame[name]), None), UUID)]
@@ -65,30 +69,20 @@ def _with_text(frame: Any) -> pl.DataFrame:
     )
     if not uuids:
         return pl.DataFrame(frame)
-    text = {str(name): pl.Series(_texts(frame[name].to_list()), dtype=pl.String) for name in uuids}
+    text = {str(name): pl.Series(_checked_ids(frame[name].to_list()), dtype=pl.String) for name in uuids}
     others = frame.drop(uuids) if isinstance(frame, pl.DataFrame) else frame.drop(columns=uuids)
     return pl.DataFrame(others).with_columns(**text)
 
 
-def _column(values: Any) -> Any:
-    """An array of ids."""
-    array = np.asarray(values)
-    return _texts(array.tolist()) if array.dtype == object else array
-
-
-def _sparse(array: np.ndarray[Any, Any]) -> sparse.coo_array:
-    """[users, items] the cells that are not 0."""
+def _check_array(array: np.ndarray[Any, Any]) -> None:
+    """Refuse an array that is not a matrix [users, items] of numbers, or may be rows of a log."""
     if array.ndim != 2 or array.dtype.kind not in "biuf":
-        raise DataError(
-            f"cannot read interactions from an array of shape {array.shape} and type {array.dtype}; expected numbers, "
-            "[users, items]: 0 where there is no interaction, else its count"
-        )
+        raise DataError(f"an array of type {array.dtype} and shape {array.shape}; expected counts [users, items]")
     if array.shape[1] <= FEW_COLUMNS:
         raise DataError(
             f"an array of shape {array.shape} may be the rows of a log, or a matrix of {array.shape[1]} items. Give "
             "rows as (array[:, 0], array[:, 1]), and a matrix as scipy.sparse.csr_array(array)"
         )
-    return sparse.coo_array(array)
 
 
 def _of_rows(rows: list[Any]) -> pl.DataFrame:
@@ -97,49 +91,39 @@ def _of_rows(rows: list[Any]) -> pl.DataFrame:
     A third value is a time if it is a date or text, and otherwise a count.
     """
     length = len(rows[0]) if rows and isinstance(rows[0], tuple | list) else 0
-    for place, row in enumerate(rows):
-        if not isinstance(row, tuple | list) or len(row) != length or not 2 <= length <= len(ROW_COLUMNS):
-            raise DataError(
-                f"row {place} of the list is {str(row)[:60]!r}; expected tuples of one length: (user, item), "
-                "(user, item, count), (user, item, time) or (user, item, count, time)"
-            )
     if not rows:
-        raise DataError("the list is empty; expected tuples (user, item[, count][, time])")
+        raise DataError(f"the list is empty; expected tuples {TUPLE}")
+    for index, row in enumerate(rows):
+        if not isinstance(row, tuple | list) or len(row) != length or not 2 <= length <= len(ROW_COLUMNS):
+            raise DataError(f"row {index} of the list is {str(row)[:60]!r}; expected equally long tuples {TUPLE}")
     names = list(ROW_COLUMNS[:length])
     columns = [list(values) for values in zip(*rows, strict=True)]
     if length == 3 and isinstance(columns[2][0], str | date | datetime | np.datetime64):
         names[2] = "timestamp"
     elif length == 3 and all(isinstance(each, int | float) and each >= LIKE_A_TIME for each in columns[2]):
-        raise DataError(
-            f"the third value of every row looks like a time (the first is {columns[2][0]}), and a number is read as "
-            "the count. Give (user, item, 1, time), or times as datetime"
-        )
-    return pl.DataFrame(dict(zip(names, [*map(_texts, columns[:2]), *columns[2:]], strict=True)), strict=False)
+        raise DataError(f"the third values ({columns[2][0]} ...) look like times. Give (user, item, 1, time)")
+    return pl.DataFrame(dict(zip(names, [*map(_checked_ids, columns[:2]), *columns[2:]], strict=True)), strict=False)
 
 
 def _of_histories(histories: Mapping[Any, Any]) -> pl.DataFrame:
-    """{user: [items]} as rows."""
+    """Convert {user: [items]} to rows."""
     lowered = {str(name).lower() for name in histories}
-    if histories and (lowered <= KNOWN_NAMES or all(lowered & set(ROLES[role]) for role in ("user", "item"))):
-        raise DataError(
-            f"the dictionary has the keys {list(histories)[:4]}, as if they were columns; expected {{user: [items]}}. "
-            "For columns make a frame of it: polars.DataFrame(dictionary)"
-        )
+    if histories and (lowered <= KNOWN_NAMES or all(lowered & set(ROLES[role]) for role in ID_ROLES)):
+        raise DataError(f"expected {{user: [items]}}; {list(histories)[:4]} look like columns. Make it a frame")
     users: list[Any] = []
     items: list[Any] = []
-    for user, own in histories.items():
-        if isinstance(own, str | bytes | Mapping) or not hasattr(own, "__iter__"):
-            raise DataError(f"the history of {user!r} is {str(own)[:60]!r}; expected a list of items")
-        history = list(own)
-        users += [user] * len(history)
-        items += history
+    for user, history in histories.items():
+        if isinstance(history, str | bytes | Mapping) or not hasattr(history, "__iter__"):
+            raise DataError(f"the history of {user!r} is {str(history)[:60]!r}; expected a list of items")
+        items.extend(history)
+        users += [user] * (len(items) - len(users))
     if not items:
         raise DataError("the dictionary has no items; expected {user: [items]}")
-    return pl.DataFrame({"user_id": _texts(users), "item_id": _texts(items)}, strict=False)
+    return pl.DataFrame({"user_id": _checked_ids(users), "item_id": _checked_ids(items)}, strict=False)
 
 
-def _texts(ids: list[Any]) -> list[Any]:
-    """Ids of a program's own lists: UUIDs as text; anything but integers and text is refused."""
+def _checked_ids(ids: list[Any]) -> list[Any]:
+    """Return the ids of a list, UUIDs as text; anything but integers, text and UUIDs is refused."""
     for one in ids:
         if isinstance(one, bool) or not isinstance(one, int | np.integer | str | UUID | None):
             raise DataError(f"{one!r} is no id; expected integers or text (or UUIDs) for users and items")

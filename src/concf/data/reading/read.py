@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from tempfile import TemporaryFile, gettempdir
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.data.interactions import Dislikes, Interactions
-from concf.data.reading.cast import cast
-from concf.data.reading.checks import bad_row, row_checks, unreadable
-from concf.data.reading.files import files_of, scan_files
+from concf.data.reading.cast import bad_row, cast, first_line, row_checks
+from concf.data.reading.files import UNREADABLE, files_of, scan_files, unreadable
 from concf.data.reading.objects import scan_object
-from concf.data.reading.pairs import PairBuckets
-from concf.data.reading.scan import ID_ROLES, Reading, Table, scan_file
-from concf.data.reading.sniff import EmptyFileError
+from concf.data.reading.scan import ID_ROLES, Reading, Table
 from concf.data.reading.times import EARLIEST, LATEST, TICKS
 from concf.errors import DataError, note, option
 from concf.runtime.progress import working
@@ -27,16 +24,19 @@ from concf.runtime.progress import working
 FIRST_PASS_ROWS = 1 << 22  # per batch of the streaming engine
 SECOND_PASS_ROWS = 1 << 20
 PENDING_IDS = 1 << 23  # counted per batch, before they are added up
-NO_ID = ("nan", "null", "none")  # what other programs write, in any case, where there is no id
-UNREADABLE = (pl.exceptions.PolarsError, OSError, EOFError)
+BUCKET_ROWS = 1 << 22  # rows that are sorted at once
+MAX_BUCKETS = 1024
+MEMORY_BYTES = 1 << 28  # of rows held in memory before they are spilled to disk together
+NO_ID = ("nan", "null", "none")  # text that other programs write, in any case, for a missing id
+Records = NDArray[np.void]
 DAY = 86_400  # seconds that a clock may be ahead of ours
 
 
 def read(log: Any, reading: Reading | None = None) -> Interactions:
-    """The interactions of a file, of many (a glob, a list), of a frame, a matrix, arrays, tuples or histories.
+    """Read the interactions of a file, of many (a glob, a list), of a frame, a matrix, arrays, tuples or histories.
 
-    Polars' streaming engine reads files twice, once for the ids and the checks and once for the pairs, so that the rows
-    are never in memory all at once.
+    Polars' streaming engine reads files twice, for the ids and the checks and then for the pairs, so that the rows are
+    never in memory all at once.
     """
     reading = reading or Reading()
     paths = files_of(log)
@@ -44,27 +44,14 @@ def read(log: Any, reading: Reading | None = None) -> Interactions:
         try:
             return _interactions([scan_object(log, reading)], reading)
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-            reason = str(error).strip().partition("\n")[0]
             raise DataError(
-                f"the {type(log).__name__} cannot be read ({reason}). Expected a user and an item per row"
+                f"the {type(log).__name__} cannot be read ({first_line(error)}). Expected a user and an item per row"
             ) from error
     with working(f"reading {paths[0].name if len(paths) == 1 else f'{len(paths)} files'}"):
         try:
             return _interactions(scan_files(paths, reading), reading)
         except UNREADABLE as error:
-            raise unreadable(_first_unreadable(paths, reading), reading, error) from error
-
-
-def _first_unreadable(paths: list[Path], reading: Reading) -> Path:
-    """The first file that cannot be read on its own, else the last."""
-    for path in paths[:-1]:
-        try:
-            scan_file(path, reading).frame.select(pl.all().null_count()).collect(engine="streaming")
-        except EmptyFileError:
-            continue
-        except UNREADABLE:
-            return path
-    return paths[-1]
+            raise unreadable(paths, reading, error) from error
 
 
 def _interactions(tables: list[Table], reading: Reading) -> Interactions:
@@ -86,12 +73,12 @@ def _interactions(tables: list[Table], reading: Reading) -> Interactions:
     if reading.dislike_below is None:
         return interactions
     disliked = [frame.filter(pl.col("rating") < reading.dislike_below) for frame in frames]
-    for ids, role in ((users, "user"), (items, "item")):  # of others nothing is known, and nothing recommended
+    for ids, role in ((users, "user"), (items, "item")):  # other users and items are unknown
         disliked = [frame.join(ids.lazy(), on=role, how="semi") for frame in disliked]
-    found = _pairs(disliked, users, items)
-    if not found:
+    pairs = _pairs(disliked, users, items)
+    if not pairs:
         return interactions
-    return interactions.disliking(Dislikes(found["user"], found["item"], found.get("timestamp")))
+    return interactions.disliking(Dislikes(pairs["user"], pairs["item"], pairs.get("timestamp")))
 
 
 def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Expr, reading: Reading) -> IdCounts:
@@ -103,20 +90,17 @@ def _first_pass(frames: list[pl.LazyFrame], tables: list[Table], positive: pl.Ex
     for frame, table in zip(frames, tables, strict=True):
         _for_batches(frame.select(*columns, failed=failed, positive=positive), counts.add, FIRST_PASS_ROWS)
         if counts.failed:
-            raise bad_row(frame, table, checks[min(counts.failed)], reading)
+            raise bad_row(frame, table, checks[min(counts.failed)], reading.time_format)
     return counts
 
 
 def _for_batches(rows: pl.LazyFrame, function: Callable[[pl.DataFrame], None], size: int) -> None:
-    """Call a function with all rows of one file, `size` at a time and in any order.
-
-    In a query over several files the streaming engine would read all of them ahead.
-    """
+    """Call a function with all rows of one file (of several, the engine would read ahead), `size` at a time."""
     rows.sink_batches(function, chunk_size=size, maintain_order=False, engine="streaming")
 
 
 class IdCounts:
-    """The first pass over a log: the number of rows per id, the checks (by index) that some row fails, and the times.
+    """First pass over a log: rows per id, indices of the checks that some row fails, and the range of the times.
 
     Memory grows with the ids and not with the rows; Polars' streaming group_by would hold nearly every row.
     """
@@ -149,12 +133,12 @@ class IdCounts:
 
 
 def _numbered(counts: pl.DataFrame, may_be_integers: bool) -> tuple[Ids, pl.DataFrame]:
-    """The ids in ascending order; and (role, rows, position) for each, by which the log is joined with its positions.
+    """Sort the ids; also return (role, rows, position) for each, to join the log with.
 
     Text ids become integers if all of them are integers in their plain form: 7, but not 007.
     """
     ids = counts.to_series(0)
-    if may_be_integers:
+    if may_be_integers and ids.dtype == pl.String:
         integers = ids.cast(pl.Int64, strict=False)
         ids = integers if (integers.cast(pl.String) == ids).fill_null(False).all() else ids
     order = ids.arg_sort()
@@ -168,24 +152,19 @@ def _pairs(frames: list[pl.LazyFrame], users: pl.DataFrame, items: pl.DataFrame)
     dtypes = [(name, np.float64 if schema[name].is_float() else np.int64) for name in others]
     cell = pl.col("position") * n_items + pl.col("position_item")  # one key sorts faster than two
     columns: dict[str, NDArray[Any]] = {}
-    with PairBuckets(users["rows"].to_numpy(), n_items, np.dtype([("cell", np.int64), *dtypes])) as buckets:
-        for frame in frames:
-            with_user = frame.join(users.lazy().drop("rows"), on="user", how="left")
-            with_both = with_user.join(items.lazy().drop("rows"), on="item", how="left", suffix="_item")
-            _for_batches(with_both.select(*others, cell=cell), buckets.add, SECOND_PASS_ROWS)
-        for merged in buckets.merged():
-            user, item = np.divmod(merged.pop("cell"), n_items)
-            merged |= {"user": user.astype(np.int32), "item": item.astype(np.int32)}
-            for name, part in merged.items():
-                _append(columns.setdefault(name, np.empty(0, part.dtype)), part)
+    buckets = PairBuckets(users["rows"].to_numpy(), n_items, np.dtype([("cell", np.int64), *dtypes]))
+    for frame in frames:
+        with_user = frame.join(users.lazy().drop("rows"), on="user", how="left")
+        with_both = with_user.join(items.lazy().drop("rows"), on="item", how="left", suffix="_item")
+        _for_batches(with_both.select(*others, cell=cell), buckets.add, SECOND_PASS_ROWS)
+    for merged in buckets.merged():
+        user, item = np.divmod(merged.pop("cell"), n_items)
+        merged |= {"user": user.astype(np.int32), "item": item.astype(np.int32)}
+        for name, part in merged.items():  # in place: to concatenate in the end would need twice the memory
+            column = columns.setdefault(name, np.empty(0, part.dtype))
+            column.resize(len(column) + len(part), refcheck=False)
+            column[-len(part) :] = part
     return columns
-
-
-def _append(column: NDArray[Any], part: NDArray[Any]) -> None:
-    """Lengthen an array in place: to concatenate all parts in the end would need twice the memory."""
-    start = len(column)
-    column.resize(start + len(part), refcheck=False)
-    column[start:] = part
 
 
 def _name(tables: list[Table]) -> str:
@@ -193,12 +172,12 @@ def _name(tables: list[Table]) -> str:
 
 
 def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame]) -> None:
-    """Note what may not be meant as it is read. totals: role -> (id, rows)"""
+    """Note an ignored rating, and ids that may be missing values. totals: role -> (id, rows)"""
     ignored = [table.ignored_rating for table in tables if table.ignored_rating is not None]
     if ignored:
         note(
-            f"{_name(tables)}: column {ignored[0]!r} is ignored: every row counts as positive, whatever its rating. "
-            f"Set {option('min_rating', 4)} to keep rows rated 4 or more, or {option('rating', 'none')} to keep all"
+            f"{_name(tables)}: column {ignored[0]!r} is ignored: every row counts as positive. Set "
+            f"{option('min_rating', 4)} to keep rows rated 4 or more, or {option('rating', 'none')} to keep all"
         )
     for role, ids in totals.items():
         if ids.schema[role] != pl.String:
@@ -212,26 +191,24 @@ def _note_doubts(tables: list[Table], totals: dict[str, pl.DataFrame]) -> None:
 def check_times(
     frames: list[pl.LazyFrame], tables: Sequence[Table], oldest: float, newest: float, drop: bool
 ) -> list[pl.LazyFrame]:
-    """Refuse rows with bad times, or return the frames without them; both lists have an entry for each file.
+    """Refuse rows with bad times or, with `drop`, return the frames without them; frames, tables: one per file.
 
-    Where at least half of the times above 0 are since 1970 in a unit of `TICKS`, a row is bad if its time is 0 or
-    below, is in the future, or is not in the commonest of these units. Other logs have times of their own, such as
-    positions, and stay as they are.
+    If at least half of the times above 0 are since 1970 in a unit of `TICKS`, a row is bad if its time is 0 or below,
+    in the future, or not in the commonest of these units. Other logs have times of their own, such as positions, and
+    stay as they are.
 
-    oldest, newest: of all rows; where these two are good, so are the others, and nothing is read
-    drop:           whether to leave bad rows out, with a note
+    oldest, newest: of all rows; if these two are good, so are the others, and nothing is read
     """
     latest = clock.time() + DAY
-    if newest < EARLIEST or any(EARLIEST * each <= oldest <= newest <= latest * each for each in TICKS):
+    if newest < EARLIEST or any(EARLIEST * ticks <= oldest <= newest <= latest * ticks for ticks in TICKS):
         return frames
     ticks = _commonest_unit(frames)
     if ticks is None:
         return frames
     when = pl.col("timestamp")
-    usual = when.is_between(EARLIEST * ticks, LATEST * ticks)
     causes = {
         "0 or negative": when <= 0,
-        "far from most others (another unit, before 1979 or after 2112)": ~usual,
+        "far from most others (another unit, before 1979 or after 2112)": ~_in_unit(ticks),
         "in the future": when > latest * ticks,
     }
     cause = pl.coalesce(pl.when(bad).then(pl.lit(name)) for name, bad in causes.items())
@@ -240,7 +217,8 @@ def check_times(
         rows = frame.select("row", cause=cause).filter(pl.col("cause").is_not_null())
         for name, n_rows, row in rows.group_by("cause").agg(pl.len(), pl.min("row")).collect(engine="streaming").rows():
             counts[name] += n_rows
-            examples.setdefault(name, f"{table.where(row)} = {_written(table, row)}")
+            source = table.frame.filter(pl.col("row") == row).select("timestamp").head(1).collect(engine="streaming")
+            examples.setdefault(name, f"{table.where(row)} = {source.item()}")
     if not examples:
         return frames
     listed = "; ".join(f"{name}: {counts[name]:,}, the first {examples[name]}" for name in causes if name in examples)
@@ -254,16 +232,95 @@ def check_times(
     return [frame.filter(cause.is_null()) for frame in frames]
 
 
+def _in_unit(ticks: int) -> pl.Expr:
+    """Whether a time is since 1970 in a unit of which `ticks` make a second."""
+    return pl.col("timestamp").is_between(EARLIEST * ticks, LATEST * ticks)
+
+
 def _commonest_unit(frames: list[pl.LazyFrame]) -> int | None:
-    """How many units of most times make a second; None if fewer than half of those above 0 are since 1970."""
-    when = pl.col("timestamp")
-    counts = [(when > 0).sum(), *(when.is_between(EARLIEST * each, LATEST * each).sum() for each in TICKS)]
-    named = [each.cast(pl.Int64).alias(str(k)) for k, each in enumerate(counts)]
-    rows = [frame.select(named).collect(engine="streaming").row(0) for frame in frames]
+    """Return the ticks per second of most times; None if fewer than half of those above 0 are since 1970."""
+    counts = {"positive": (pl.col("timestamp") > 0).sum(), **{str(ticks): _in_unit(ticks).sum() for ticks in TICKS}}
+    rows = [frame.select(**counts).cast(pl.Int64).collect(engine="streaming").row(0) for frame in frames]
     n_positive, *per_unit = map(sum, zip(*rows, strict=True))
     return list(TICKS)[per_unit.index(max(per_unit))] if 2 * sum(per_unit) >= n_positive else None
 
 
-def _written(table: Table, row: int) -> Any:
-    """The time of a row as its source has it."""
-    return table.frame.filter(pl.col("row") == row).select("timestamp").head(1).collect(engine="streaming").item()
+class PairBuckets:
+    """Buckets of rows (cell[, count][, timestamp]) of consecutive users.
+
+    A cell is user * n_items + item, so the sorted buckets, one after the other, are the sorted log. The temporary file
+    has no name and disappears with the process, however that ends.
+    """
+
+    def __init__(self, rows_per_user: NDArray[np.int64], n_items: int, dtype: np.dtype[np.void]) -> None:
+        self.dtype = dtype
+        self.borders = _borders(rows_per_user) * n_items  # [buckets - 1] the first cell of each bucket but the first
+        self.held: list[list[Records]] = [[] for _ in range(len(self.borders) + 1)]
+        self.spilled: list[list[tuple[int, int]]] = [[] for _ in self.held]  # (offset, length) in bytes of the file
+        self.held_bytes = 0
+        self.file: Any = None
+
+    def add(self, batch: pl.DataFrame) -> None:
+        """Add rows [b] to their buckets. A cell is null if the first pass did not see the id."""
+        if batch["cell"].null_count():
+            raise DataError("the log was changed while it was read. Read it again when nothing writes to it")
+        rows = np.empty(len(batch), self.dtype)
+        for name in batch.columns:
+            rows[name] = batch[name].to_numpy()
+        bucket = np.searchsorted(self.borders, rows["cell"], side="right").astype(np.uint16)
+        ends = np.cumsum(np.bincount(bucket, minlength=len(self.held)))
+        by_bucket = rows[np.argsort(bucket, kind="stable")] if len(self.borders) else rows
+        for held, part in zip(self.held, np.split(by_bucket, ends[:-1]), strict=True):
+            held.append(part)
+        self.held_bytes += rows.nbytes
+        if len(self.borders) and self.held_bytes > MEMORY_BYTES:
+            self._spill()
+
+    def merged(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield, per bucket, the distinct cells in ascending order, the sum of their counts and their first times."""
+        for held, ranges in zip(self.held, self.spilled, strict=True):
+            rows = np.concatenate([np.empty(0, self.dtype), *map(self._read, ranges), *held])
+            held.clear()
+            if len(rows):
+                yield _merge(rows)
+        if self.file is not None:
+            self.file.close()
+
+    def _spill(self) -> None:
+        try:
+            self.file = self.file or TemporaryFile(prefix="concf-")  # noqa: SIM115
+            for held, ranges in zip(self.held, self.spilled, strict=True):
+                rows = np.concatenate(held)
+                ranges.append((self.file.tell(), rows.nbytes))
+                self.file.write(rows.view(np.uint8))
+                held.clear()
+            self.file.flush()
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{gettempdir()}: no space for rows ({reason}). Free some, or set TMPDIR") from error
+        self.held_bytes = 0
+
+    def _read(self, offset_and_length: tuple[int, int]) -> Records:
+        offset, length = offset_and_length
+        self.file.seek(offset)
+        return np.frombuffer(self.file.read(length), self.dtype)
+
+
+def _borders(rows_per_user: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[buckets - 1] the users at which a new bucket begins, so that buckets have about `BUCKET_ROWS` rows."""
+    before = np.cumsum(rows_per_user) - rows_per_user
+    size = max(BUCKET_ROWS, -(-int(rows_per_user.sum()) // MAX_BUCKETS))
+    return np.flatnonzero(np.diff(before // size)) + 1
+
+
+def _merge(rows: Records) -> dict[str, NDArray[Any]]:
+    """Merge the rows of each cell. Counts are added in ascending order, so that the order of rows does not matter."""
+    names = rows.dtype.names or ()
+    counted = "count" in names
+    rows = rows[np.lexsort((rows["count"], rows["cell"])) if counted else np.argsort(rows["cell"])]
+    starts = np.flatnonzero(np.r_[True, rows["cell"][1:] != rows["cell"][:-1]])
+    n_rows = np.diff(starts, append=len(rows)).astype(np.float64)
+    merged = {"cell": rows["cell"][starts], "count": np.add.reduceat(rows["count"], starts) if counted else n_rows}
+    if "timestamp" in names:
+        merged["timestamp"] = np.minimum.reduceat(rows["timestamp"], starts)
+    return merged

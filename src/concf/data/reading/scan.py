@@ -1,4 +1,4 @@
-"""Scan any log as a lazy table with the columns user, item and, where present, rating, count and timestamp."""
+"""Scan a file as a lazy table with the columns user, item and, where present, rating, count and timestamp."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import polars as pl
 from pydantic import model_validator
 
-from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, first_lines, sniff
+from concf.data.reading.sniff import ROLES, SAMPLE_LINES, EmptyFileError, are_counted, first_lines, sniff
 from concf.errors import ConfigError, DataError, option
 from concf.runtime.files import refuse_no_file
 from concf.runtime.settings import Settings
@@ -27,7 +27,10 @@ SUFFIXES: dict[str, Format] = {
 
 
 class Reading(Settings):
-    """How to read a log. A column that is not named is found by its usual names (see `sniff.ROLES`)."""
+    """Settings for reading a log. A column that is not named is found by its usual names (see `sniff.ROLES`)."""
+
+    roles: ClassVar[dict[str, tuple[str, ...]]] = ROLES  # usual names of the columns
+    is_log: ClassVar[bool] = True  # whether options name the columns, and a line may be a user with its items
 
     user: str | None = None  # column of the user; its index, from 0, in a file without header
     item: str | None = None  # column of the item
@@ -51,32 +54,18 @@ class Reading(Settings):
         return self
 
     @property
-    def roles(self) -> dict[str, tuple[str, ...]]:
-        """What a column may be -> the usual names of such a column."""
-        return ROLES
-
-    @property
     def likes_from(self) -> float | None:
-        """The lowest rating of an interaction; None: ratings are not looked at."""
+        """Lowest rating of an interaction; None: ratings are not used."""
         return self.dislike_below if self.min_rating is None else self.min_rating
 
-    @property
-    def takes_lines(self) -> bool:
-        """Whether a line of text may be a user with its items."""
-        return self.format == "auto"
-
-    def how_to_name(self, role: str) -> str:
-        """What to do where no column is one of a role."""
-        return f"Name it with {option(role)}"
-
     def named(self) -> dict[str, str]:
-        """The columns that the user named, by role."""
+        """Columns that the user named, by role."""
         return {role: name for role in self.roles if (name := getattr(self, role)) is not None}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A log that is not read yet.
+    """Log that is not read yet.
 
     frame:      row, user, item[, rating][, count][, timestamp]; `row` counts the rows of the source from 0
     name:       of the source, for messages
@@ -96,17 +85,14 @@ class Table:
     users_are_lines: bool = False
 
     def where(self, row: int) -> str:
-        """The position of a row, for messages."""
+        """Position of a row, for messages."""
         return f"{self.name}:{row + self.first_line}" if self.first_line is not None else f"{self.name}, row {row}"
 
 
 def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, str]:
-    """role -> column, for the roles that the source has; an error if the user or the item is missing."""
+    """Return {role: column} for the roles that the source has; an error if the user or the item is missing."""
     if reading.ordered:
-        raise ConfigError(
-            f"{where}: {option('ordered', True)} is for a file with one line per user; this one has columns. "
-            f"Name that of the time with {option('timestamp')}"
-        )
+        raise ConfigError(f"{where}: {option('ordered', True)} is for lines of users. Set {option('timestamp')}")
     chosen: dict[str, str] = {}
     named = reading.named()
     lowered = {name.lower(): name for name in reversed(names)}
@@ -120,20 +106,16 @@ def choose_columns(names: list[str], reading: Reading, where: str) -> dict[str, 
         elif present := [lowered[name] for name in usual if name in lowered]:
             chosen[role] = present[0]
         elif role in ID_ROLES:
-            raise DataError(
-                f"{where}: no column for the {role} among {names}. {reading.how_to_name(role)} "
-                f"(usual names: {', '.join(usual)})"
-            )
+            fix = f"Name it with {option(role)}" if reading.is_log else f"Rename it to {role}"
+            raise DataError(f"{where}: no column for the {role} among {names}. {fix} (usual: {', '.join(usual)})")
     for setting, role in (("min_rating", "rating"), ("dislike_below", "rating"), ("time_format", "timestamp")):
         if getattr(reading, setting) is not None and role not in chosen:
-            raise DataError(
-                f"{where}: {option(setting)} needs a {role} and {names} has none. Name its column with {option(role)}"
-            )
+            raise DataError(f"{where}: {option(setting)} needs a {role}. Name its column with {option(role)}")
     return chosen
 
 
 def table_of(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: Reading, **details: Any) -> Table:
-    """The table of a source with the chosen columns (role -> column). A rating is used only with a bound."""
+    """Make the table of a source with the chosen columns {role: column}. A rating is used only with a bound."""
     ignored = columns.pop("rating", None) if reading.likes_from is None else None
     counted = columns.get("count")  # may be the rating, too
     ignored = None if ignored == counted else ignored
@@ -146,7 +128,7 @@ def table_of(frame: pl.LazyFrame, name: str, columns: dict[str, str], reading: R
 
 
 def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
-    """row, line: every line of a text file as one string; blank lines are left out."""
+    """Scan the lines of a text file (row, line); blank lines are left out."""
     lines = pl.scan_csv(
         path, has_header=False, skip_rows=skip, schema={"line": pl.String},
         separator="\x1e", quote_char=None, row_index_name=ROW, glob=False,
@@ -156,13 +138,12 @@ def _scan_lines(path: Path, skip: int = 0) -> pl.LazyFrame:
 
 def _scan_text_table(path: Path, reading: Reading) -> Table:
     layout = sniff(path, reading.separator, reading.header, set(reading.named().values()))
-    if layout.kind == "lines" and reading.takes_lines:
+    may_be_lines = reading.is_log and reading.format == "auto"
+    if layout.kind == "lines" and may_be_lines:
         return _scan_user_lines(path, reading)
-    if layout.kind == "either" and reading.takes_lines:
-        raise DataError(
-            f"{path}:1: a line may be a row of {len(layout.names)} columns or a user with its items. "
-            f"Set {option('format', 'table')} or {option('format', 'user-lines')}"
-        )
+    if layout.kind == "either" and may_be_lines:
+        formats = f"{option('format', 'table')} or {option('format', 'user-lines')}"
+        raise DataError(f"{path}:1: a line may be a row of columns or a user with its items. Set {formats}")
     if not layout.header:
         reading = reading.model_copy(update={"user": reading.user or "0", "item": reading.item or "1"})
     columns = choose_columns(layout.names, reading, f"{path}:1")
@@ -174,27 +155,20 @@ def _scan_text_table(path: Path, reading: Reading) -> Table:
         )  # fmt: skip
         frame = frame.filter(~pl.all_horizontal(pl.col(columns[role]).is_null() for role in ID_ROLES))  # blank lines
     else:
-        parts = pl.col("line").str.split(layout.separator)
-        complete = parts.list.len() == len(
-            layout.names
-        )  # a row with another number of fields has no ids, and is refused
-        cells = {
-            name: pl.when(complete).then(parts.list.get(k, null_on_oob=True)) for k, name in enumerate(layout.names)
-        }
+        fields, names = pl.col("line").str.split(layout.separator), layout.names
+        complete = pl.when(fields.list.len() == len(names))  # other rows have no ids, and are refused
+        cells = {name: complete.then(fields.list.get(k, null_on_oob=True)) for k, name in enumerate(names)}
         frame = _scan_lines(path, layout.skip).select(ROW, **cells)
     return table_of(frame, str(path), columns, reading, first_line=1 + layout.skip, may_be_integers=ID_ROLES)
 
 
 def _scan_user_lines(path: Path, reading: Reading) -> Table:
-    """One line per user: its id, then its items; or the number of its items, then the items (the user is the line)."""
+    """Scan one line per user: its id, or the number of its items (the user is the line), and then the items."""
     if reading.named() or reading.likes_from is not None or reading.time_format is not None:
         raise ConfigError(f"{path}: a file with one line per user has no columns. Try {option('format', 'table')}")
     lines = [line for line in first_lines(path) if line.strip()]
     separator = reading.separator or (" " if any(" " in line for line in lines) else "\t")
-    rows = [line.split(separator) for line in lines]
-    counted = reading.format == "counted-lines" or (
-        reading.format == "auto" and all(row[0] == str(len(row) - 1) for row in rows)
-    )
+    counted = reading.format == "counted-lines" or (reading.format == "auto" and are_counted(lines, separator))
     parts = pl.col("line").str.strip_chars().str.split(separator)
     frame = _scan_lines(path)
     if counted:
@@ -202,9 +176,9 @@ def _scan_user_lines(path: Path, reading: Reading) -> Table:
     user = pl.col(ROW).cast(pl.String) if counted else parts.list.first()
     items = frame.select(pl.col(ROW).alias("row"), user=user, item=parts.list.slice(1))
     items = items.filter(pl.col("item").list.len() > 0)
-    roles = [*ID_ROLES]
     if reading.ordered:
-        items, roles = items.with_columns(timestamp=pl.int_ranges(pl.col("item").list.len())), [*roles, "timestamp"]
+        items = items.with_columns(timestamp=pl.int_ranges(pl.col("item").list.len()))
+    roles = ["user", "item", "timestamp"][: 2 + reading.ordered]
     return Table(
         items.explode(roles[1:]), str(path), {role: role for role in roles},
         first_line=1, may_be_integers=ID_ROLES, users_are_lines=counted,
@@ -217,14 +191,12 @@ def _check_counts(path: Path, frame: pl.LazyFrame, parts: pl.Expr) -> None:
     wrong = frame.filter(parts.list.first() != length).bottom_k(1, by=ROW).collect(engine="streaming")
     if len(wrong):
         row, line = wrong.row(0)
-        raise DataError(
-            f"{path}:{row + 1}: expected the number of items and then the items, found {line[:80]!r}. "
-            f"If lines begin with the user's id, set {option('format', 'user-lines')}"
-        )
+        fix = f"If lines begin with the user's id, set {option('format', 'user-lines')}"
+        raise DataError(f"{path}:{row + 1}: expected the number of items, then the items, found {line[:80]!r}. {fix}")
 
 
 def _scan_json_lines(path: Path, reading: Reading) -> Table:
-    """Ids are read as text, because their type may change from line to line; integers become integers again."""
+    """Scan ids as text, because their type may change from line to line; integers become integers again."""
     first_lines(path)  # refuses an empty file
     schema = pl.scan_ndjson(escape(str(path)), infer_schema_length=SAMPLE_LINES).collect_schema()
     columns = choose_columns(schema.names(), reading, f"{path}:1")
@@ -256,7 +228,7 @@ SCANNERS: dict[str, Callable[[Path, Reading], Table]] = {
 
 
 def scan_file(path: Path, reading: Reading) -> Table:
-    """A file as a table."""
+    """Scan a file in the format that the settings, its name or its first lines say."""
     refuse_no_file(path, f" For the files in it use a pattern, such as '{path / '*.csv'}'")
     if path.stat().st_size == 0:
         raise EmptyFileError(path)
@@ -264,7 +236,7 @@ def scan_file(path: Path, reading: Reading) -> Table:
 
 
 def format_of(path: Path, reading: Reading) -> Format:
-    """The format that the reading sets, else that of the file's name, else `auto`: text that is to be sniffed."""
+    """Return the format of the settings, else of the file's name, else `auto`: text to be sniffed."""
     suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() != ".gz"]
     if reading.format != "auto" or not suffixes:
         return reading.format

@@ -27,6 +27,7 @@ ROLES = {
 }
 KNOWN_NAMES = {name for names in ROLES.values() for name in names}
 
+NUMBER = re.compile(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?")
 Kind = Literal["table", "lines", "either"]
 
 
@@ -34,15 +35,12 @@ class EmptyFileError(DataError):
     """A file without rows: an error if it is the whole log, skipped if it is one of many files."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(
-            f"{path}: contains no interactions: the file is empty or has a header only. "
-            "Expected a user and an item per row, such as 'user_id,item_id'"
-        )
+        super().__init__(f"{path}: the file is empty or has a header only. Expected a user and an item per row")
 
 
 @dataclass(frozen=True)
 class TextLayout:
-    """The layout of a text file.
+    """Layout of a text file.
 
     header: whether the first line names the columns
     names:  the columns, `0, 1, 2 ...` if there is no header
@@ -58,14 +56,14 @@ class TextLayout:
 
 
 def open_bytes(path: Path) -> gzip.GzipFile | BufferedReader:
-    """The file's bytes, decompressed if it is gzip (recognised by its first bytes, not by its name)."""
+    """Open a file as bytes, decompressed if its first bytes are those of gzip."""
     with path.open("rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     return gzip.open(path, "rb") if compressed else path.open("rb")
 
 
 def first_lines(path: Path) -> list[str]:
-    """Up to 200 lines from the beginning, at least one of which is not blank."""
+    """Return up to 200 lines from the beginning, at least one of which is not blank."""
     sample: list[bytes] = []
     try:
         with open_bytes(path) as file:
@@ -86,12 +84,12 @@ def first_lines(path: Path) -> list[str]:
 
 
 def damaged_gzip(path: Path, error: Exception) -> DataError:
-    """The error for a gzip file that cannot be decompressed."""
+    """Return the error for a gzip file that cannot be decompressed."""
     return DataError(f"{path}: the gzip data is damaged ({error}). Download or compress the file again")
 
 
 def split_fields(line: str, separator: str) -> list[str]:
-    """The fields of one line, with quotes respected if the separator is a single character."""
+    """Split one line into fields, with quotes respected if the separator is a single character."""
     try:
         row = next(csv.reader([line], delimiter=separator)) if len(separator) == 1 else line.split(separator)
     except csv.Error:
@@ -100,7 +98,7 @@ def split_fields(line: str, separator: str) -> list[str]:
 
 
 def sniff(path: Path, separator: str | None, header: bool | None, columns: set[str]) -> TextLayout:
-    """The layout of a text file. separator, header: None if to be guessed; columns: the names that the user gave."""
+    """Guess the layout of a text file. separator, header: None if to be guessed; columns: names that the user gave."""
     numbered = [(number, line) for number, line in enumerate(first_lines(path)) if line.strip()]
     lines = [line for _, line in numbered]
     separator = separator or _guess_separator(path, lines)
@@ -121,35 +119,28 @@ def sniff(path: Path, separator: str | None, header: bool | None, columns: set[s
 
 
 def _commonest_width(lines: list[str], separator: str) -> tuple[int, float]:
-    """The most common number of fields, and the share of the lines that have it."""
+    """Return the most common number of fields, and the share of the lines that have it."""
     width, times = Counter(len(split_fields(line, separator)) for line in lines).most_common(1)[0]
     return width, times / len(lines)
 
 
 def _guess_separator(path: Path, lines: list[str]) -> str:
-    """The separator for which most lines have the same number (two or more) of fields; then, the most fields.
+    """Return the separator for which most lines have the same number (two or more) of fields; then, the most fields.
 
-    Spaces also occur within fields, so a space is chosen only if nothing else makes a table.
+    A space, which occurs within fields too, is chosen only if nothing else makes a table.
     """
     widths = {separator: _commonest_width(lines, separator) for separator in SEPARATORS}
     usable = [separator for separator in SEPARATORS if widths[separator][0] > 1]
     if not usable:
-        raise DataError(
-            f"{path}:1: expected at least 2 fields, found {lines[0][:80]!r}. "
-            f"Is the separator another one? Set it with {option('separator')}"
-        )
+        raise DataError(f"{path}:1: expected 2 or more fields, found {lines[0][:80]!r}. Set {option('separator')}")
     tables = [separator for separator in usable if separator != " " and widths[separator][1] >= TABLE_SHARE]
     if tables:
         return max(tables, key=lambda separator: widths[separator][0])
     return max(usable, key=lambda separator: widths[separator][::-1])
 
 
-def _is_number(field: str) -> bool:
-    return re.fullmatch(r"[-+]?[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", field) is not None
-
-
 def _column_name(field: str) -> str:
-    """A header field without the type that RecBole appends (`user_id:token`)."""
+    """Strip the type that RecBole appends to a header field (`user_id:token`)."""
     return re.sub(r":(token|token_seq|float|float_seq)$", "", field.strip())
 
 
@@ -158,23 +149,24 @@ def _has_header(path: Path, rows: list[list[str]], columns: set[str]) -> bool:
     names = [_column_name(field) for field in rows[0]]
     if {name for name in columns if not name.isdigit()} & set(names) or KNOWN_NAMES & {name.lower() for name in names}:
         return True
-    looks_like_names = not any(_is_number(field) for field in rows[0])
-    data_has_numbers = len(rows) > 1 and any(_is_number(field) for field in rows[1])
-    if looks_like_names and data_has_numbers:
-        raise DataError(
-            f"{path}:1: the column names {names} are not known. Name the columns with {option('user')} and "
-            f"{option('item')}, or set {option('header', False)} if the first line is data"
-        )
+    numbers = [any(NUMBER.fullmatch(field) for field in row) for row in rows]
+    if numbers == [False, True]:  # names, then data
+        known = f"set {option('user')} and {option('item')}, or {option('header', False)} if the first line is data"
+        raise DataError(f"{path}:1: unknown column names {names}: {known}")
     return False
 
 
 def _guess_kind(lines: list[str], separator: str, regular: bool) -> Kind:
-    """What lines without a header contain. Only a space or a tab separates the items of a user."""
+    """Guess what lines without a header contain. Only a space or a tab separates the items of a user."""
     rows = [line.split(separator) for line in lines]
     single_field = any(len(row) == 1 and row[0] != "0" for row in rows)  # a user has items, unless their number is 0
     if separator not in " \t" or single_field:
         return "table"
-    counted = all(row[0] == str(len(row) - 1) for row in rows)
-    if not regular or (counted and len(rows[0]) > 2):
+    if not regular or (are_counted(lines, separator) and len(rows[0]) > 2):
         return "lines"
     return "either" if separator == " " and len(rows[0]) > 2 else "table"
+
+
+def are_counted(lines: list[str], separator: str) -> bool:
+    """Whether every line begins with the number of its other fields."""
+    return all(row[0] == str(len(row) - 1) for row in (line.split(separator) for line in lines))

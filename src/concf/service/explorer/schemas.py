@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StrictBool
 from typing_extensions import TypedDict
 
-from concf.inference.explain import Because
+from concf.inference.explain import Because, Kind, Vote
 from concf.inference.rules import LONGEST
-from concf.inference.votes import Kind, Vote
 from concf.service.schemas import Id, K, Request, Text, UnknownIds, UnknownItems, Whole
 
 Part = Literal["training", "validation", "test"]

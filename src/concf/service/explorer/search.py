@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from concf.data.ids import Ids
 from concf.errors import ConfigError
-from concf.inference.ranker import Positions, Short
+from concf.inference.lookup import Positions, Short
 from concf.inference.rules import Draw, Rules, rules_of
 from concf.service.explorer.schemas import SearchResult
 from concf.service.loading import Served

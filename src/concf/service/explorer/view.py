@@ -11,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
-from concf.data.protocols import origin
+from concf.data.parts import origin
 from concf.evaluation.scorers import Factors
-from concf.inference.explain import Because, about, cross_fitted
-from concf.inference.lookup import kind_in_words, place_of
-from concf.inference.ranker import Short
+from concf.inference.explain import Because, Vote, Votes, about, cross_fitted, similarity_shares, speakers
+from concf.inference.lookup import Short, kind_in_words, place_of
 from concf.inference.rules import Rules
-from concf.inference.votes import Vote, Votes, similarity_shares, speakers
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
 from concf.service.explorer.schemas import (

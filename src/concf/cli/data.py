@@ -1,4 +1,4 @@
-"""`concf data list`, `fetch`, `stats` and `write`."""
+"""`concf prepare`, and `concf data list`, `fetch`, `stats` and `write`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,53 @@ from typing import Annotated, Any
 
 import typer
 
-from concf.cli.commands.prepare import PARTS
 from concf.cli.output import Json, names, print_figures, print_table
 from concf.cli.reading import SPLITTING, reads_a_log
 
+PARTS = ("train", "valid", "test", "unevaluated", "evaluated_users")
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Public data sets: list, fetch, count; write parts."
 )
 
 
+@reads_a_log(protocol="released")
+def prepare(
+    source: Annotated[str, typer.Argument(help="A file (CSV, TSV, Parquet, JSON lines, .inter, one line per user; gzip too), a quoted glob such as 'logs/*.parquet', a name of `concf data list`, or `demo`.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
+    log: dict[str, Any],
+    seed: Annotated[int, typer.Option(help="Of the shuffle.")] = 0,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse data of which something cannot be evaluated.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is there.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Read a log, filter it, split it, and write a prepared data set.
+
+    **Protocols.** `released`: users and items with fewer than 10 interactions removed, then 60/20/20 per user.
+    `paper`: nothing removed, but only users and items with 10 or more are held out. `random`: 60/20/20 per user.
+    `leave-last`: each user's newest. `time`: a global cut. `new-users`: a tenth of the users validates, a tenth tests,
+    a fifth of their items to be found from the rest. `new-items`: all interactions of a tenth of the items test.
+    `given`: SOURCE and --test are the training and the test file, --valid is a file or a share of the training items;
+    `gowalla` and `yelp2018` have both files.
+
+    `concf prepare citeulike --protocol released --seed 0 --out data/citeulike`;
+    `concf prepare gowalla --protocol given --valid 0.05 --out data/gowalla`
+    """
+    from concf.data.prepare import prepare as prepare_data
+
+    split = prepare_data(source, seed=seed, strict=strict, out=out, overwrite=overwrite, **log)
+    for note in split.notes:
+        typer.echo(f"note: {note}", err=True)
+    summary = split.summary()
+    if as_json:
+        typer.echo(json.dumps(summary | {"folder": str(out)}))
+        return
+    shown = ("users", "items", "interactions", "density", *PARTS, *(["history"] if split.has_new_users else []))
+    print_figures({name: summary[name] for name in shown} | {"split hash": split.hash[:16], "folder": str(out)})
+
+
 @app.command("list")
 def list_data(as_json: Json = False) -> None:
-    """The public data sets that concf knows, and whether they are here."""
+    """List the public data sets that concf knows, and whether they are here."""
     from concf.data.catalogue import CATALOGUE, data_home, is_here
 
     rows = [{"name": name, "about": entry.title, "here": is_here(name)} for name, entry in CATALOGUE.items()]
@@ -50,7 +85,7 @@ def data_statistics(
     seed: Annotated[int, typer.Option(help="With --protocol: of the shuffle.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Users, items, interactions and density of a log, before and after a filter or a protocol.
+    """Count users, items, interactions and density of a log, before and after a filter or a protocol.
 
     Data sets of the catalogue are also shown after the filters of their papers.
 
@@ -59,8 +94,7 @@ def data_statistics(
     if SPLITTING & log.keys():
         _split_statistics(source, seed, log, as_json)
         return
-    from concf.data.options import filter_of, reading_of
-    from concf.data.prepare import read_log
+    from concf.data.prepare import filter_of, read_log, reading_of
 
     chosen = filter_of(log)
     interactions, origin = read_log(source, reading_of(log), log.get("dislikes"))
@@ -94,7 +128,7 @@ def write_data(
 
 
 def _split_statistics(source: str, seed: int, log: dict[str, Any], as_json: bool) -> None:
-    """What a filter and a protocol leave of a log, and the size of each part."""
+    """Print the size of a log after a filter, and of each part of its split."""
     from concf.data.prepare import prepare as prepare_data
 
     split = prepare_data(source, seed=seed, **log)
@@ -115,7 +149,7 @@ def _print_statistics(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _published_filters(source: str, origin: dict[str, Any]) -> list[list[Any]]:
-    """The filters of the papers that used a data set of the catalogue: for their statistics, and for `released`."""
+    """Return the filters of papers that used a data set of the catalogue: of their statistics, and of `released`."""
     from concf.data.catalogue import CATALOGUE
     from concf.data.protocols import Released
 

@@ -1,4 +1,4 @@
-"""`concf compare`."""
+"""`concf evaluate` and `concf compare`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,58 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from concf.cli.output import Engine, Json, check_workers, lengths, names, print_table
+from concf.cli.output import Engine, Json, check_workers, lengths, names, print_heads, print_table, title_of
 from concf.cli.reading import weighting
 from concf.errors import ConfigError
 
 DEFAULT_MODELS = "popularity,itemknn,ease,rp3beta"
+
+
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run (see `concf train`).")],
+    data: Annotated[Path | None, typer.Option(help="The data set that it was trained on, if it has moved.")] = None,
+    on: Annotated[Literal["test", "valid"], typer.Option(help="The part that is held out.")] = "test",
+    at: Annotated[str, typer.Option(help="Lengths of the lists.")] = "20,50",
+    metrics: Annotated[str, typer.Option(help="recall, ndcg, precision, map, mrr, hit, coverage, gini, novelty, popularity.")] = "recall,ndcg",
+    catalogue: Annotated[Path | None, typer.Option(help="A .csv, .tsv, .parquet or .jsonl file of items and their attributes, by which new and rare items are ranked.")] = None,
+    catalogue_item: Annotated[str | None, typer.Option(help="Its column of the item.", show_default="item, item_id or id")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Rank the whole catalogue by every head and consensus of a run, each at the epoch of its best validation.
+
+    `concf evaluate runs/first --at 20,50 --metrics recall,ndcg,coverage`
+
+    `concf evaluate runs/new --catalogue items.csv` for a data set that was split by `new-items`
+    """
+    from concf.inference.ranker import Ranker, evaluate_new
+    from concf.inference.titles import Catalogue
+    from concf.models import load_run
+
+    cuts, wanted = lengths(at), names(metrics)
+    run = load_run(folder, data)
+    shown = run.settings.consensus.shown
+    if run.settings.several and max(cuts) > shown:
+        typer.echo(
+            f"note: the consensus lists have {shown} items (consensus.shown); longer ones are cut there", err=True
+        )
+    evaluations = (
+        run.evaluate(on=on, at=cuts, metrics=wanted)
+        if catalogue is None
+        else evaluate_new(Ranker(run, items=Catalogue(catalogue, catalogue_item)), on=on, at=cuts, metrics=wanted)
+    )
+    report = run.summary() | {"folder": str(folder), "on": on}
+    report["recommenders"] = [each | {"means": evaluations[each["name"]].means()} for each in report["recommenders"]]
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
+    title = f"{title_of(run)}: {on} figures{unfinished}"
+    print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
+    chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
+    typer.echo(
+        f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "
+        f"Split hash {run.data.hash[:16]}."
+    )
 
 
 def compare(
@@ -53,19 +100,10 @@ def compare(
     check_workers(engine, workers)
     result = compare_models(
         Split.load(folder).weighted(choose_settings(words=weighting(weights, half_life)).weights),
-        names(models if models is not None else DEFAULT_MODELS if grid is None else ""),
-        grid=grid,
-        most_points=most_points,
-        seeds=seeds,
-        at=lengths(at),
-        metrics=names(metrics),
-        tune_on=tune_on,
-        refit=refit,
-        fusions=fusions,
-        log=log,
-        engine=engine,
-        workers=workers,
-    )
+        names(models if models is not None else DEFAULT_MODELS if grid is None else ""), grid=grid, seeds=seeds,
+        most_points=most_points, at=lengths(at), metrics=names(metrics), tune_on=tune_on, refit=refit, fusions=fusions,
+        log=log, engine=engine, workers=workers,
+    )  # fmt: skip
     table = comparison_rows(result, test)
     if markdown is not None:
         with new_file(markdown) as fresh:

@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
 SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
 UPDATE = [name for name in READING if name != "dislikes"]
-BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions beside the consensus, of some users"}
+BESIDE = {"voters": "Voters without vectors", "fusions": "Plain fusions, on a sample of users"}
 
 
 @reads_a_log(SHOWN, moved=True, protocol="random", valid="0.1", test="0.1", min_item="5")
@@ -42,7 +42,7 @@ def train(
     weights: Annotated[Literal["none", "linear", "log"] | None, typer.Option(help="Weigh interactions by their count: none, linear, or log, ln(1 + count).", show_default="none", rich_help_panel=MODEL)] = None,
     half_life: Annotated[str | None, typer.Option(help="Age at which an interaction counts half, such as 90d (s, h, d, w, y).", show_default="none", rich_help_panel=MODEL)] = None,
     single: Annotated[str | None, typer.Option(help="One objective alone (SingleCF): bpr, cml, cross-entropy, squared-error, multinomial, multinomial-users, squared-error-everywhere.", rich_help_panel=MODEL)] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/settings.md.", rich_help_panel=MODEL)] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as consensus.weight=0; may be repeated. All of them: docs/training.md.", rich_help_panel=MODEL)] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of settings; --set overrides it.", rich_help_panel=MODEL)] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="Of the initial weights, the order of batches and the negatives; of a log also of its split.", show_default="0", rich_help_panel=MODEL)] = None,
     out: Annotated[Path, typer.Option(help="The folder of the run: settings, history, checkpoint.", rich_help_panel=RUN)],
@@ -71,7 +71,7 @@ def train(
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
     if resume:
-        refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
+        refuse_options(log, "a resumed run has its data set already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
 
     def choose(resume: bool) -> RunSettings:
@@ -86,10 +86,7 @@ def train(
         from concf.report.mlflow import MLflow
 
         watchers.append(MLflow(mlflow))
-    signals = ExitStack()
-    if not launched():  # torchrun ends its processes by SIGTERM, and looks at what ended them
-        signals.enter_context(stoppable())
-    try:
+    with _resumable(out):
         if starts:
             choose(resume)  # a mistake is reported before any process starts
             if not resume:
@@ -102,18 +99,9 @@ def train(
             if again and group.is_main:
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
-            data, folder = _data(folder, home, seed, log, resume, group)
-            lines = [Lines()] if group.is_main else []
-            job = Job(home, resume, folder, group, (*watchers, *lines))
+            data = _data(folder, home, seed, log, resume, group)
+            job = Job(home, resume, group, (*watchers, *([Lines()] if group.is_main else [])))
             run = train_job(data, settings, job, seed, device)
-    except KeyboardInterrupt as stop:
-        if launched():
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sends it again
-        else:
-            typer.echo(f"concf: stopped. Go on with: concf train --resume --out {out}", err=True)
-        raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
-    finally:
-        signals.close()
     if group.is_main:
         _report(run, out, as_json)
 
@@ -180,10 +168,7 @@ def combine(
     from concf.strong.combine import combine as combine_voters
 
     if folder.is_file():
-        raise ConfigError(
-            f"{folder}: is a file. Prepare it first (concf prepare {folder} --out DIR), so that your models can be "
-            "fitted on its training part (concf data write DIR --out train.csv)"
-        )
+        raise ConfigError(f"{folder}: is a file, not a data set. First: concf prepare {folder} --out DIR")
     settings: dict[str, Any] = {"own": with_own} | ({"budget": budget} if budget else {})
     settings |= {"refit": "everything"} if final else {}
     for word in change or []:
@@ -199,7 +184,7 @@ def combine(
 
 
 def _files(flag: str, words: list[str]) -> dict[str, Path]:
-    """NAME=FILE, each name once."""
+    """Parse NAME=FILE, each name once."""
     files: dict[str, Path] = {}
     for word in words:
         name, _, file = word.partition("=")
@@ -211,20 +196,24 @@ def _files(flag: str, words: list[str]) -> dict[str, Path]:
 
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
-    """Work that can be stopped, and goes on with --resume once its run is there."""
+    """End the block by SIGTERM or Ctrl-C with a hint at --resume; torchrun sends SIGTERM and looks at the exit."""
     from concf.runs.checkpoint import RunFolder
+    from concf.runtime.process_group import launched
 
     try:
-        with stoppable():
+        with nullcontext() if launched() else stoppable():
             yield
     except KeyboardInterrupt as stop:
-        more = f"Go on with: concf train --resume --out {out}" if RunFolder(out).begun else "Nothing was written"
-        typer.echo(f"concf: stopped. {more}", err=True)
+        more = f"Continue with: concf train --resume --out {out}" if RunFolder(out).begun else "Nothing was written"
+        if launched():
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sends it again
+        else:
+            typer.echo(f"concf: stopped. {more}", err=True)
         raise typer.Exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)) from None
 
 
 def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, float]] | None = None) -> None:
-    """Print a run. beside: a key of `BESIDE` -> further validation figures"""
+    """Print a run. beside: a key of `BESIDE` -> more validation metrics"""
     seconds = sum(float(record["seconds"] + record.get("ranking_seconds", 0.0)) for record in run.history)
     report = run.summary() | {"folder": str(out), "seconds": seconds} | (beside or {})
     if as_json:
@@ -232,12 +221,12 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
         return
     print_heads(report, f"{title_of(run)}: {report['epochs']} {run.unit} in {report['seconds']:.0f} s")
     if run.carried_validation:
-        typer.echo("These validation figures are those of the run before the update; the new run was not validated.")
+        typer.echo("These validation metrics are from before the update; the new run was not validated.")
     held_back = "" if "test" in run.learned else f"; {report['tested_users']:,} are held back to test on"
     typer.echo(f"Validated on {report['validated_users']:,} users{held_back}.")
     if "valid" in run.learned:
         on = "everything, the test part too" if "test" in run.learned else "training and validation part"
-        typer.echo(f"Then refitted on {on}; the figures above were measured before.")
+        typer.echo(f"Then refitted on {on}; the metrics above were measured before.")
     if run.unit == "stages":
         typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
     for name, figures in (beside or {}).items():
@@ -251,14 +240,14 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
 
 def _data(
     source: Path | None, home: RunFolder, seed: int | None, log: dict[str, Any], resume: bool, group: ProcessGroup
-) -> tuple[Split, Path | None]:
-    """The data set and its folder; the one made from a log is kept in the folder of the run."""
+) -> Split:
+    """Load the data set, or make it from a log and keep it in the folder of the run."""
     from concf.data.prepare import divided_again, split_of
     from concf.data.reading.files import is_glob
     from concf.data.split import Split
 
     if source is None:
-        return home.data(), None
+        return home.data()
     if not (source.exists() or is_glob(source)):
         raise DataError(f"{source}: no such file or folder. Name a log, or a prepared data set")
     if source.is_dir():
@@ -266,22 +255,18 @@ def _data(
         data = Split.load(source)
         if group.is_main:
             data.note_if_few()
-        return data, source
+        return data
     if resume:  # the same log as before, or the run refuses it
-        return divided_again(str(source), home.data().recipe), home.own_data
+        return divided_again(str(source), home.data().recipe)
     if group.is_main:
         home.refuse_occupied()
         data = split_of(source, seed or 0, **log)
-        _note_size(data)
+        counts, filters = (
+            data.interactions.statistics(),
+            "; then ".join(step.describe() for step in data.recipe.filters),
+        )
+        size = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
+        typer.echo(f"note: {size}{f' after the filter ({filters})' if filters else ''}", err=True)
         home.keep(data)
     group.barrier()
-    return Split.load(home.own_data), home.own_data
-
-
-def _note_size(data: Split) -> None:
-    """Print what the filter has left of a log."""
-    counts = data.interactions.statistics()
-    filters = "; then ".join(step.describe() for step in data.recipe.filters)
-    after = f" after the filter ({filters})" if filters else ""
-    size = f"{counts['users']} users, {counts['items']} items, {counts['interactions']} pairs"
-    typer.echo(f"note: {size}{after}", err=True)
+    return Split.load(home.own_data)

@@ -53,7 +53,7 @@ def recommend(
     workers: Annotated[int | None, typer.Option(min=1, help="How many; each holds the run in memory.", show_default="one for each core", rich_help_panel=WORKERS)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Recommend to any number of users, in bounded memory. What a user has used is not shown again.
+    """Recommend to any number of users, in bounded memory. Items that a user has used are not shown again.
 
     `concf recommend runs/first --users 42,43 -k 5`
 
@@ -84,8 +84,7 @@ def recommend(
         "items": None if items is None else _ids(items, model.item_ids),
         "exclude": None if exclude is None else _ids(exclude, model.item_ids), "unknown_items": unknown_items,
         "where": where, "at_most": _limits(at_most or []), "diversity": diversity,
-        "popularity_penalty": popularity_penalty,
-        "catalogue": described,
+        "popularity_penalty": popularity_penalty, "catalogue": described,
     }  # fmt: skip
     if options["items"] == []:
         raise ConfigError("--items names no item. Leave it out to allow every item")
@@ -96,9 +95,7 @@ def recommend(
         if as_json:
             typer.echo(json.dumps(lists))
         else:
-            cells = [
-                [str(row["user_id"]), str(row["item_id"]), f"{row['score']:.4f}", str(row["rank"])] for row in lists
-            ]
+            cells = [[f"{row[name]:.4f}" if name == "score" else str(row[name]) for name in COLUMNS] for row in lists]
             print_table(["user", "item", "score", "rank"], cells)
         if chosen is None and n_users > FEW:
             typer.echo(f"note: the first {FEW} of {n_users} users; --out writes them all", err=True)
@@ -117,7 +114,7 @@ def recommend(
 
 
 def _limits(words: list[str]) -> dict[str, int]:
-    """The column and the number of each word COLUMN=N."""
+    """Parse COLUMN=N."""
     limits = {}
     for word in words:
         column, _, number = word.rpartition("=")
@@ -128,7 +125,7 @@ def _limits(words: list[str]) -> dict[str, int]:
 
 
 def _ids(text: str, known: Ids, *, refuse_others: bool = False) -> list[Any]:
-    """Ids from a file or between commas, as integers or text like those of the log.
+    """Read ids from a file or between commas, as integers or text like those of the log.
 
     refuse_others: whether text is an error in a log of integers
     """
@@ -167,7 +164,7 @@ def _column(path: Path) -> list[Any]:
 
 
 def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Callable[[], None]) -> int:
-    """Write tables one after the other, and give the number of rows; the file appears when all are written."""
+    """Write tables one after the other, and return the number of rows; the file appears when all are written."""
     from pyarrow.csv import CSVWriter
     from pyarrow.parquet import ParquetWriter
 
@@ -186,15 +183,12 @@ def _write(tables: Iterator[pa.Table], out: Path, csv_safe: bool, advance: Calla
             rows, guarded = rows + table.num_rows, guarded + count
             advance()
     if guarded:
-        note(
-            f"{out}: {guarded} ids that a spreadsheet would execute (they begin with = + - @, a tab or a carriage "
-            "return) are written with a ' before them; --no-csv-safe writes them as they are"
-        )
+        note(f"{out}: {guarded} ids that a spreadsheet would execute have a ' before them; --no-csv-safe leaves it out")
     return rows
 
 
 def _guarded(table: pa.Table) -> tuple[pa.Table, int]:
-    """The table with a ' before text that a spreadsheet would execute, and how many cells have one."""
+    """Put a ' before text that a spreadsheet would execute; return the table and the number of such cells."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -210,14 +204,14 @@ def _guarded(table: pa.Table) -> tuple[pa.Table, int]:
 
 @contextmanager
 def _json_lines(path: Path, _schema: pa.Schema) -> Iterator[Any]:
-    """A JSON object a row, with the method of Arrow's writers."""
+    """Write a JSON object per row, with the method of Arrow's writers."""
     with path.open("w", encoding="utf-8") as file:
         lines = lambda table: file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in table.to_pylist())  # noqa: E731
         yield SimpleNamespace(write_table=lines)
 
 
 def _columns_of(path: Path) -> list[str]:
-    """The names of a file's columns; none if it cannot be read as its suffix says."""
+    """Names of a file's columns; none if it cannot be read as its suffix says."""
     import polars as pl
 
     scan: dict[str, Callable[[Path], pl.LazyFrame]]

@@ -14,7 +14,7 @@ from concf.cli.output import Json, print_figures
 
 
 def doctor(as_json: Json = False) -> None:
-    """What a bug report needs: versions, devices, memory, the data home, and where concf is installed.
+    """Print what a bug report needs: versions, devices, memory, the data home, and where concf is installed.
 
     `concf doctor > doctor.txt`
     """
@@ -23,7 +23,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 def examine() -> dict[str, Any]:
-    """All that the command prints."""
+    """Collect what the command prints."""
     import psutil
     import torch
 
@@ -41,7 +41,7 @@ def examine() -> dict[str, Any]:
     machine = origin["machine"]
     return {
         "concf": origin["concf"], "commit": origin["commit"] or "not a checkout",
-        "installed in": str(Path(__file__).parents[2]), "python": origin["python"], "system": machine["system"],
+        "installed in": str(Path(__file__).parents[1]), "python": origin["python"], "system": machine["system"],
         "processor": f"{machine['processor']}, {machine['cores']} cores", **devices,
         "data home": str(data_home()), "libraries": _libraries(),
     }  # fmt: skip

@@ -1,0 +1,156 @@
+"""Compute what `concf demo` prints: the default preset and tuned baselines on a simulated log, in under a minute."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import IALS, Popularity, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta
+from concf.baselines.table import Candidate
+from concf.comparison.compare import Comparison, Entrant, compare
+from concf.consensus.consensus import CONSENSUS
+from concf.data.prepare import prepare
+from concf.errors import MissingExtraError
+from concf.evaluation.evaluate import Evaluation
+from concf.evaluation.significance import paired_t
+from concf.inference.recommender import Recommender
+from concf.models import DEFAULT, choose_settings, train
+from concf.report.gather import gather
+from concf.runs.checkpoint import RunFolder
+from concf.runtime.files import new_file, new_folder
+
+FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
+METRIC = "recall@50"  # on validation: chooses the settings of the baselines and of ConCF's voters
+AT = (20, 50)
+SMALL_GRIDS = {
+    "popularity": Candidate(Popularity),
+    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000), "shrink": (10.0, 50.0, 200.0)}),
+    "ease": Candidate(EASE, {"regularisation": (100.0, 200.0, 400.0, 800.0)}),
+    "rp3beta": Candidate(RP3beta, {"alpha": (0.3, 0.5, 0.7), "beta": (-0.2, 0.0, 0.2), "neighbours": (50, 200)}),
+    "puresvd": Candidate(PureSVD, {"factors": (8, 16, 32, 64)}),
+    "ials": Candidate(IALS, {"factors": (64,), "alpha": (2.0, 5.0, 10.0), "regularisation": (15.0, 30.0, 60.0)}),
+}
+CHANGES: dict[str, dict[str, Any]] = {"model": {"dimensions": 64}}  # for a small log
+EXPLAINED, SIMILAR = 5, 2  # items of the example's list, and most similar used items of each
+
+
+def run(out: str | Path = "demo") -> dict[str, Any]:
+    """Tune the baselines and train the default preset on one split of a simulated log; write the run and its report.
+
+    out: a new folder, or that of an earlier demo, which is replaced when the new one is complete
+
+    Returns what `demo.json` holds, among it
+    rows:    "kind" baseline or ConCF, "name", "means" on test, "validation", "chosen" settings
+    gains:   of the consensus and of the best head, for each metric: the gain over the best baseline
+    stages:  of training: what was chosen, validation figures, seconds
+    example: what the consensus recommends to one user, and why
+    """
+    begin, out = time.monotonic(), Path(out)
+    with new_folder(out, marker=FIGURES, overwrite=True) as fresh:
+        data = prepare("demo", protocol="random")
+        settings = choose_settings(DEFAULT, CHANGES | {"training": {"metric": METRIC}})
+        home = RunFolder(fresh / RUN)
+        home.keep(data)
+        with _one_thread():
+            models = {name: model for name, model in SMALL_GRIDS.items() if name != "ials" or find_spec("implicit")}
+            baselines = compare(data, models, seeds=1, at=AT, tune_on=METRIC)
+            learned = train(data, settings, device="cpu", out=home.path)
+            ours = learned.evaluate(at=AT)
+            gathered = gather(learned, home.description(), name=out.resolve().name)
+        has_report = _write_report(gathered, fresh / REPORT)
+        best = learned.best_head()
+        summary = {
+            "data": data.summary(),
+            "preset": DEFAULT,
+            "changes": CHANGES,
+            "metric": METRIC,
+            "best_head": best,
+            "rows": [
+                *(
+                    {"kind": "baseline", "name": each.name, "means": each.tests[0], "validation": each.validation,
+                     "chosen": each.settings, "tried": len(list(SMALL_GRIDS[each.name].settings()))}
+                    for each in reversed(baselines.entrants)
+                ),
+                *(
+                    {"kind": "ConCF", "name": name, "means": ours[name].means(),
+                     "validation": learned.best[name].validation, "chosen": learned.chosen.get(name, {})}
+                    for name in learned.rows()
+                ),
+            ],
+            "gains": {name: _gains(ours[name], baselines) for name in (CONSENSUS, best)},
+            "stages": gathered["stages"],
+            "example": _example(Recommender(learned), gathered["examples"]),
+            "without": [name for name in SMALL_GRIDS if name not in models],
+            "out": str(out),
+            "run": str(out / RUN),
+            "report": str(out / REPORT) if has_report else None,
+            "seconds": time.monotonic() - begin,
+        }  # fmt: skip
+        (fresh / FIGURES).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    return summary
+
+
+def _write_report(content: dict[str, Any], path: Path) -> bool:
+    """Write the report; return False without the extra that it needs."""
+    try:
+        from concf.report.page import page
+    except MissingExtraError:
+        return False
+    with new_file(path) as fresh:
+        fresh.write_text(page(content), encoding="utf-8")
+    return True
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Use one thread: operations this small gain nothing from more, which on a busy machine wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _gains(ours: Evaluation, baselines: Comparison) -> dict[str, dict[str, Any]]:
+    """Metric -> the baseline with the best test mean, both means, the relative gain, and p of a paired t-test."""
+    gains = {}
+    for metric, mean in ours.means().items():
+        rival: Entrant = max(baselines.entrants, key=lambda each: each.mean(metric))
+        best, p = rival.mean(metric), paired_t(ours.per_user[metric], rival.per_user[metric])
+        gains[metric] = {"mean": mean, "rival": rival.name, "its": best, "gain": mean / best - 1, "p": p}
+    return gains
+
+
+def _example(model: Recommender, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Explained list of a user of medium activity, who is not chosen by how good the list is.
+
+    similar: the user's items that are nearest by the cosine of the best head's vectors
+    """
+    user = examples[len(examples) // 2]
+    history = [each["item"] for each in user["history"]]
+    listed = user["lists"][CONSENSUS][:EXPLAINED]
+    nearest, _ = model.similar_items([each["item"] for each in listed], len(model.item_ids) - 1, frame="arrays")
+    used = set(history)
+    similar = [[each for each in row.tolist() if each in used][:SIMILAR] for row in nearest]
+    return {
+        "by": CONSENSUS,
+        "user": user["user"],
+        "used": user["used"],
+        "history": history,
+        "held_out": len(user["held_out"]),
+        "items": [
+            {"rank": rank, "item": each["item"], "held_out": each["hit"], "similar": items,
+             "votes": {vote["head"]: vote["rank"] for vote in votes["heads"]}}
+            for rank, (each, items, votes) in enumerate(zip(listed, similar, user["votes"], strict=False), 1)
+        ],
+    }  # fmt: skip
