@@ -24,7 +24,7 @@ from measuring import fastest, in_turns, medians, write
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.models import train
-from concf.reference.sampled_softmax import POWER
+from concf.reference.batches import POWER
 from concf.reference.settings import ReferenceSettings
 from concf.reference.trainer import Trainer
 
