@@ -19,8 +19,7 @@ from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
-from concf.evaluation.validation import Validation
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import Validation, fitting_metric
 from concf.model.scorers import ListFunction
 from concf.runtime.provenance import provenance
 from concf.training.config.presets import choose_settings

@@ -17,7 +17,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
-from concf.evaluation.validation_metric import fitting_metric, refuse_blind
+from concf.evaluation.validation import fitting_metric, refuse_blind
 from concf.training.config.presets import choose_settings
 from concf.training.run import Run
 from concf.training.train import train

@@ -136,7 +136,7 @@ BUGS = [
     Bug(
         "evaluation/metrics.py", "popularity_groups",
         "np.cumsum(popularity[order]) - popularity[order]", "np.cumsum(popularity[order])",
-        "items at a border are in a group too far down", "evaluate",
+        "items at a border are in a group too far down", "metrics",
     ),
     Bug(
         "cli/demo.py", "run",

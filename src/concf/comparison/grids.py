@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, option
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import fitting_metric
 from concf.model.baselines.table import BASELINES, Candidate
 from concf.runtime.settings import flat, read_toml
 

@@ -20,7 +20,7 @@ from concf.data.split import UPDATES, Split
 from concf.errors import ConfigError, note
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING, rank
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import fitting_metric
 from concf.model.encoders import EncoderMaker
 from concf.model.model import Model
 from concf.model.objectives import Objective, choose

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, option
-from concf.evaluation.validation_metric import refuse_blind
+from concf.evaluation.validation import refuse_blind
 from concf.model.encoders import EncoderMaker
 from concf.model.objectives import Objective
 from concf.runtime.arguments import check_seed

@@ -17,8 +17,7 @@ from torch import Tensor
 from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.evaluation.validation import Validation, sample
-from concf.evaluation.validation_metric import fitting_metric
+from concf.evaluation.validation import Validation, fitting_metric, sample
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.objectives import Objective, choose
 from concf.model.rows import added_groups, sums_of_groups

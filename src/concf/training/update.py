@@ -13,7 +13,7 @@ from concf.data.join import join
 from concf.data.options import ReadingOptions
 from concf.data.reading.times import When
 from concf.errors import ConfigError, note, option
-from concf.evaluation.validation_metric import AUTO, fitting_metric
+from concf.evaluation.validation import AUTO, fitting_metric
 from concf.runtime.files import new_folder
 from concf.training.checkpoint import RUN, RunFolder
 from concf.training.config.presets import choose_settings

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array
 from concf.consensus.consensus import consistencies
 from concf.data.split import Split
 from concf.errors import ConfigError, note, option
-from concf.evaluation.validation_metric import fitting_metric, parsed, refuse_blind
+from concf.evaluation.validation import fitting_metric, parsed, refuse_blind
 from concf.runtime.arguments import check_seed
 from concf.runtime.files import new_folder, sha256
 from concf.training.checkpoint import RUN, RunFolder
