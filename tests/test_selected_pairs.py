@@ -14,7 +14,7 @@ from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.model.model import Model
 from concf.model.objectives import FIVE
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 from concf.training.batches import Batch, Sampler
 from concf.training.config.settings import ConCFSettings
 from concf.training.head_losses import HeadLosses

@@ -18,7 +18,7 @@ from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.model.baselines.factorisation import Popularity
 from concf.model.objectives import FIVE
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 from concf.training.batches import DRAWS, Sampler, distinct
 from concf.training.config.presets import choose_settings
 from concf.training.config.settings import ConCFSettings

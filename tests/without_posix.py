@@ -108,8 +108,8 @@ def main(folder: Path) -> None:
     from concf.errors import ConfigError
     from concf.inference.recommender import Recommender
     from concf.runtime import provenance
+    from concf.runtime.files import held
     from concf.runtime.launch import launch
-    from concf.runtime.locks import held
     from concf.training.memory import available_memory
 
     def concf(*words: object) -> None:

@@ -12,8 +12,8 @@ from torch import Tensor
 from concf.data.split import Split
 from concf.errors import ConfigError, note
 from concf.evaluation.metrics import ACCURACY, flat_cells
+from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.runtime.seeds import derive_seed
 
 CELLS = 1 << 24  # of a table [users, items] that is held at a time
 AUTO = "auto"

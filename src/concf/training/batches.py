@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 
 Positions = NDArray[np.signedinteger[Any]]
 

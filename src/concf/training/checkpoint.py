@@ -24,8 +24,7 @@ from torch import Tensor
 from concf.data.ids import Ids
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, note
-from concf.runtime.files import BLANK, FIELD, is_partial, new_file, refuse_changed, seal
-from concf.runtime.locks import held
+from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
 from concf.runtime.process_group import ALONE, ProcessGroup
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.system import LOCKS_MAPPED_FILES

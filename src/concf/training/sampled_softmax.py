@@ -10,7 +10,7 @@ from torch import Tensor
 
 from concf.model.heads import Columns
 from concf.model.objectives import LossSettings
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 
 ITEMS, USERS = 0, 1  # the sides that a softmax can run over
 NOTHING = -1e9  # log of a count of 0, but finite: a tile of logits that are all -inf has no greatest

@@ -21,8 +21,8 @@ from concf.evaluation.validation import Validation, fitting_metric, sample
 from concf.model.encoders import EVERY_HEAD, EncoderMaker
 from concf.model.objectives import Objective, choose
 from concf.model.rows import added_groups, sums_of_groups
+from concf.runtime.arguments import derive_seed
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.runtime.seeds import derive_seed
 from concf.training.balance import gradient_scale, normalise, training_ratio, weight_gradient
 from concf.training.batches import Batch, Sampler
 from concf.training.config.settings import ConCFSettings

@@ -36,9 +36,9 @@ from concf.evaluation.metrics import popularity_groups
 from concf.evaluation.validation import Validation, sample
 from concf.model.als import ALS, Pairs, UserSolver
 from concf.model.scorers import Factors, Offset
+from concf.runtime.arguments import derive_seed
 from concf.runtime.executors import one_thread_each
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.runtime.seeds import derive_seed
 from concf.runtime.settings import named
 from concf.training.recipe import search
 from concf.training.recipe.search import PLANS, list_length, n_asked
