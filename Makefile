@@ -35,7 +35,7 @@ $(READY) $(TEST): pyproject.toml $(CONSTRAINTS)
 	@for info in $(VENV)/lib/python3*/site-packages/*.dist-info; do test -e "$$info/INSTALLER" || rm -rf "$$info"; done
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --no-compile -e '.[$(EXTRAS)]'
-	$(BIN)/python -c 'import torch._dynamo, concf.cli.app, concf.data.prepare, concf.training.train'
+	$(BIN)/python -c 'import torch._dynamo, concf.cli.app, concf.data.prepare, concf.models'
 	@touch $(STANDS_FOR)
 
 demo: $(READY)

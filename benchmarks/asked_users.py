@@ -16,17 +16,17 @@ from pathlib import Path
 import torch
 from measuring import RESULTS
 
+from concf.baselines.als import UserSolver
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
+from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
-from concf.model.als import UserSolver
-from concf.model.scorers import Factors
+from concf.models import choose_settings
+from concf.runs.run import Run, make_model
 from concf.runtime.executors import one_thread_each
-from concf.training.config.presets import choose_settings
-from concf.training.recipe.recipe import STUDENT, Recipe
-from concf.training.recipe.search import measured
-from concf.training.recipe.students import without_lists
-from concf.training.run import Run, make_model
+from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.search import measured
+from concf.strong.students import without_lists
 
 LOGS = {"citeulike": "released", "ciao": "released", "foursquare": "released", "gowalla": "given"}
 SHARES = (0.75, 0.3, 0.1)
@@ -41,7 +41,7 @@ def prepared(name: str) -> Split:
 
 def measure(name: str) -> dict[str, object]:
     """Consensus, ALS and, by the share of the users who are asked, the student: of users who never teach."""
-    data, settings = prepared(name), choose_settings("strong", words=["recipe.budget=fast", "recipe.refit=none"])
+    data, settings = prepared(name), choose_settings("strong", words=["budget=fast", "refit=none"])
     recipe = Recipe(Run(data, settings, 0, make_model(data, settings)), CPU)
     for number, stage in enumerate(recipe.stages):
         recipe.stage(number)

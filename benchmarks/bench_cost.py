@@ -23,9 +23,9 @@ from bench_scaling import random_split
 from measuring import RESULTS, in_fresh_process, write
 from scipy.optimize import nnls
 
-from concf.model.objectives import FIVE
-from concf.training.config.presets import choose_settings
-from concf.training.trainer import Trainer
+from concf.models import choose_settings
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
 
 SAMPLES, STEPS = 1024, 5
 BASE = {"users": 20_000, "items": 20_000, "pairs": 400_000, "dimensions": 64, "heads": 6, "batch": 1024}
@@ -58,7 +58,7 @@ def measured(what: str, sizes: dict[str, int]) -> dict[str, Any]:
     torch.set_num_threads(1)
     data = random_split(sizes["users"], sizes["items"], sizes["pairs"])
     words = [
-        f"objectives={json.dumps(HEADS[sizes['heads']])}", f"model.dimensions={sizes['dimensions']}",
+        f"objectives={json.dumps(HEADS[sizes['heads']])}", f"dimensions={sizes['dimensions']}",
         f"training.batch={sizes['batch']}", f"losses.softmax_samples={SAMPLES}",
     ]  # fmt: skip
     trainer = Trainer(data, choose_settings("reference", words=words), 0, "cpu")

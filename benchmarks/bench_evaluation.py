@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from concf.evaluation.evaluate import Evaluation, score_lists
 from concf.evaluation.ranking import CPU_MEMORY, rank
-from concf.model.scorers import Factors
+from concf.evaluation.scorers import Factors
 
 CUTS = (20, 50)
 LONGEST = max(CUTS)

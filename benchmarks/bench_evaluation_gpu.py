@@ -18,7 +18,7 @@ from scipy.sparse import random_array
 
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import GPU_MEMORY, rank
-from concf.model.scorers import Factors
+from concf.evaluation.scorers import Factors
 
 USERS, ITEMS, DIMENSIONS, LONGEST = 5219, 25181, 64, 50
 

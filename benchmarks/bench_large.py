@@ -28,8 +28,7 @@ from concf.data.interactions import Interactions
 from concf.data.protocols import TEST, TRAIN, VALID, Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import choose_settings, train
 
 TASTES, ZIPF, SPREAD, NOISE = 64, 0.8, 0.7, 0.1
 SHARES = (0.6, 0.9, 1.0)  # of a user's three tastes, added up
@@ -109,11 +108,12 @@ def main() -> None:
 
     data = split_of(sizes, device)
     took("drawn", {"shape": list(data.train.shape), "pairs": len(data.interactions), "train": data.train.nnz})
-    words = [f"recipe.budget={options.budget}", f"model.dimensions={options.factors}", *options.set]
+    words = [f"budget={options.budget}", f"dimensions={options.factors}", *options.set]
 
     def watch(record: Line) -> None:
         took(
-            record["stage"], {each: record[each] for each in ("chosen", "validation", "asked_users") if each in record}
+            record["stage"],
+            {each: record[each] for each in ("chosen", "validation", "consensus_users") if each in record},
         )
 
     run = train(data, choose_settings("strong", words=words), seed=0, device=options.device, watch=watch)

@@ -95,8 +95,8 @@ def train_an_epoch(folder: Path, words: list[str], single: str | None, sample: i
 
     from concf.data.split import Split
     from concf.evaluation.ranking import rank
-    from concf.training.config.presets import choose_settings
-    from concf.training.trainer import Trainer
+    from concf.models import choose_settings
+    from concf.reference.trainer import Trainer
 
     refuse_more_memory(limit)
     anonymous = AnonymousPeak()

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
+from concf.models import choose_settings
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.trainer import Trainer
 
 
 def alone(group: ProcessGroup, threads: int, work: Callable[[], object]) -> Callable[[], None]:
@@ -74,7 +74,7 @@ def busy_seconds(work: Callable[[], object], rounds: int = 20) -> float:
     return (time.process_time() - begin) / rounds
 
 
-def measure(data: Split, settings: ConCFSettings, group: ProcessGroup) -> dict[str, Any]:
+def measure(data: Split, settings: RunSettings, group: ProcessGroup) -> dict[str, Any]:
     together, single = Trainer(data, settings, 0, "cpu", group=group), Trainer(data, settings, 0, "cpu", group=ALONE)
     for trainer in (single, together):
         trainer.consensus.update()

@@ -21,15 +21,14 @@ import torch
 from measuring import write
 from numpy.typing import NDArray
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.catalogue import fetch
 from concf.data.prepare import prepare
 from concf.evaluation.evaluate import score_lists
 from concf.evaluation.ranking import NOTHING
 from concf.inference.ranker import Positions, Ranker, Short
 from concf.inference.rules import catalogue_of, rules_of
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import choose_settings, train
 
 K, ROUNDS = 20, 3
 
@@ -74,7 +73,7 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     data = prepare("ciao", protocol="released", seed=chosen.seed)
-    settings = choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 64}})
+    settings = choose_settings("strong", {"budget": "fast", "dimensions": 64})
     ranker = Ranker(train(data, settings, seed=chosen.seed))
     ratings = pl.read_csv(next(path for path in fetch("ciao") if path.suffix == ".csv"))
     known = pl.col("item_id").is_in(ranker.item_ids.values.tolist())

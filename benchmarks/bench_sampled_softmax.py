@@ -23,10 +23,9 @@ from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 
 NAME = "sampled_softmax"
 USERS, PAIRS_PER_USER = 20_000, 30
@@ -34,13 +33,13 @@ USERS, PAIRS_PER_USER = 20_000, 30
 
 def chosen_settings(
     samples: int | None, power: float = 0.5, single: str | None = None, epochs: int | None = None
-) -> ConCFSettings:
+) -> RunSettings:
     words = [f"losses.softmax_samples={'none' if samples is None else samples}", f"losses.softmax_power={power}"]
     words += [] if epochs is None else [f"training.epochs={epochs}"]
     return choose_settings("reference", words=words, single=single)
 
 
-def accuracy(data: Split, settings: ConCFSettings, seed: int, device: str) -> dict[str, Any]:
+def accuracy(data: Split, settings: RunSettings, seed: int, device: str) -> dict[str, Any]:
     """Test figures of every head and consensus, each at its best epoch, and how long training took."""
     begin = time.perf_counter()
     run = train(data, settings, seed=seed, device=device)

@@ -21,9 +21,9 @@ from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
-from concf.model.objectives import FIVE
-from concf.training.config.presets import choose_settings
-from concf.training.trainer import Trainer
+from concf.models import choose_settings
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
 
 
 def random_split(n_users: int, n_items: int, n_pairs: int, seed: int = 0) -> Split:

@@ -21,14 +21,14 @@ from measuring import RESULTS, in_fresh_process, write
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from concf.models import choose_settings
+from concf.runs.memory import CPU, large_tables
+from concf.runs.run import RECIPE_USERS
 from concf.runtime.process_group import ProcessGroup
-from concf.training.config.presets import choose_settings
-from concf.training.memory import CPU, large_tables
-from concf.training.recipe.recipe import SMALL
-from concf.training.recipe.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, PLANS, TEMPERATURE
-from concf.training.recipe.softmax import STEPS
-from concf.training.recipe.students import BATCHES
-from concf.training.run import RECIPE_USERS
+from concf.strong.recipe import SMALL
+from concf.strong.search import BETA, FIRST_SWEEPS, MORE_SWEEPS, PLANS, TEMPERATURE
+from concf.strong.softmax import STEPS
+from concf.strong.students import BATCHES
 
 NAME = "stages"
 BASE = {"users": 8_000, "items": 4_000, "events": 160_000, "factors": 64, "budget": "default"}
@@ -61,13 +61,13 @@ def measured(sizes: dict[str, Any]) -> Line:
 
     from concf.data.prepare import split_of
     from concf.data.simulate import Simulation
-    from concf.training.run import n_validated
-    from concf.training.train import train
+    from concf.models import train
+    from concf.runs.run import n_validated
 
     torch.set_num_threads(1)
     log = Simulation(users=sizes["users"], items=sizes["items"], events=sizes["events"], tastes=32).draw(0)
     data = split_of(log, 0, min_user=3, min_item=3)
-    words = [f"model.dimensions={sizes['factors']}", f"recipe.budget={sizes['budget']}"]
+    words = [f"dimensions={sizes['factors']}", f"budget={sizes['budget']}"]
     settings = choose_settings("strong", words=words)
     found, begin = dict[str, float](), time.process_time()
 
@@ -212,7 +212,7 @@ def fit() -> dict[str, dict[str, float]]:
 
 def least_gb(sizes: dict[str, int], budget: str, factors: int, processes: int) -> float:
     """What the estimate before training says of a log whose longest part to validate has `LONGEST` items."""
-    words = [f"recipe.budget={budget}", f"model.dimensions={factors}"]
+    words = [f"budget={budget}", f"dimensions={factors}"]
     shape, users = (sizes["users"], sizes["items"]), np.arange(sizes["users"])
     held_out = SimpleNamespace(nnz=sizes["pairs"] // 10, indptr=np.array([0, LONGEST]))
     trained = SimpleNamespace(shape=shape, nnz=sizes["pairs"] * 8 // 10)

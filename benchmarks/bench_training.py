@@ -19,9 +19,8 @@ import torch
 from measuring import fastest, in_turns, medians, write
 
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
 
 PRESET = "reference"
 

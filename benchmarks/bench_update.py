@@ -26,7 +26,7 @@ import torch
 from numpy.typing import NDArray
 
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.interactions import Interactions
 from concf.data.join import places
 from concf.data.prepare import prepare, split_of
@@ -36,17 +36,16 @@ from concf.data.simulate import DRIFTING
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import NOTHING
-from concf.model.scorers import ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.update import update
+from concf.evaluation.scorers import ListFunction
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.strong.update import update
 
 RESULTS = Path(__file__).parent / "results" / "update.jsonl"
 BASE, PERIODS = 0.45, 11  # share of the pairs in the base; the periods after it, of equal length, the last to test on
 AT, METRICS = 50, ("recall", "ndcg")
 LENGTH = 200  # of a list, of which known items are taken out
-SETTINGS = choose_settings("strong", {"recipe": {"refit": "everything"}})
+SETTINGS = choose_settings("strong", {"refit": "everything"})
 
 
 def frame_of(log: Interactions) -> pl.DataFrame:

@@ -35,19 +35,19 @@ from scipy.sparse import csr_array, csr_matrix
 from sources import lines
 from strong import split_of
 
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.table import BASELINES
 from concf.comparison.models import Voters, listed
 from concf.comparison.results_log import ResultsLog
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.split import Split
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.metrics import hits, popularity_groups
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import ListFunction, ScoreFunction
-from concf.training.combining.combine import combine
-from concf.training.combining.voters import vectors_of_implicit
-from concf.training.recipe import students
-from concf.training.recipe.search import PLANS
+from concf.evaluation.scorers import ListFunction, ScoreFunction
+from concf.strong import students
+from concf.strong.combine import combine
+from concf.strong.given_voters import vectors_of_implicit
+from concf.strong.search import PLANS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -197,7 +197,7 @@ def measure_groups(name: str, seed: int, log: ResultsLog, folder: Path) -> None:
     data = split_of(name, seed, folder)
     models, rows, validation = fitted(chosen_settings(name, log, folder), data, seed), {}, {}
     for groups in GROUPS:
-        run = combine(data, models, seed=seed, settings={"recipe": {"popularity_groups": groups}})
+        run = combine(data, models, seed=seed, settings={"popularity_groups": groups})
         rows[str(groups)], validation[str(groups)] = (
             figures(run.recommender("student"), data),
             run.best["student"].validation,

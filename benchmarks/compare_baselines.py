@@ -12,9 +12,9 @@ from pathlib import Path
 
 from sources import TITLE, commits_table, lines
 
+from concf.baselines.table import BASELINES
 from concf.comparison.compare import Comparison, compare, comparison_rows
 from concf.data.split import Split
-from concf.model.baselines.table import BASELINES
 from concf.runtime.text_tables import markdown
 
 ROOT = Path(__file__).parent.parent

@@ -15,16 +15,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from concf.baselines.factorisation import ALS, Popularity
+from concf.baselines.neighbours import RP3beta
 from concf.comparison.results_log import ResultsLog
 from concf.data.prepare import prepare
 from concf.data.simulate import DRIFTING
 from concf.data.split import Split
 from concf.data.weights import Weighting
 from concf.evaluation.evaluate import evaluate
-from concf.model.baselines.factorisation import ALS, Popularity
-from concf.model.baselines.neighbours import RP3beta
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import choose_settings, train
 
 RESULTS = Path(__file__).parent / "results" / "half_life.jsonl"
 SEEDS = range(3)

@@ -26,12 +26,11 @@ from concf.data.protocols import TEST, TRAIN
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate, score_lists
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import Factors
 from concf.inference.ranker import evaluate_new
 from concf.inference.recommender import Recommender
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.run import Run
 
 AT, METRICS = (20, 50), ("recall", "ndcg")
 USERS, ITEMS, KINDS, PAIRS, WORDS = 2000, 1500, 40, 30, 200
@@ -82,9 +81,7 @@ def categories(data: Split) -> pl.DataFrame:
 
 def trained(data: Split, seed: int) -> Run:
     """The default with a small budget."""
-    return train(
-        data, choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 64}}), seed=seed
-    )
+    return train(data, choose_settings("strong", {"budget": "fast", "dimensions": 64}), seed=seed)
 
 
 def by_category(data: Split, catalogue: pl.DataFrame, seed: int) -> dict[str, Any]:

@@ -27,18 +27,16 @@ import torch
 from measuring import busy_cores
 from scipy.sparse import csr_array
 
+from concf.baselines.als import ALS, Pairs, UserSolver
+from concf.baselines.ease import EASE
+from concf.baselines.table import BASELINES
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.scorers import Factors
 from concf.inference.ranker import Ranker
-from concf.model.als import ALS, Pairs, UserSolver
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, load_run, train
+from concf.runs.run import Run
 
 if TYPE_CHECKING:
     from concf.data.options import LogOptions
@@ -127,7 +125,7 @@ def run_tests(options: argparse.Namespace) -> None:
             models = {name: run.recommender(name, data.history) for name in run.rows()}
             rows = {name: {on: figures(each, data, on) for on in ("valid", "test")} for name, each in models.items()}
             line = {"hash": data.hash, "settings": run.chosen, "rows": rows, "kept": same_lists(run)}
-            line |= {"users": len(data.evaluated), "seconds": seconds, "device": str(run.model.user.device)}
+            line |= {"users": len(data.evaluated), "seconds": seconds, "device": str(run.device)}
             print(split, results.add(key | {"model": "concf"}, line), flush=True)
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import torch
 
-from concf.consensus.consensus import consensus
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
-from concf.training.checkpoint import RunFolder
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run, make_model
+from concf.models import choose_settings
+from concf.runs.checkpoint import RunFolder
+from concf.runs.run import Run, make_model
 
 PLACES = 100  # K
 

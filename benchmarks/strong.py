@@ -28,19 +28,18 @@ import torch
 from measuring import busy_cores
 from scipy.sparse import csr_array
 
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.table import BASELINES
 from concf.comparison.results_log import ResultsLog
 from concf.consensus.voters import by_factors
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
+from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.recipe import search
-from concf.training.recipe.recipe import Recipe
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.strong import search
+from concf.strong.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -121,7 +120,7 @@ def run_tests(options: argparse.Namespace) -> None:
             if log.find(key) is not None:
                 continue
             data, begin = split_of(name, seed, options.data), time.perf_counter()
-            settings = choose_settings("strong", words=[f"recipe.refit={refit}", f"recipe.budget={budget}"])
+            settings = choose_settings("strong", words=[f"refit={refit}", f"budget={budget}"])
             if not warm:  # the libraries of a GPU are loaded at their first use
                 train(data, settings, seed=seed, device=options.device)
                 warm, begin = True, time.perf_counter()
@@ -134,7 +133,7 @@ def run_tests(options: argparse.Namespace) -> None:
             line = {
                 "split": data.hash, "rows": rows, "chosen": run.chosen, "best_head": run.best_head(),
                 "stages": {record["stage"]: round(record["seconds"], 2) for record in run.history},
-                "seconds": round(seconds, 2), "device": str(run.model.user.device),
+                "seconds": round(seconds, 2), "device": str(run.device),
             }  # fmt: skip
             log.add(key, line)
             print(
@@ -248,7 +247,7 @@ def run_ablations(options: argparse.Namespace) -> None:
                 key = {"data": name, "seed": seed, "budget": budget, "without": voter}
                 if log.find(key) is None:
                     data, begin = split_of(name, seed, options.data), time.perf_counter()
-                    settings = choose_settings("strong", words=["recipe.refit=none", f"recipe.budget={budget}"])
+                    settings = choose_settings("strong", words=["refit=none", f"budget={budget}"])
                     with without(voter):
                         run = train(data, settings, seed=seed, device=options.device)
                     seconds = time.perf_counter() - begin
@@ -275,7 +274,7 @@ def run_times(options: argparse.Namespace) -> None:
             if log.find(key) is None:
                 busy = busy_cores()
                 before = took(partial(rival.fit, data.train, seed=0))
-                settings = choose_settings("strong", words=[f"recipe.budget={budget}"])
+                settings = choose_settings("strong", words=[f"budget={budget}"])
                 ours = took(partial(train, data, settings, seed=10, device="cpu"))
                 after = took(partial(rival.fit, data.train, seed=0))
                 line = {"seconds": ours, "rival_seconds": [before, after], "cores_busy_elsewhere": busy}

@@ -35,7 +35,7 @@ DEVIATIONS, LEAST = 3.0, 0.005  # what counts as noise: of the standard deviatio
 TOLERANCE = 1.4
 K = 50
 Figures = dict[str, float]  # "consensus recall@50" -> its value
-FAST = choose_settings("strong", {"recipe": {"budget": "fast"}})
+FAST = choose_settings("strong", {"budget": "fast"})
 
 
 def figures_of(data: Split, seed: int) -> Figures:

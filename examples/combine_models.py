@@ -32,7 +32,7 @@ for model in (als, bpr):
     model.fit(csr_matrix(data.train), show_progress=False)
 ease = concf.BASELINES["ease"].make().fit(data.train)
 
-settings = {"model": {"dimensions": 32}, "recipe": {"budget": "fast"}}
+settings = {"model": {"dimensions": 32}, "budget": "fast"}
 run = concf.combine(data, {"als": als, "bpr": bpr, "ease": ease}, with_own=True, settings=settings)
 
 # %% [markdown]

@@ -25,7 +25,7 @@ print(f"{data.train.nnz:,} pairs to learn from, {data.test.nnz:,} to test on, {l
 # itself (`run.log` is what it was refitted on), and the others are fitted on the same pairs.
 
 # %%
-settings = concf.choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 32}})
+settings = concf.choose_settings("strong", {"budget": "fast", "dimensions": 32})
 run = concf.train(data, settings)
 known = run.log
 together = (known.T @ known).toarray().astype(np.float64)

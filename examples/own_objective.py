@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import concf
-from concf.model.heads import DotHead
+from concf.reference.heads import DotHead
 
 
 def smooth_hinge(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 import pyarrow.parquet as pq
 
 import concf
-from concf.training.memory import large_tables
+from concf.runs.memory import large_tables
 
 ROWS = 40_000
 FULL = 10_000_000
@@ -61,7 +61,7 @@ print(f"{data.train.shape[0]:,} users, {data.train.shape[1]:,} items, {data.trai
 # %%
 needs = {}
 for budget, factors in (("default", 256), ("fast", 64)):
-    chosen = concf.choose_settings("strong", {"recipe": {"budget": budget}, "model": {"dimensions": factors}})
+    chosen = concf.choose_settings("strong", {"budget": budget, "dimensions": factors})
     needs[f"{budget}, {factors} factors"] = sum(large_tables(data, chosen).values()) * FULL / ROWS
 for name, need in needs.items():
     print(f"{FULL:,} rows with budget {name}: at least {need / 1e9:.1f} GB")
@@ -72,7 +72,7 @@ for name, need in needs.items():
 # `--budget fast` searches less and does without the softmax voter ([budgets](../docs/training.md#budgets)).
 
 # %%
-settings = concf.choose_settings("strong", {"recipe": {"budget": "fast"}, "model": {"dimensions": 32}})
+settings = concf.choose_settings("strong", {"budget": "fast", "dimensions": 32})
 begin = time.process_time()
 run = concf.train(data, settings, out=home / "run", data_folder=home / "data")
 spent["train"] = time.process_time() - begin

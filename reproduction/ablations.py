@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from concf.consensus.ranking_consensus import RankingConsensus
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError
-from concf.model.heads import Columns, TableHead
-from concf.model.scorers import Factors
-from concf.training.batches import Batch
-from concf.training.head_losses import HeadLosses
-from concf.training.trainer import Parts
+from concf.evaluation.scorers import Factors
+from concf.reference.batches import Batch
+from concf.reference.head_losses import HeadLosses
+from concf.reference.heads import Columns, TableHead
+from concf.reference.ranking_consensus import RankingConsensus
+from concf.reference.trainer import Parts
 
 
 class Selector(nn.Module):

@@ -12,21 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from concf.consensus.consensus import consensus
-from concf.consensus.consistency import consistency_by_rank
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
+from concf.evaluation.consistency import consistency_by_rank
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation, fitting_metric
-from concf.model.scorers import ListFunction
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
+from concf.runs.run import Best, Run
+from concf.runs.settings import RunSettings
 from concf.runtime.provenance import provenance
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Best, Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
 from reproduction.ablations import ABLATIONS
 from reproduction.controls import tuned
 from reproduction.plan import Cell
@@ -47,10 +45,10 @@ class _Setup:
     words: tuple[str, ...]
     device: str
 
-    def settings(self, *words: str) -> ConCFSettings:
+    def settings(self, *words: str) -> RunSettings:
         return choose_settings(self.cell.preset, words=[*words, *self.words])
 
-    def train(self, settings: ConCFSettings, **options: Any) -> Run:
+    def train(self, settings: RunSettings, **options: Any) -> Run:
         parts = ABLATIONS.get(self.cell.variant)
         return train(self.data, settings, seed=self.cell.seed, device=self.device, parts=parts, **options)
 

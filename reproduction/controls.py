@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from concf.consensus.consensus import by_votes, rank_importance
-from concf.consensus.settings import ConsensusSettings
 from concf.evaluation.evaluate import Evaluation
+from concf.reference.settings import ConsensusSettings
 
 TEMPERATURES = (5.0, 10.0, 20.0, 50.0, 100.0)  # T
 CONSISTENCIES = (10.0, 30.0, 100.0)  # T_c

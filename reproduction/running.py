@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from concf.comparison.results_log import ResultsLog
 from concf.data.split import Split
 from concf.errors import ConcfError, ConfigError
+from concf.models import choose_settings
+from concf.runs.settings import RunSettings
 from concf.runtime.executors import RAY, RUNS_PER_GPU, Done, execute, one_after_the_other
 from concf.runtime.progress import working
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
 from reproduction.cells import measure
 from reproduction.plan import Cell
 from reproduction.variants import VARIANTS
@@ -81,7 +81,7 @@ def is_current(line: Mapping[str, Any] | None, cell: Cell, changes: Sequence[str
     """Whether a line is there and of the settings that the cell has today; one that came later had its default."""
     chosen = choose_settings(cell.preset, words=[*VARIANTS[cell.variant], *changes])
     with suppress(ValidationError):
-        return line is not None and ConCFSettings.model_validate(line.get("settings")) == chosen
+        return line is not None and RunSettings.model_validate(line.get("settings")) == chosen
     return False
 
 

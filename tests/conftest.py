@@ -81,7 +81,7 @@ def quick_collections() -> Iterator[None]:
 def quick_processes() -> None:
     """The server that forks the processes of `execute` has imported what they train with, and not PyTorch alone."""
     if "forkserver" in multiprocessing.get_all_start_methods():
-        multiprocessing.set_forkserver_preload(["torch._dynamo", "concf.training.train"])
+        multiprocessing.set_forkserver_preload(["torch._dynamo", "concf.models"])
         import_module("multiprocessing.forkserver").ensure_running()
 
 

@@ -25,12 +25,12 @@ import httpx
 import polars as pl
 import pytest
 
+from concf.baselines.table import BASELINES
 from concf.data.catalogue import CATALOGUE, HOME_VARIABLE, Entry, File
 from concf.data.reading.scan import Reading
 from concf.data.simulate import Simulation
-from concf.model.baselines.table import BASELINES
+from concf.models import PRESETS, choose_settings
 from concf.service.app import create_app
-from concf.training.config.presets import PRESETS, choose_settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

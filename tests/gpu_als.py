@@ -6,8 +6,8 @@ import pytest
 import torch
 from test_als import PENALTY, UNOBSERVED, some_items, some_pairs
 
-from concf.model import als
-from concf.model.als import ALS, Pairs
+from concf.baselines import als
+from concf.baselines.als import ALS, Pairs
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

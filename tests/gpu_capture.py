@@ -28,11 +28,11 @@ import torch
 from gpu_kernels import EXACT, moving, settings, small, with_a_student
 from torch import Tensor
 
-from concf.model import kernels
-from concf.training.config.settings import ConCFSettings
-from concf.training.cuda_graphs import Streams
-from concf.training.head_losses import HeadLosses
-from concf.training.trainer import Trainer
+from concf.reference import kernels
+from concf.reference.cuda_graphs import Streams
+from concf.reference.head_losses import HeadLosses
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -76,7 +76,7 @@ def in_order(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(kernels._SparseProduct, "forward", staticmethod(forward))
     monkeypatch.setattr(kernels._SparseProduct, "backward", staticmethod(backward))
     if kernels._has_triton():
-        from concf.model import triton_kernels
+        from concf.reference import triton_kernels
 
         monkeypatch.setattr(triton_kernels, "listed_scores_gradient", listed_gradient_in_order)
     torch.use_deterministic_algorithms(True)
@@ -242,7 +242,7 @@ class Lab:
             yield self.again(replay)
 
 
-def chosen(preset: str, dropout: float, samples: int | None) -> ConCFSettings:
+def chosen(preset: str, dropout: float, samples: int | None) -> RunSettings:
     parts: dict[str, Any] = {"model": {"dimensions": 24, "dropout": dropout, "initial_std": 0.3}}
     if samples is not None:
         parts["losses"] = {"softmax_samples": samples}

@@ -15,22 +15,21 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus.consensus import consensus
+from concf.consensus.listwise import listwise
 from concf.data.ids import Ids
 from concf.data.interactions import Interactions
 from concf.data.protocols import Random
 from concf.data.split import Split, SplitRecipe
 from concf.evaluation.ranking import Seen, rank_everyone
-from concf.model.kernels import Sparse, listed_scores, log_partition, two_layers
-from concf.model.losses import listwise
-from concf.model.objectives import FIVE
-from concf.model.rows import added_groups, sums_of_groups, take_and_part, take_rows
-from concf.model.scorers import Factors
-from concf.training.batches import distinct
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.sampled_softmax import NOTHING
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.evaluation.scorers import Factors
+from concf.models import choose_settings, train
+from concf.reference.batches import distinct
+from concf.reference.kernels import Sparse, listed_scores, log_partition, two_layers
+from concf.reference.objectives import FIVE
+from concf.reference.rows import added_groups, sums_of_groups, take_and_part, take_rows
+from concf.reference.sampled_softmax import NOTHING
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -216,7 +215,7 @@ def small(users: int = 60, items: int = 80) -> Split:
     return Split.make(Interactions(*ids, user, item, np.ones(len(user))), recipe)
 
 
-def settings(preset: str, **parts: Any) -> ConCFSettings:
+def settings(preset: str, **parts: Any) -> RunSettings:
     changes: dict[str, Any] = {
         "model": {"dimensions": 24, "dropout": 0.0, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30},
@@ -227,7 +226,7 @@ def settings(preset: str, **parts: Any) -> ConCFSettings:
     return choose_settings(preset, changes)
 
 
-def with_a_student(**parts: Any) -> ConCFSettings:
+def with_a_student(**parts: Any) -> RunSettings:
     """Squares and cosines, a table for each, that vote without learning from the consensus, as a student does."""
     apart = {"encoder": "mf", "sharing": "none", "dimensions": 24, "dropout": 0.0, "initial_std": 0.3}
     consensus = {"every": 1, "window": 2, "top_k": 20, "kept": 40, "length": 10, "tail": 30, "warm_up": 1}

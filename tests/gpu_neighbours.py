@@ -7,10 +7,10 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
+from concf.baselines import neighbours
+from concf.baselines.ease import EASE
+from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 from concf.evaluation.ranking import rank
-from concf.model.baselines import neighbours
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 

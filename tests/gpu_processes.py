@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 from gpu_kernels import settings, small, with_a_student
 
+from concf import models as training
 from concf.data.split import Split
+from concf.models import choose_settings
+from concf.reference import cuda_graphs as capture
+from concf.runs.settings import RunSettings
 from concf.runtime import process_group as groups
 from concf.runtime.process_group import ProcessGroup
-from concf.training import cuda_graphs as capture
-from concf.training import train as training
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -50,7 +50,7 @@ class Several(ProcessGroup):
         return True
 
 
-def chosen(case: str) -> ConCFSettings:
+def chosen(case: str) -> RunSettings:
     if case == STRONG:
         consensus = {"top_k": 40, "kept": 40, "shown": 40}
         changes = {"model": {"dimensions": 16}, "consensus": consensus, "training": {"metric": "recall@10"}}

@@ -18,22 +18,21 @@ from gpu_kernels import near, small
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.als import Pairs
+from concf.baselines.neighbours import Walks
 from concf.consensus import voters as voting
-from concf.consensus.reranker import TOP, Reranker, Weights
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_scores
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.model.als import Pairs
-from concf.model.baselines.neighbours import Walks
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.recipe import softmax
-from concf.training.recipe.recipe import STUDENT, Recipe
-from concf.training.recipe.students import solve_student, teach_student
-from concf.training.run import Run, make_model
-from concf.training.train import train
+from concf.evaluation.scorers import Factors
+from concf.models import choose_settings, train
+from concf.runs.run import Run, make_model
+from concf.runs.settings import RunSettings
+from concf.strong import softmax
+from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.reranker import TOP, Reranker, Weights
+from concf.strong.students import solve_student, teach_student
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no GPU")
 
@@ -204,17 +203,18 @@ def split() -> Split:
     return small(300, 120)
 
 
-def chosen(budget: str = "default", refit: str = "validation") -> ConCFSettings:
+def chosen(budget: str = "default", refit: str = "validation") -> RunSettings:
     changes: dict[str, Any] = {
         "model": {"dimensions": 16},
         "consensus": {"top_k": 40, "shown": 40},
         "training": {"metric": "recall@10"},
-        "recipe": {"budget": budget, "refit": refit},
+        "budget": budget,
+        "refit": refit,
     }
     return choose_settings("strong", changes)
 
 
-def begun(data: Split, settings: ConCFSettings, device: torch.device) -> Recipe:
+def begun(data: Split, settings: RunSettings, device: torch.device) -> Recipe:
     return Recipe(Run(data, settings, 3, make_model(data, settings).to(device)), device)
 
 
@@ -287,5 +287,5 @@ def test_a_killed_run_goes_on_on_the_gpu(tmp_path: Path) -> None:
         train(data, chosen(), seed=3, device=GPU, out=tmp_path, watch=die)
     run = train(data, out=tmp_path, resume=True)
     assert run.finished
-    assert run.model.user.device.type == GPU.type
+    assert run.device.type == GPU.type
     assert_alike(run, train(data, chosen(), seed=3, device=GPU))

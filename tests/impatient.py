@@ -2,9 +2,9 @@
 
 from functools import partial
 
+from concf import models as train
 from concf.cli.app import main
 from concf.runtime import process_group
-from concf.training import train
 
 if __name__ == "__main__":
     train.train = partial(train.train, checkpoint_seconds=0)  # type: ignore[assignment]

@@ -16,8 +16,8 @@ from literal_branch import Branch, Draws, Lists
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.model.model import Model
-from concf.training.config.settings import ConCFSettings
+from concf.reference.model import Model
+from concf.runs.settings import RunSettings
 
 STEPS = 2**40  # a vote is a whole number of steps of 2^-40
 Triples = tuple[list[int], list[int], list[int], Draws | None]  # users, items they used, items they did not
@@ -43,7 +43,7 @@ def adam(parameter: Tensor, gradient: Tensor, state: dict, rate: float, decay: f
 class LiteralConCF:
     """Algorithm 1 on a model of its own."""
 
-    def __init__(self, model: Model, settings: ConCFSettings, train: csr_array) -> None:
+    def __init__(self, model: Model, settings: RunSettings, train: csr_array) -> None:
         self.model, self.settings, self.train = model, settings, train
         self.weights = torch.ones(len(model.names))
         self.states: dict[object, dict] = {}

@@ -8,8 +8,8 @@ import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.model.model import Model
-from concf.training.config.settings import ConCFSettings
+from concf.reference.model import Model
+from concf.runs.settings import RunSettings
 
 Lists = list[list[int]]  # [users] of items, best first
 Draws = tuple[list[int], list[int]]  # items, and users, that a sampled softmax drew
@@ -58,7 +58,7 @@ def ball(vectors: Tensor) -> Tensor:
 class Branch:
     """One head: its scores from scratch."""
 
-    def __init__(self, model: Model, name: str, train: csr_array, settings: ConCFSettings) -> None:
+    def __init__(self, model: Model, name: str, train: csr_array, settings: RunSettings) -> None:
         self.name, self.head, self.settings = name, model.head(name), settings
         self.kind, _, value = name.split("#")[0].partition("@")
         default = {"weighted-squares": settings.losses.penalty, "cosine-softmax": settings.losses.temperature}

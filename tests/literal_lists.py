@@ -13,11 +13,10 @@ import torch
 from small_run import SMALL
 
 from concf.data.prepare import prepare
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.evaluation.scorers import Factors
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
+from concf.runs.run import Run
 
 NON_VOTING = "cml"
 LIVELY = (

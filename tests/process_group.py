@@ -17,7 +17,7 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  the optimiser would import it
 
 import concf.cli.app
-import concf.training.train  # noqa: F401
+import concf.models  # noqa: F401
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from small_run import QUIET
 
-from concf.training.checkpoint import HISTORY
+from concf.runs.checkpoint import HISTORY
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
 IMPATIENT = Path(__file__).with_name("impatient.py")

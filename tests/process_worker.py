@@ -18,11 +18,10 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfError
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
 
 SEED = 5
 CASES: dict[str, dict[str, Any]] = {
@@ -50,7 +49,7 @@ def data() -> Split:
     return prepare(Simulation(users=11, items=14, events=110, tastes=3).draw(1), protocol="random")
 
 
-def settings(case: str) -> ConCFSettings:
+def settings(case: str) -> RunSettings:
     """`reference` scaled down, as in test_train.py: no dropout; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": "mlp", "dropout": 0.0, "layers": 2, "initial_std": 0.3},

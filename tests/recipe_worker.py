@@ -18,12 +18,11 @@ from small_run import Killed, die_after
 
 from concf.data.prepare import prepare
 from concf.data.split import Split
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 from concf.runtime import process_group
 from concf.runtime.process_group import ALONE, ProcessGroup, joined
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
 
 SEED = 5
 DEFAULT, EVERYTHING, UNEVEN = "the default", "everything at once", "the last users only train"
@@ -50,11 +49,11 @@ def uneven() -> Split:
     return split
 
 
-def case(name: str) -> tuple[Split, ConCFSettings]:
+def case(name: str) -> tuple[Split, RunSettings]:
     if name == UNEVEN:
-        return uneven(), choose_settings(small(budget="fast"), {"recipe": {"asked_users": 9}})
+        return uneven(), choose_settings(small(budget="fast"), {"consensus_users": 9})
     if name == EVERYTHING:
-        changes = {"recipe": {"budget": "thorough", "popularity_groups": 2}, "weights": {"function": "log"}}
+        changes = {"budget": "thorough", "popularity_groups": 2, "weights": {"function": "log"}}
         return disliking(), choose_settings(small(), changes)
     return data(), small()
 

@@ -9,8 +9,8 @@ import torch
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
+from concf.models import choose_settings
+from concf.runs.settings import RunSettings
 
 SEED = 5
 PEERS = tuple(f"multinomial#{start}" for start in range(1, 6))
@@ -20,7 +20,7 @@ def tiny() -> Split:
     return prepare(Simulation(users=8, items=12, events=70, tastes=3).draw(1), protocol="random")
 
 
-def small(**changes: Any) -> ConCFSettings:
+def small(**changes: Any) -> RunSettings:
     """`reference` on the tiny data: one batch an epoch, the first epoch with consensus loss in epoch 2."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "initial_std": 0.3, "dropout": 0.0, "layers": 2},

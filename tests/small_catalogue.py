@@ -10,9 +10,8 @@ import polars as pl
 
 from concf.data.prepare import prepare
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.run import Run
 
 KINDS = ("red wine", "jazz", "boots", "novels")
 USERS, ITEMS, NEW = 60, 64, 8

@@ -11,11 +11,11 @@ import torch
 from scipy.sparse import csr_array
 from small_recipe import SMALL, data
 
+from concf.baselines.ease import EASE
+from concf.baselines.neighbours import RP3beta
 from concf.evaluation.ranking import rank
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import RP3beta
-from concf.training.combining.combine import combine
-from concf.training.run import Run
+from concf.runs.run import Run
+from concf.strong.combine import combine
 
 K = 12  # consensus.top_k of the small settings
 

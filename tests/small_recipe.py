@@ -11,10 +11,9 @@ import torch
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 
 CLI = Callable[..., tuple[int, str, str]]
 SMALL: dict[str, Any] = {
@@ -27,7 +26,7 @@ STAGES = ["search", "als", "softmax-a", "rerank", "student", "refit", "final"]
 LOG = Simulation(users=48, items=40, events=1300, tastes=4)
 
 
-def small(**recipe: str) -> ConCFSettings:
+def small(**recipe: str) -> RunSettings:
     return choose_settings(choose_settings("strong", SMALL), {"recipe": recipe})
 
 

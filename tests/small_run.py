@@ -16,10 +16,9 @@ from safetensors.torch import save_file
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.models import choose_settings, train
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY
 from concf.runtime.files import BLANK, FIELD, seal
-from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
 
 SMALL = (
     "training.epochs=10", "training.batch=128", "training.metric=recall@5", "model.dimensions=8", "consensus.every=2",

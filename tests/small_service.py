@@ -18,18 +18,17 @@ import polars as pl
 import torch
 from small_run import SMALL
 
-from concf.consensus.consensus import consensus
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation.ranking import rank
+from concf.models import choose_settings
+from concf.runs.checkpoint import RunFolder
+from concf.runs.run import Run, make_model
 from concf.service.app import create_app
 from concf.service.http.guards import Access
 from concf.service.limits import Limits
 from concf.service.loading import Loader, Service
-from concf.training.checkpoint import RunFolder
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run, make_model
 
 ODD = (
     "a/b", "/", "a b", "100%", "%2F", "ü", "名前", "🎻", "?k=1", "a&b=c", "#1", "+1", '"', "\\", "'", "<b>",

@@ -7,8 +7,8 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
-from concf.model import als
-from concf.model.als import ALS, Basis, Pairs
+from concf.baselines import als
+from concf.baselines.als import ALS, Basis, Pairs
 
 CPU = torch.device("cpu")
 UNOBSERVED, PENALTY = 0.07, 0.03

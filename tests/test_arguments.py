@@ -12,17 +12,16 @@ import torch
 from small_run import SMALL, small_data
 
 import concf as library
+from concf.baselines.factorisation import Popularity
+from concf.baselines.table import Candidate
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.bulk import write_lists
 from concf.inference.recommender import Recommender
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.table import Candidate
+from concf.models import choose_settings, train
+from concf.runs.checkpoint import RunFolder
 from concf.runtime.arguments import LARGEST_SEED, check_count, check_cutoffs, check_seed
-from concf.training.checkpoint import RunFolder
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 NO_INTEGERS = [2.5, "5", None, True, float("nan")]

@@ -12,21 +12,20 @@ import torch
 from recipe_worker import disliking
 from small_recipe import LOG, assert_same, data, small, trained
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.baselines.als import Pairs, UserSolver
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConcfWarning
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
-from concf.model.als import Pairs, UserSolver
-from concf.model.scorers import ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.recipe import search
-from concf.training.recipe.recipe import STUDENT
-from concf.training.recipe.search import PLANS, n_asked
-from concf.training.run import RECIPE_USERS, Run
-from concf.training.train import train
-from concf.training.update import update
+from concf.models import choose_settings, train
+from concf.runs.run import RECIPE_USERS, Run
+from concf.strong import search
+from concf.strong.recipe import STUDENT
+from concf.strong.search import PLANS, n_asked
+from concf.strong.update import update
 
 ASKED = 20
 pytestmark = pytest.mark.filterwarnings("ignore:the consensus was formed for", "ignore:only .* of .* users are")
@@ -34,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:the consensus was formed for", "
 
 @cache
 def few() -> Run:
-    return train(data(), choose_settings(small(), {"recipe": {"asked_users": ASKED}}), seed=3)
+    return train(data(), choose_settings(small(), {"consensus_users": ASKED}), seed=3)
 
 
 def listed(run: Run, name: str = CONSENSUS) -> torch.Tensor:
@@ -50,7 +49,7 @@ def asked(run: Run) -> list[int]:
 def test_those_who_are_asked_have_the_lists_of_a_run_that_asks_everyone() -> None:
     run, whole = few(), trained()
     users = asked(run)
-    assert len(users) == ASKED == run.history[-1]["asked_users"]
+    assert len(users) == ASKED == run.history[-1]["consensus_users"]
     plain, lists = ([listed(each, name)[users] for each in (run, whole)] for name in (R_CONSENSUS, CONSENSUS))
     assert torch.equal(*plain)
     assert torch.equal(*(each.best[CONSENSUS].votes["items"][:, users] for each in (run, whole)))
@@ -60,7 +59,7 @@ def test_those_who_are_asked_have_the_lists_of_a_run_that_asks_everyone() -> Non
 
 
 def test_to_ask_for_as_many_as_there_are_is_to_ask_everyone() -> None:
-    settings = choose_settings(small(), {"recipe": {"asked_users": 10_000}})
+    settings = choose_settings(small(), {"consensus_users": 10_000})
     assert_same(train(data(), settings, seed=3), trained())
 
 
@@ -114,11 +113,11 @@ def test_a_budget_pays_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_update_asks_for_as_many() -> None:
     new = update(few(), LOG.draw(2), older=True, device="cpu")
-    assert new.asked_users == len(asked(new)) == ASKED
+    assert new.consensus_users == len(asked(new)) == ASKED
 
 
 def test_nobody_s_dislikes_are_listed() -> None:
-    run = train(disliking(), choose_settings(small(), {"recipe": {"asked_users": 9}}), seed=3)
+    run = train(disliking(), choose_settings(small(), {"consensus_users": 9}), seed=3)
     everyone, disliked = np.arange(run.log.shape[0]), run.data.disliked
     assert disliked is not None
     lists = run.recommender(CONSENSUS)
@@ -131,7 +130,7 @@ def test_nobody_s_dislikes_are_listed() -> None:
 
 def test_new_items_stand_once_in_every_list() -> None:
     base = small_catalogue.trained("strong")
-    run = train(base.data, choose_settings(base.settings, {"recipe": {"asked_users": ASKED}}), seed=base.seed)
+    run = train(base.data, choose_settings(base.settings, {"consensus_users": ASKED}), seed=base.seed)
     model = Recommender(run).add_items(small_catalogue.catalogue())
     lists = model.recommend(k=10).group_by("user_id").agg("item_id")["item_id"].to_list()
     assert all(len({*items}) == len(items) for items in lists)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from concf.training.balance import gradient_scale, normalise, training_ratio, weight_gradient
+from concf.reference.balance import gradient_scale, normalise, training_ratio, weight_gradient
 
 double = torch.float64
 

@@ -10,14 +10,14 @@ import pytest
 import torch
 from scipy.sparse import csr_array
 
+from concf.baselines import neighbours as neighbours_module
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import BPR, IALS, PureSVD
+from concf.baselines.neighbours import ItemKNN, Rows, RP3beta, UserKNN
+from concf.baselines.table import BASELINES, candidate
 from concf.errors import ConfigError, MissingExtraError
 from concf.evaluation.ranking import rank
-from concf.model.baselines import neighbours as neighbours_module
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import BPR, IALS, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, Rows, RP3beta, UserKNN
-from concf.model.baselines.table import BASELINES, candidate
-from concf.model.scorers import as_scorer
+from concf.evaluation.scorers import as_scorer
 
 CPU = torch.device("cpu")
 HELD_OUT = 3  # items a user, on the checkerboard
@@ -165,7 +165,7 @@ def test_the_route_of_a_gpu_gives_the_same_neighbours_and_scores(settings, monke
 
 @pytest.mark.parametrize(("shape", "regularisation"), [((20, 12), 0.5), ((12, 20), 300.0)])
 def test_ease_is_one_ridge_regression_an_item_on_all_other_items_by_both_routes(shape, regularisation, monkeypatch):
-    monkeypatch.setattr("concf.model.baselines.ease.BLOCK", 4)
+    monkeypatch.setattr("concf.baselines.ease.BLOCK", 4)
     train = some_matrix(*shape, seed=5)
     dense = train.toarray().astype(np.float64)
     expected = np.empty(shape)

@@ -32,12 +32,11 @@ from small_run import (
 import concf as library
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
-from concf.model import losses
-from concf.model.heads import DotHead
-from concf.model.objectives import Objective
-from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.reference import losses
+from concf.reference.heads import DotHead
+from concf.reference.objectives import Objective
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, RUN, USERS, RunFolder, load_run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -75,8 +74,8 @@ import os, signal, sys
 from pathlib import Path
 import torch._dynamo  # else every process would import it
 import concf.cli.app
-import concf.training.checkpoint as checkpoint
-import concf.training.train as training
+import concf.runs.checkpoint as checkpoint
+import concf.models as training
 from functools import partial
 training.train = partial(training.train, checkpoint_seconds=0)
 
@@ -327,7 +326,7 @@ def test_the_last_good_checkpoint_outlives_a_loss_that_is_not_finite(data: Path,
 def test_a_step_that_ruins_a_parameter_leaves_no_checkpoint(
     concf: CLI, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("concf.training.train.train", partial(train, checkpoint_seconds=0))
+    monkeypatch.setattr("concf.models.train", partial(train, checkpoint_seconds=0))
     words = ["--set", "training.batch=4096", "--set", "training.learning_rate=1e39"]
     code, _, err = concf("train", data, "--out", tmp_path / "run", "--single", "bpr", *SETS, *words)
     assert (code, "'user' is not finite after the last batch of epoch 0" in err) == (2, True), err

@@ -13,12 +13,11 @@ from small_run import SETS, SMALL, history, small_data
 
 import concf as library
 from concf.data.split import Split
-from concf.model.objectives import FIVE
-from concf.training.checkpoint import HISTORY, RUN
-from concf.training.config.presets import choose_settings
-from concf.training.tracking.watchers import TensorBoard
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import choose_settings, train
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
+from concf.runs.checkpoint import HISTORY, RUN
+from concf.runs.watchers import TensorBoard
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

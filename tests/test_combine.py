@@ -19,27 +19,27 @@ from small_combine import K, combined, frame, vectors, voters
 from small_recipe import CLI, LOG, SMALL, assert_same, data
 from small_run import Killed, assert_same_end, die_after
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import by_scores, moments_of_lists
 from concf.data.prepare import prepare
 from concf.data.reading.lists import read_lists
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction, ScoreFunction
 from concf.inference.export import export
 from concf.inference.recommender import Recommender
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
-from concf.model.scorers import ListFunction, ScoreFunction
+from concf.models import train
 from concf.report.gather import gather
 from concf.report.page import page
-from concf.training.checkpoint import CARD, RunFolder, load_run
-from concf.training.combining.combine import combine
-from concf.training.recipe.combine import FIRST_SWEEPS, Combine, by_chance, first_hits, hits, note_leaks
-from concf.training.recipe.recipe import STUDENT
-from concf.training.recipe.students import SOLVED_BY
-from concf.training.train import train
-from concf.training.update import update
+from concf.runs.checkpoint import CARD, RunFolder, load_run
+from concf.strong.combine import combine
+from concf.strong.combine_stages import FIRST_SWEEPS, Combine, by_chance, first_hits, hits, note_leaks
+from concf.strong.recipe import STUDENT
+from concf.strong.students import SOLVED_BY
+from concf.strong.update import update
 
 pytestmark = [
     pytest.mark.usefixtures("on_one_thread"),
@@ -237,8 +237,8 @@ def test_models_of_implicit_vote_by_their_vectors_or_their_lists() -> None:
         model.fit(log, show_progress=False)
     run = combine(data(), models, settings=SMALL)
     assert run.settings.recipe is not None
-    assert run.settings.recipe.given_vectors == ("als", "bpr")
-    assert run.settings.recipe.given == ("bm25",)
+    assert run.settings.given_vectors == ("als", "bpr")
+    assert run.settings.given == ("bm25",)
     votes = run.best[CONSENSUS].votes["items"]
     names = [*run.settings.heads, *run.settings.fixed_voters]
     for name, model in models.items():
@@ -379,9 +379,9 @@ def test_mistakes_in_python() -> None:
     with pytest.raises(ConfigError, match="no voter was given"):
         combine(data(), {})
     with pytest.raises(ConfigError, match="voters from outside are for concf combine"):
-        train(data(), {"recipe": {"given": ["walks"]}})
+        train(data(), {"given": ["walks"]})
     with pytest.raises(ConfigError, match="own = false leaves nobody to vote"):
-        train(data(), {"recipe": {"own": False}})
+        train(data(), {"own": False})
     with pytest.raises(ConfigError, match="one of the two has vectors and the other has none"):
         combine(data(), {"svd": vectors()}, final_voters={"svd": voters()["walks"]}, settings=SMALL)
     with pytest.raises(ConfigError, match="preset strong"):

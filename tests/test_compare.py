@@ -12,6 +12,9 @@ import pytest
 from scipy import stats
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import ItemKNN
+from concf.baselines.table import Candidate
 from concf.comparison.compare import compare, comparison_rows
 from concf.comparison.models import Fused, Trained
 from concf.comparison.results_log import ResultsLog
@@ -22,9 +25,6 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import ItemKNN
-from concf.model.baselines.table import Candidate
 from concf.runtime.executors import one_after_the_other
 from concf.runtime.settings import Settings
 
@@ -198,7 +198,7 @@ def test_nonsense_is_refused(data: Split, monkeypatch: pytest.MonkeyPatch) -> No
             compare(data, models, **words)
     with pytest.raises(ConfigError, match="one split only"):
         compare(prepare(LOG, protocol="time", valid=0.2, test=0.2), MODELS, seeds=2)
-    monkeypatch.setattr("concf.model.baselines.table.find_spec", lambda _name: None)
+    monkeypatch.setattr("concf.baselines.table.find_spec", lambda _name: None)
     with pytest.raises(MissingExtraError, match="baselines"):
         compare(data, ["popularity", "ials"], seeds=1)
 

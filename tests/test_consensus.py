@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.consensus import consensus as module
-from concf.consensus.consensus import NOTHING, consensus
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS, NOTHING, consensus
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.evaluation import validation
 from concf.evaluation.validation import shared_items
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

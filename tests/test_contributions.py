@@ -9,13 +9,13 @@ import pytest
 import torch
 from small_recipe import trained
 
-from concf.consensus.reranker import TOP
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
+from concf.evaluation.scorers import Factors
 from concf.inference.recommender import Recommender
 from concf.inference.votes import SPEAKERS, similarity_shares, speakers
-from concf.model.scorers import Factors
-from concf.training.recipe.recipe import STUDENT, Recipe
-from concf.training.run import Run
+from concf.runs.run import Run
+from concf.strong.recipe import STUDENT, Recipe
+from concf.strong.reranker import TOP
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

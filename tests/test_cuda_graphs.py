@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from concf.training.cuda_graphs import CudaGraph
+from concf.reference.cuda_graphs import CudaGraph
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -13,9 +13,8 @@ import pytest
 import concf.cli.demo as subject
 from concf.data.simulate import DEMO
 from concf.inference.recommender import Recommender
+from concf.models import STRONG, load_run
 from concf.service.loading import Loader
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import STRONG
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -13,6 +13,8 @@ import pytest
 import torch
 from small_recipe import LOG, SMALL, small
 
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.ease import EASE
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
 from concf.data.protocols import TRAIN
@@ -22,11 +24,9 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.validation import Validation
 from concf.inference.estimator import ConCF
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.ease import EASE
-from concf.training.combining.combine import combine
-from concf.training.recipe.recipe import Recipe
-from concf.training.run import Run, make_model
+from concf.runs.run import Run, make_model
+from concf.strong.combine import combine
+from concf.strong.recipe import Recipe
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -15,7 +15,7 @@ from document_runner import PAGES, ROOT, Page, blocks_of, small_world
 from typer.main import get_command
 
 from concf.cli.app import app
-from concf.training.config.presets import choose_settings
+from concf.models import choose_settings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread", "quick_collections")
 

@@ -19,7 +19,7 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.model.scorers import Factors
+from concf.evaluation.scorers import Factors
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -12,18 +12,18 @@ import pytest
 import torch
 from once import once_for_all
 
-from concf.consensus.consistency import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
+from concf.evaluation.consistency import consistency_by_rank
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import ListFunction
 from concf.evaluation.validation import Validation
-from concf.model.objectives import FIVE
-from concf.model.scorers import ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.train import train as train_anywhere
-from concf.training.trainer import Trainer
+from concf.models import choose_settings
+from concf.models import train as train_anywhere
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
 from reproduction.ablations import ABLATIONS
 from reproduction.cells import measure
 from reproduction.plan import Cell

@@ -25,13 +25,12 @@ from concf.data.ids import Ids
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.recommender import Recommender
+from concf.models import choose_settings, train
+from concf.runs.run import Run
 from concf.service.explorer.schemas import Facts, SearchResult, View
 from concf.service.explorer.search import Search
 from concf.service.limits import Limits
 from concf.service.loading import Served, Service
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

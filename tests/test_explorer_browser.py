@@ -20,9 +20,8 @@ from small_service import loaded
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.inference.titles import Catalogue
+from concf.models import choose_settings, train
 from concf.service.loading import Loader, Service
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
 
 TOKEN = "a-token-of-this-test"
 HOSTILE = '<img src="x" onerror="window.harmed = true"><script>window.harmed = true</script> & "more"'

@@ -27,11 +27,9 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.evaluation.ranking import rank
 from concf.inference.export import ABOUT, FORMATS, Vectors, export
-from concf.model.objectives import OBJECTIVES
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, load_run, train
+from concf.reference.objectives import OBJECTIVES
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -11,8 +11,8 @@ from literal_features import features
 from scipy.sparse import csr_array
 
 from concf.consensus import features as module
-from concf.consensus.features import HeadFeatures, Histories
-from concf.model.scorers import Factors
+from concf.evaluation.scorers import Factors
+from concf.strong.features import HeadFeatures, Histories
 
 USERS, ITEMS, SIZE = 9, 11, 4
 CPU = torch.device("cpu")

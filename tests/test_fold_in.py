@@ -12,21 +12,20 @@ from scipy.sparse import csr_array
 from small_recipe import data, small, trained
 from torch import Tensor
 
-from concf.consensus.reranker import popularity_and_activity
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.baselines.als import Pairs, UserSolver
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import ALS, IALS, Popularity, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.inference.ranker import Ranker
 from concf.inference.recommender import Recommender
-from concf.model.als import Pairs, UserSolver
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import ALS, IALS, Popularity, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, RP3beta, UserKNN
-from concf.training.config.presets import choose_settings
-from concf.training.recipe.fold_in import LISTED, FoldedHead
-from concf.training.recipe.softmax import UserSoftmax
-from concf.training.recipe.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.strong.fold_in import LISTED, FoldedHead
+from concf.strong.reranker import popularity_and_activity
+from concf.strong.softmax import UserSoftmax
+from concf.strong.students import LISTED_WEIGHT, LOWEST_TARGET, SOLVED_BY
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -161,7 +160,7 @@ def test_a_known_user_s_vectors_and_history_give_the_list_of_the_run(run: Run, m
 
 
 def test_with_a_half_life_a_known_history_has_the_votes_of_the_fit() -> None:
-    changes = {"recipe": {"budget": "thorough"}, "weights": {"half_life": "20d"}}
+    changes = {"budget": "thorough", "weights": {"half_life": "20d"}}
     run = train(data(), choose_settings(small(), changes), seed=3)
     assert len(np.unique(run.log.data)) > 100
     assert run.settings.fixed_voters == ("rp3beta", "userknn", "ease")

@@ -16,14 +16,13 @@ from small_run import SMALL
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.model.scorers import Factors
-from concf.training.config.presets import choose_settings
-from concf.training.recipe import fold_in as folding
-from concf.training.recipe.fold_in import RIDGE, Folding
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
+from concf.strong import fold_in as folding
+from concf.strong.fold_in import RIDGE, Folding
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

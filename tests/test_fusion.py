@@ -11,7 +11,7 @@ from torch import Tensor
 
 from concf.consensus.fusion import Fusions, greedy_selection, scores_of
 from concf.consensus.voters import Voter
-from concf.model.scorers import Factors
+from concf.evaluation.scorers import Factors
 
 VOTERS, USERS, ITEMS, K = 3, 7, 9, 5
 

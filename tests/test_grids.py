@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from concf.baselines.ease import EASE
 from concf.comparison.compare import compare
 from concf.comparison.grids import Point, search, with_grid
 from concf.comparison.measure import Fit
@@ -20,9 +21,7 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
-from concf.model.baselines.ease import EASE
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import choose_settings, train
 
 CLI = Callable[..., tuple[int, str, str]]
 QUICK = {

@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 import concf as library
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
-from concf.training.config.presets import PRESETS, choose_settings
+from concf.models import PRESETS, choose_settings
 
 Model = library.ConCF
 TINY: dict[str, Any] = {

@@ -11,9 +11,9 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from concf.model import kernels
-from concf.model.kernels import Sparse, listed_scores, log_partition, two_layers
-from concf.model.rows import added_groups, sums_of_groups, take_and_part, take_rows
+from concf.reference import kernels
+from concf.reference.kernels import Sparse, listed_scores, log_partition, two_layers
+from concf.reference.rows import added_groups, sums_of_groups, take_and_part, take_rows
 
 double = torch.float64
 

@@ -16,10 +16,9 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.inference.recommender import Recommender
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.tracking.model_card import model_card
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.model_card import model_card
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 PROTOCOLS = ["released", "random", "time", "new-items"]

@@ -23,9 +23,9 @@ from small_run import LONG, QUIET, assert_same_end, contents, small_data, stoppe
 from concf.data.split import Split
 from concf.errors import ConcfWarning
 from concf.inference.recommender import Recommender
+from concf.models import train
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
 from concf.service.loading import Loader
-from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, ITEMS, LOCK, RUN, USERS, load_run
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from concf.model import losses
-from concf.model.objectives import LossSettings, choose
-from concf.training.batches import most_users
+from concf.reference import losses
+from concf.reference.batches import most_users
+from concf.reference.objectives import LossSettings, choose
 
 scores = st.lists(st.floats(-6, 6), min_size=1, max_size=8)
 double = torch.float64

@@ -11,14 +11,13 @@ import pytest
 import torch
 from small_recipe import LOG, SMALL, data, small, trained
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
-from concf.model.model import Model
-from concf.runtime.process_group import ProcessGroup
-from concf.training import memory
-from concf.training.combining.combine import combine
-from concf.training.config.presets import choose_settings
-from concf.training.memory import (
+from concf.models import choose_settings, train
+from concf.reference.model import Model
+from concf.reference.trainer import Trainer
+from concf.runs import memory
+from concf.runs.memory import (
     KEPT,
     MMAP_THRESHOLD,
     TRIM_THRESHOLD,
@@ -28,9 +27,9 @@ from concf.training.memory import (
     large_tables,
     refuse_too_large,
 )
-from concf.training.train import train
-from concf.training.trainer import Trainer
-from concf.training.update import update
+from concf.runtime.process_group import ProcessGroup
+from concf.strong.combine import combine
+from concf.strong.update import update
 
 CPU = torch.device("cpu")
 

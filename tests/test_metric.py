@@ -18,10 +18,9 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.validation import fitting_metric, refuse_blind
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import choose_settings, train
+from concf.reference.trainer import Trainer
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

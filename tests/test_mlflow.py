@@ -15,10 +15,9 @@ from small_run import SETS, SMALL, Killed, die_after, small_data
 from concf.data.split import Split
 from concf.errors import ConcfWarning
 from concf.inference.estimator import ConCF
+from concf.models import choose_settings, train
 from concf.report.mlflow import ID, MLflow
-from concf.training.checkpoint import CARD, CHECKPOINT, HISTORY, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.runs.checkpoint import CARD, CHECKPOINT, HISTORY, load_run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]

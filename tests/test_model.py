@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.model.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
-from concf.model.model import Model
-from concf.model.objectives import OBJECTIVES, LossSettings, choose, minus_distance
-from concf.training.config.presets import choose_settings
+from concf.models import choose_settings
+from concf.reference.encoders import EncoderMaker, Sharing, factorisation, lightgcn, mlp
+from concf.reference.model import Model
+from concf.reference.objectives import OBJECTIVES, LossSettings, choose, minus_distance
 
 pytestmark = pytest.mark.usefixtures("in_double")
 

@@ -16,11 +16,10 @@ from small_run import SMALL, contents, small_data, stopped_run
 from concf.data.prepare import prepare
 from concf.data.split import Split
 from concf.inference.recommender import Recommender
-from concf.training.checkpoint import CARD, RunFolder, load_run
-from concf.training.config.presets import PRESETS, choose_settings
-from concf.training.run import Run
-from concf.training.tracking.model_card import model_card
-from concf.training.train import train
+from concf.models import PRESETS, choose_settings, train
+from concf.runs.checkpoint import CARD, RunFolder, load_run
+from concf.runs.model_card import model_card
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 CLI = Callable[..., tuple[int, str, str]]

@@ -20,7 +20,7 @@ from concf.inference.new_items import PENALTIES, SHRINKAGE, FeatureMap, features
 from concf.inference.ranker import Ranker, evaluate_new
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
-from concf.training.checkpoint import load_run
+from concf.models import load_run
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore::concf.errors.ConcfWarning")]
 ARRAYS = np.random.default_rng(2)

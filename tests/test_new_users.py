@@ -18,17 +18,15 @@ from scipy.sparse import csr_array
 from small_recipe import LOG, small
 
 from concf.comparison.compare import compare
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.data.protocols import HISTORY, TEST, TRAIN, UNEVALUATED, VALID
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.inference.recommender import Recommender
+from concf.models import choose_settings, load_run, train
 from concf.report.gather import gather
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -215,7 +213,7 @@ def test_a_comparison_tunes_on_the_validation_users_and_tests_on_the_others() ->
 
 
 def test_concf_takes_part_by_its_consensus_and_its_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("concf.training.config.presets", fromlist=["PRESETS"]).PRESETS, "strong", small())
+    monkeypatch.setitem(__import__("concf.models", fromlist=["PRESETS"]).PRESETS, "strong", small())
     result = compare(split(), ["concf:strong", "popularity"], seeds=1, at=5)
     run = train(split(), small(), seed=2)
     expected = run.evaluate(at=5)

@@ -12,10 +12,10 @@ import torch
 from small_ablations import PEERS, SEED, generator, small, tiny
 from torch import Tensor
 
-from concf.model.model import Model
-from concf.training.batches import Sampler
-from concf.training.train import train as train_anywhere
-from concf.training.trainer import Trainer
+from concf.models import train as train_anywhere
+from concf.reference.batches import Sampler
+from concf.reference.model import Model
+from concf.reference.trainer import Trainer
 from reproduction.ablations import ABLATIONS, ensemble_divergence
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

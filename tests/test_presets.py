@@ -17,13 +17,12 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError
 from concf.inference.estimator import ConCF
-from concf.model.encoders import Encoder
-from concf.model.heads import DotHead
-from concf.model.objectives import FIVE, Objective
-from concf.training.config.presets import PRESETS, choose_settings, preset
-from concf.training.config.settings import ConCFSettings
-from concf.training.train import train
-from concf.training.trainer import Trainer
+from concf.models import PRESETS, choose_settings, preset, train
+from concf.reference.encoders import Encoder
+from concf.reference.heads import DotHead
+from concf.reference.objectives import FIVE, Objective
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -52,7 +51,7 @@ ROWS: dict[str, tuple[Any, Any, Any]] = {  # those that differ between the colum
 }.items()}  # fmt: skip
 
 
-def setting(chosen: ConCFSettings, name: str) -> Any:
+def setting(chosen: RunSettings, name: str) -> Any:
     found: Any = chosen
     for part in name.split("."):
         found = getattr(found, part)
@@ -77,7 +76,7 @@ def test_the_rows_of_the_presets() -> None:
 
 def test_the_default_is_strong_and_of_one_objective_alone_the_reference() -> None:
     assert choose_settings() == preset("strong") == ConCF().settings
-    assert ConCFSettings() == preset("reference")
+    assert RunSettings() == preset("reference")
     assert set(PRESETS) == {*COLUMNS, "strong"}
 
 
@@ -205,8 +204,6 @@ def test_what_only_algorithm_1_reads_is_noted_over_a_recipe() -> None:
     assert_same(trained(), train(small_log(), changed, seed=3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose_settings(
-            "strong", {"weights": {"half_life": 3.0}, "recipe": {"budget": "fast"}, "model": {"dimensions": 8}}
-        )
+        choose_settings("strong", {"weights": {"half_life": 3.0}, "budget": "fast", "model": {"dimensions": 8}})
         choose_settings("strong", words=["consensus.shown=30", "training.metric=recall@5", "consensus.top_k=40"])
         choose_settings("reference", unread)

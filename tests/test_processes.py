@@ -28,10 +28,10 @@ from small_run import LONG, QUIET, checkpoint, history, small_data
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
+from concf.models import train
+from concf.reference.batches import Sampler, distinct
+from concf.runs.run import Run
 from concf.runtime.process_group import ProcessGroup, fingerprint
-from concf.training.batches import Sampler, distinct
-from concf.training.run import Run
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

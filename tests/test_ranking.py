@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import PureSVD
 from concf.errors import ConfigError, DataError
 from concf.evaluation.ranking import NOTHING, rank, top_k
-from concf.model.baselines.factorisation import PureSVD
-from concf.model.scorers import Factors, ListFunction, ScoreFunction
+from concf.evaluation.scorers import Factors, ListFunction, ScoreFunction
 
 INF = float("inf")
 MANY_TIES_AND_HOLES = st.sampled_from([-INF, -1.0, -0.0, 0.0, 1.0])

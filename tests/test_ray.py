@@ -22,19 +22,18 @@ from ray_work import BAD, DEADLY, FATAL, Counting, Interrupted
 from skipping import absent, posix
 from small_run import SMALL, small_data
 
+from concf.baselines.factorisation import Popularity
+from concf.baselines.table import Candidate
 from concf.comparison.compare import compare
 from concf.data.split import Split
 from concf.errors import ConfigError, DataError, PeerError
 from concf.inference import bulk
 from concf.inference.bulk import MARKER, PARTS, ROWS, Part, parts_of, write_lists
 from concf.inference.recommender import Recommender
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.table import Candidate
+from concf.models import choose_settings, train
+from concf.runs.checkpoint import RunFolder
 from concf.runtime import executors
 from concf.runtime.executors import STARTED, execute, one_after_the_other, ray_cluster
-from concf.training.checkpoint import RunFolder
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

@@ -15,8 +15,11 @@ from scipy.sparse import csr_array
 from small_recipe import CLI, LOG, REFITS, SMALL, STAGES, assert_same, data, small, trained, without_seconds
 from small_run import Killed, assert_same_end, die_after
 
-from concf.consensus.reranker import FOLDS, Weights
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.baselines.als import Pairs
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
+from concf.baselines.table import BASELINES
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.consensus.voters import NEIGHBOURS
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST
@@ -24,22 +27,18 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
+from concf.evaluation.scorers import Factors
 from concf.evaluation.validation import Validation, shared_items
 from concf.inference.estimator import ConCF
-from concf.model.als import Pairs
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
-from concf.model.baselines.table import BASELINES
-from concf.model.scorers import Factors
+from concf.models import choose_settings, train
+from concf.runs.checkpoint import RunFolder, load_run
+from concf.runs.run import Run, make_model
+from concf.runs.settings import TrainingSettings
 from concf.runtime.process_group import ALONE, ProcessGroup
-from concf.training.checkpoint import RunFolder, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import TrainingSettings
-from concf.training.recipe import recipe as stages
-from concf.training.recipe import search
-from concf.training.recipe.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
-from concf.training.run import Run, make_model
-from concf.training.train import train
+from concf.strong import recipe as stages
+from concf.strong import search
+from concf.strong.recipe import BEHIND, STUDENT, VOTER_TEMPERATURE, Recipe
+from concf.strong.reranker import FOLDS, Weights
 
 pytestmark = [pytest.mark.usefixtures("on_one_thread"), pytest.mark.filterwarnings("ignore:only .* of .* users are")]
 
@@ -265,7 +264,7 @@ def test_budget_and_final_on_the_command_line(concf: CLI, tmp_path: Path) -> Non
     assert concf(*words)[0] == 0
     run = load_run(tmp_path / "run")
     assert run.settings.recipe is not None
-    assert (run.settings.recipe.budget, run.learned) == ("fast", REFITS["everything"])
+    assert (run.settings.budget, run.learned) == ("fast", REFITS["everything"])
     code, _, err = concf("evaluate", tmp_path / "run")
     assert (code, "was refitted on its" in err) == (2, True)
 
@@ -354,7 +353,7 @@ def test_an_unfinished_run_has_nothing_to_recommend_with(tmp_path: Path, concf: 
     code, _, err = concf("evaluate", tmp_path / "cut")
     assert (code, "--resume" in err) == (2, True)
     with pytest.raises(ConfigError, match=r"the run has other settings: recipe\.refit"):
-        train(data(), {"recipe": {"refit": "none"}}, out=tmp_path / "cut", resume=True)
+        train(data(), {"refit": "none"}, out=tmp_path / "cut", resume=True)
 
 
 @pytest.mark.parametrize(("share", "goes_on"), [(0.99, False), (1.01, True)])

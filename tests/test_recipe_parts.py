@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.neighbours import Walks
-from concf.model.losses import listwise
-from concf.training.recipe import search, softmax, students
-from concf.training.recipe.search import Point, climb
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.neighbours import Walks
+from concf.consensus.listwise import listwise
+from concf.strong import search, softmax, students
+from concf.strong.search import Point, climb
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

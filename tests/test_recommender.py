@@ -17,9 +17,9 @@ from literal_lists import CONSENSUSES, NON_VOTING, Listed, Trained, trained
 
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError, DataError
+from concf.evaluation.scorers import Factors
 from concf.inference import ranker as ranking
 from concf.inference.recommender import Recommender
-from concf.model.scorers import Factors
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

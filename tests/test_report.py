@@ -23,6 +23,8 @@ from hypothesis import strategies as st
 from page_reader import Page, read_page
 from small_run import SMALL, contents, stopped_run
 
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
 from concf.consensus.voters import NEIGHBOURS
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST, UNEVALUATED
@@ -30,15 +32,12 @@ from concf.data.simulate import Simulation
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
+from concf.models import choose_settings, train
 from concf.report.charts import HEIGHT, WIDTH, intervals, lines, looks_of, swatch
 from concf.report.gather import FIGURES, gather
 from concf.report.page import CURVES, page
-from concf.training.checkpoint import CHECKPOINT, RunFolder, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.runs.checkpoint import CHECKPOINT, RunFolder, load_run
+from concf.runs.run import Run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

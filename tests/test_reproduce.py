@@ -17,7 +17,7 @@ from concf.comparison.results_log import ResultsLog
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.training.config.presets import choose_settings
+from concf.models import choose_settings
 from reproduction.__main__ import app
 from reproduction.plan import EXPERIMENTS, Cell
 from reproduction.running import is_current, run_cells

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from concf.errors import ConfigError
-from concf.training.config.presets import PRESETS, choose_settings
+from concf.models import PRESETS, choose_settings
 from reproduction.plan import EXPERIMENTS, cells_of
 from reproduction.variants import PAPER_ROWS, RELEASED_ROWS, SIDE_BY_SIDE, SIZES, VARIANTS
 

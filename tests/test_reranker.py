@@ -18,13 +18,13 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from concf.consensus import features, reranker, voters
-from concf.consensus.reranker import (
+from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
+from concf.evaluation.scorers import Factors
+from concf.strong.reranker import (
     FOLDS,
     Reranker,
     popularity_and_activity,
 )
-from concf.consensus.voters import Voter, by_factors, by_scores, voter_weights
-from concf.model.scorers import Factors
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

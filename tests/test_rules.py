@@ -19,8 +19,8 @@ from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.recommender import Recommender
 from concf.inference.rules import POOL
 from concf.inference.titles import Catalogue
+from concf.runs.checkpoint import RunFolder
 from concf.service.loading import Loader
-from concf.training.checkpoint import RunFolder
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

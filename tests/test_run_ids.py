@@ -20,9 +20,8 @@ from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.errors import DataError
-from concf.training.checkpoint import ITEMS, USERS, RunFolder, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.checkpoint import ITEMS, USERS, RunFolder, load_run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

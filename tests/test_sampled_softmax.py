@@ -14,13 +14,12 @@ from torch import Tensor
 
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
-from concf.model.heads import Columns, ItemTableHead
-from concf.training.batches import distinct
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.reference.batches import distinct
+from concf.reference.heads import Columns, ItemTableHead
+from concf.reference.sampled_softmax import ITEMS, USERS, SampledSoftmax, proposal
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -127,7 +126,7 @@ def log() -> pl.DataFrame:
     return Simulation(users=8, items=12, events=70, tastes=3).draw(1)
 
 
-def small(objectives: str = "multinomial,multinomial-users,cosine-softmax@0.3,bpr", **losses: Any) -> ConCFSettings:
+def small(objectives: str = "multinomial,multinomial-users,cosine-softmax@0.3,bpr", **losses: Any) -> RunSettings:
     """`reference` on a tiny log; the first epoch with consensus loss in epoch 2."""
     changes = {
         "objectives": objectives,

@@ -17,10 +17,9 @@ from concf.data.split import Split
 from concf.errors import DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
+from concf.models import choose_settings, train
+from concf.runs.checkpoint import CHECKPOINT, load_run
 from concf.runtime.files import BLANK, FIELD, PLACE, refuse_changed, seal
-from concf.training.checkpoint import CHECKPOINT, load_run
-from concf.training.config.presets import choose_settings
-from concf.training.train import train
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

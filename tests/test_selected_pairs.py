@@ -12,14 +12,14 @@ from torch import Tensor
 
 from concf.data.split import Split
 from concf.errors import ConfigError
-from concf.model.model import Model
-from concf.model.objectives import FIVE
+from concf.models import train as train_anywhere
+from concf.reference.batches import Batch, Sampler
+from concf.reference.head_losses import HeadLosses
+from concf.reference.model import Model
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Parts, Trainer
+from concf.runs.settings import RunSettings
 from concf.runtime.arguments import derive_seed
-from concf.training.batches import Batch, Sampler
-from concf.training.config.settings import ConCFSettings
-from concf.training.head_losses import HeadLosses
-from concf.training.train import train as train_anywhere
-from concf.training.trainer import Parts, Trainer
 from reproduction.ablations import ABLATIONS, Selector
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
@@ -75,7 +75,7 @@ def cost_of_pair(branch: literal_branch.Branch, u: int, i: int, j: int) -> Tenso
     return branch.own_loss([u], [i], [j])
 
 
-def costs_of_pairs(model: Model, chosen: ConCFSettings, data: Split, epoch: int) -> Tensor:
+def costs_of_pairs(model: Model, chosen: RunSettings, data: Split, epoch: int) -> Tensor:
     """[B, heads] for every pair of the epoch."""
     drawn = Sampler(data.train).epoch(SEED, epoch)
     triples = list(zip(drawn.user.tolist(), drawn.positive.tolist(), drawn.negative.tolist(), strict=True))

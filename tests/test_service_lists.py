@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 from small_service import SHOWN, Client, loaded, problem, run_folder, segment
 
+from concf.evaluation.scorers import Factors
 from concf.inference.lookup import place_of
 from concf.inference.ranker import highest
 from concf.inference.recommender import Recommender
-from concf.model.scorers import Factors
 from concf.service.schemas import Lists, SimilarItems, UserList
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")

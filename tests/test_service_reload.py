@@ -18,8 +18,8 @@ from small_service import Client, loaded, problem, run_folder
 
 from concf.errors import DataError
 from concf.inference.titles import Catalogue
+from concf.runs.checkpoint import CHECKPOINT, RUN, RunFolder, load_run
 from concf.service.loading import Loader, Served, Service, shortened
-from concf.training.checkpoint import CHECKPOINT, RUN, RunFolder, load_run
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

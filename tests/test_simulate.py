@@ -9,12 +9,12 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import ItemKNN
 from concf.data.prepare import prepare
 from concf.data.reading.read import read
 from concf.data.simulate import DEMO, DRIFTING, DriftingSimulation, Simulation
 from concf.evaluation.evaluate import evaluate
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import ItemKNN
 
 
 @pytest.mark.parametrize("traits", [{}, {"shared": 1.0, "fashion": 3.0, "tastes": 1}])

@@ -16,17 +16,16 @@ from small_combine import K, frame, vectors, voters
 from small_recipe import SMALL, assert_same, data
 from small_run import Killed, assert_same_end, die_after
 
-from concf.consensus.reranker import Reranker
-from concf.consensus.settings import CONSENSUS
+from concf.baselines.ease import EASE
+from concf.consensus.consensus import CONSENSUS
 from concf.consensus.voters import Voter
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
 from concf.inference.recommender import Recommender
-from concf.model.baselines.ease import EASE
-from concf.training.checkpoint import load_run
-from concf.training.combining.combine import combine
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import load_run, train
+from concf.runs.run import Run
+from concf.strong.combine import combine
+from concf.strong.reranker import Reranker
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 TEMPERATURE = 20.0  # consensus.temperature of the preset
@@ -68,7 +67,7 @@ def test_consistency_is_that_of_the_ranks_over_time() -> None:
     run = combined()
     votes, names = run.best[CONSENSUS].votes, [*run.settings.heads, *run.settings.fixed_voters]
     assert run.settings.recipe is not None
-    assert set(run.settings.recipe.snapshots) == {"ease", "svd"}
+    assert set(run.settings.snapshots) == {"ease", "svd"}
     for name, lists in at_times.items():
         voter = names.index(name)
         assert votes["items"][voter].tolist() == lists[-1].tolist()  # the last one votes
@@ -137,4 +136,4 @@ def test_times_are_numbered_or_there_is_one() -> None:
     alone = combine(data(), {"walks@7": walks}, settings=SMALL)
     assert "consistency" not in alone.best[CONSENSUS].votes
     with pytest.raises(ConfigError, match="expected names of given voters"):
-        train(data(), {"recipe": {"snapshots": ["als"]}})
+        train(data(), {"snapshots": ["als"]})

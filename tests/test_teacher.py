@@ -15,15 +15,15 @@ from small_ablations import SEED, generator, small, tiny
 from small_run import SMALL, assert_same_end, small_data
 from torch import Tensor
 
-from concf.consensus.ranking_consensus import RankingConsensus
 from concf.data.split import Split
 from concf.errors import ConfigError
 from concf.evaluation.ranking import rank
-from concf.model.objectives import FIVE
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.train import train as train_anywhere
-from concf.training.trainer import Trainer
+from concf.models import choose_settings
+from concf.models import train as train_anywhere
+from concf.reference.objectives import FIVE
+from concf.reference.ranking_consensus import RankingConsensus
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -177,7 +177,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
-def stopped(data: Split, chosen: ConCFSettings, folder: Path, after: int, **options: Any) -> None:
+def stopped(data: Split, chosen: RunSettings, folder: Path, after: int, **options: Any) -> None:
     """A run that was stopped after that epoch; after the first there is no checkpoint yet."""
 
     def stop(record: dict[str, Any]) -> None:

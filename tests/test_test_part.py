@@ -11,6 +11,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from concf.baselines.neighbours import ItemKNN, RP3beta
 from concf.comparison.measure import Fit
 from concf.data.prepare import prepare
 from concf.data.protocols import TEST, TRAIN, VALID
@@ -18,11 +19,9 @@ from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
 from concf.inference.recommender import Recommender
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
-from concf.training.combining.combine import combine
-from concf.training.config.presets import choose_settings
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, train
+from concf.runs.run import Run
+from concf.strong.combine import combine
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 

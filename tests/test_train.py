@@ -12,19 +12,18 @@ import torch
 from literal import LiteralConCF
 from scipy.sparse import csr_array
 
+from concf.baselines.factorisation import Popularity
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
 from concf.evaluation.evaluate import evaluate
-from concf.model.baselines.factorisation import Popularity
-from concf.model.objectives import FIVE
+from concf.models import choose_settings, train
+from concf.reference.batches import DRAWS, Sampler, distinct
+from concf.reference.objectives import FIVE
+from concf.reference.trainer import Trainer
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
 from concf.runtime.arguments import derive_seed
-from concf.training.batches import DRAWS, Sampler, distinct
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -40,7 +39,7 @@ def tiny() -> Split:
     return prepare(log(), protocol="random")
 
 
-def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embedding", **changes: Any) -> ConCFSettings:
+def small(preset: str = "reference", encoder: str = "mlp", sharing: str = "embedding", **changes: Any) -> RunSettings:
     """A preset on the tiny data: p, Q, K, M and the lists scaled down; decay, so that no true gradient is zero."""
     chosen: dict[str, Any] = {
         "model": {"dimensions": 16, "encoder": encoder, "sharing": sharing, "dropout": 0.0, "layers": 2},
@@ -67,7 +66,7 @@ def drawn(trainer: Trainer, epoch: int, batch: int) -> list[list[int]] | None:
     return None if trainer.sampled is None else trainer.sampled.draw(SEED, epoch, batch).tolist()
 
 
-def follow(chosen: ConCFSettings) -> list[int]:
+def follow(chosen: RunSettings) -> list[int]:
     """Train the fast and the literal way, and compare all there is after every epoch; gives the epochs that taught."""
     data = tiny()
     trainer = Trainer(data, chosen, SEED)
@@ -270,7 +269,7 @@ def literal_epoch(part: csr_array, seed: int, epoch: int, by_user: bool) -> list
 
 @pytest.mark.parametrize(("piece", "by_user"), [(1, False), (7, True), (1000, True)])
 def test_pieces_and_short_numbers_change_no_draw(piece: int, by_user: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("concf.training.batches.PIECE", piece)
+    monkeypatch.setattr("concf.reference.batches.PIECE", piece)
     dense = np.random.default_rng(0).random((9, 12)) < 0.6
     dense[4] = True  # whoever has used everything ends the draws by their number
     for part in (tiny().train, csr_array(dense.astype(np.float32))):

@@ -16,7 +16,8 @@ from scipy.sparse import csr_array
 from small_recipe import CLI, assert_same, small
 from small_run import Killed, assert_same_end, die_after
 
-from concf.consensus.settings import CONSENSUS
+from concf.baselines.als import ALS, Pairs
+from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import split_of
 from concf.data.protocols import TEST
 from concf.data.simulate import DriftingSimulation
@@ -24,13 +25,12 @@ from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
 from concf.inference.recommender import Recommender
-from concf.model.als import ALS, Pairs
-from concf.training.checkpoint import CARD, RunFolder, load_run
-from concf.training.recipe import update as stages
-from concf.training.recipe.update import Update, UpdateSettings, beside_neighbours
-from concf.training.run import Run
-from concf.training.train import train
-from concf.training.update import update
+from concf.models import train
+from concf.runs.checkpoint import CARD, RunFolder, load_run
+from concf.runs.run import Run
+from concf.strong import update_stages as stages
+from concf.strong.update import update
+from concf.strong.update_stages import Update, UpdateSettings, beside_neighbours
 
 pytestmark = [
     pytest.mark.usefixtures("on_one_thread"),

@@ -17,11 +17,11 @@ from concf.errors import ConfigError
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.ranking import NOTHING, Seen, rank, rank_everyone
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.evaluation.validation import Validation
-from concf.model.scorers import Factors, ListFunction
-from concf.training.config.presets import choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.trainer import Trainer
+from concf.models import choose_settings
+from concf.reference.trainer import Trainer
+from concf.runs.settings import RunSettings
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -32,7 +32,7 @@ def small() -> Split:
     return prepare(Simulation(users=25, items=30, events=400, tastes=3).draw(2), protocol="random")
 
 
-def settings(metric: str, **consensus: Any) -> ConCFSettings:
+def settings(metric: str, **consensus: Any) -> RunSettings:
     changes = {
         "model": {"dimensions": 8, "initial_std": 0.3},
         "consensus": {"every": 1, "window": 2, "top_k": 8, "kept": 10, "length": 3, "tail": 2} | consensus,
@@ -72,7 +72,7 @@ def test_heads_and_consensus_are_validated_as_evaluate_does(metric: str, consens
     assert max(figures.values()) > 0
 
 
-def sampled(users: int | None, single: str | None = None) -> ConCFSettings:
+def sampled(users: int | None, single: str | None = None) -> RunSettings:
     words = [] if users is None else [f"training.validated_users={users}"]
     return choose_settings(settings("recall@5"), words=words, single=single)
 

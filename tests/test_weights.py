@@ -20,6 +20,8 @@ from pydantic import ValidationError
 from scipy.sparse import csr_array
 from small_recipe import LOG, SMALL, assert_same, data, small, trained
 
+from concf.baselines.als import ALS, Pairs
+from concf.baselines.neighbours import RP3beta, Walks
 from concf.comparison.compare import compare
 from concf.data.interactions import Interactions
 from concf.data.prepare import prepare
@@ -29,17 +31,13 @@ from concf.data.split import Split
 from concf.data.weights import LEAST, UNWEIGHTED, Weighting
 from concf.errors import ConcfWarning, ConfigError, DataError
 from concf.inference.estimator import ConCF
-from concf.model.als import ALS, Pairs
-from concf.model.baselines.neighbours import RP3beta, Walks
-from concf.model.model import Model
-from concf.model.objectives import LossSettings, choose
-from concf.training.batches import Batch, Sampler
-from concf.training.checkpoint import load_run
-from concf.training.config.presets import choose_settings
-from concf.training.head_losses import HeadLosses
-from concf.training.recipe import softmax
-from concf.training.run import Run
-from concf.training.train import train
+from concf.models import choose_settings, load_run, train
+from concf.reference.batches import Batch, Sampler
+from concf.reference.head_losses import HeadLosses
+from concf.reference.model import Model
+from concf.reference.objectives import LossSettings, choose
+from concf.runs.run import Run
+from concf.strong import softmax
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
 
@@ -293,7 +291,7 @@ def test_a_row_twice_is_a_count_of_2_and_weights_change_the_lists(preset: str) -
     assert_equal(run, train(prepare(repeated, protocol="random"), weighted, seed=3))
     plain = train(counted(), settings, seed=3)
     users = torch.arange(counted().train.shape[0])
-    for name in run.model.names:
+    for name in run.heads:
         assert not torch.equal(*(each.recommender(name).scores(users) for each in (run, plain))), name
     assert not torch.equal(*(torch.as_tensor(each.best["consensus"].lists) for each in (run, plain)))
 

@@ -107,10 +107,10 @@ def main(folder: Path) -> None:
     from concf.cli.app import app
     from concf.errors import ConfigError
     from concf.inference.recommender import Recommender
+    from concf.runs.memory import available_memory
     from concf.runtime import provenance
     from concf.runtime.files import held
     from concf.runtime.launch import launch
-    from concf.training.memory import available_memory
 
     def concf(*words: object) -> None:
         typer.main.get_command(app).main([str(word) for word in words], standalone_mode=False)

@@ -17,11 +17,11 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from pydantic.fields import FieldInfo
 
+from concf.models import PRESETS
+from concf.runs.settings import RunSettings
 from concf.runtime.files import new_file
 from concf.runtime.settings import Settings
 from concf.runtime.text_tables import markdown
-from concf.training.config.presets import PRESETS
-from concf.training.config.settings import ConCFSettings
 
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", Path: "path"}
 BOUNDS = {"ge": "≥ {}", "gt": "> {}", "le": "≤ {}", "lt": "< {}", "multiple_of": "in steps of {}"}
@@ -89,14 +89,14 @@ def write(folder: Path) -> None:
 
 def _groups() -> Iterator[tuple[str, type[Settings]]]:
     """("", the settings themselves), then each group of them."""
-    yield "", ConCFSettings
-    for name, field in ConCFSettings.model_fields.items():
+    yield "", RunSettings
+    for name, field in RunSettings.model_fields.items():
         for kind in (field.annotation, *get_args(field.annotation)):  # a group, or a group that may be none
             if isinstance(kind, type) and issubclass(kind, Settings):
                 yield name, kind
 
 
-def _presets() -> dict[str, ConCFSettings]:
+def _presets() -> dict[str, RunSettings]:
     """The default first."""
     return dict(sorted(PRESETS.items(), key=lambda each: each[0] != "reference"))
 

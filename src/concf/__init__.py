@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from concf.runtime.provenance import VERSION as __version__
 
 if TYPE_CHECKING:
+    from concf.baselines.table import BASELINES, Candidate
     from concf.comparison.compare import compare
     from concf.data.interactions import Interactions
     from concf.data.prepare import prepare
@@ -34,20 +35,18 @@ if TYPE_CHECKING:
     from concf.evaluation.ranking import rank
     from concf.inference.estimator import ConCF
     from concf.inference.recommender import Recommender
-    from concf.model.baselines.table import BASELINES, Candidate
-    from concf.model.objectives import Objective
-    from concf.training.checkpoint import load_run
-    from concf.training.combining.combine import combine
-    from concf.training.config.presets import PRESETS, choose_settings
-    from concf.training.config.settings import ConCFSettings
-    from concf.training.train import train
-    from concf.training.update import update
+    from concf.models import PRESETS, choose_settings, load_run, train
+    from concf.reference.objectives import OBJECTIVES, Objective
+    from concf.reference.settings import ReferenceSettings
+    from concf.strong.combine import combine
+    from concf.strong.settings import StrongSettings
+    from concf.strong.update import update
 
 __all__ = [
-    "BASELINES", "PRESETS", "Candidate", "ConCF", "ConCFSettings", "ConcfError", "ConcfWarning", "ConfigError",
-    "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "Simulation", "Split",
-    "Weighting", "__version__", "choose_settings", "combine", "compare", "evaluate", "load_run", "prepare", "rank",
-    "read", "train", "update",
+    "BASELINES", "OBJECTIVES", "PRESETS", "Candidate", "ConCF", "ConcfError", "ConcfWarning", "ConfigError",
+    "DataError", "DriftingSimulation", "Interactions", "Objective", "Reading", "Recommender", "ReferenceSettings",
+    "Simulation", "Split", "StrongSettings", "Weighting", "__version__", "choose_settings", "combine", "compare",
+    "evaluate", "load_run", "prepare", "rank", "read", "train", "update",
 ]  # fmt: skip
 
 _MODULES = {
@@ -64,14 +63,13 @@ _MODULES = {
     "comparison.compare": ("compare",),
     "inference.estimator": ("ConCF",),
     "inference.recommender": ("Recommender",),
-    "model.baselines.table": ("BASELINES", "Candidate"),
-    "model.objectives": ("Objective",),
-    "training.checkpoint": ("load_run",),
-    "training.combining.combine": ("combine",),
-    "training.config.presets": ("PRESETS", "choose_settings"),
-    "training.config.settings": ("ConCFSettings",),
-    "training.train": ("train",),
-    "training.update": ("update",),
+    "baselines.table": ("BASELINES", "Candidate"),
+    "reference.objectives": ("OBJECTIVES", "Objective"),
+    "strong.combine": ("combine",),
+    "models": ("PRESETS", "choose_settings", "load_run", "train"),
+    "reference.settings": ("ReferenceSettings",),
+    "strong.settings": ("StrongSettings",),
+    "strong.update": ("update",),
 }
 
 

@@ -12,22 +12,21 @@ from typing import Any
 
 import torch
 
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import IALS, Popularity, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta
+from concf.baselines.table import Candidate
 from concf.comparison.compare import Comparison, Entrant, compare
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.prepare import prepare
 from concf.errors import MissingExtraError
 from concf.evaluation.evaluate import Evaluation
 from concf.evaluation.significance import paired_t
 from concf.inference.recommender import Recommender
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.factorisation import IALS, Popularity, PureSVD
-from concf.model.baselines.neighbours import ItemKNN, RP3beta
-from concf.model.baselines.table import Candidate
+from concf.models import DEFAULT, choose_settings, train
 from concf.report.gather import gather
+from concf.runs.checkpoint import RunFolder
 from concf.runtime.files import new_file, new_folder
-from concf.training.checkpoint import RunFolder
-from concf.training.config.presets import DEFAULT, choose_settings
-from concf.training.train import train
 
 FIGURES, RUN, REPORT = "demo.json", "run", "report.html"  # in the folder of the demo, which the first one marks
 METRIC = "recall@50"  # on validation: chooses the settings of the baselines and of ConCF's voters

@@ -10,7 +10,7 @@ import typer
 from concf.errors import ConfigError
 
 if TYPE_CHECKING:
-    from concf.training.run import Run
+    from concf.runs.run import Run
 
 WIDE = 200  # columns if the output is not a terminal
 Engine = Literal["processes", "ray"]

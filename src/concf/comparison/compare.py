@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from concf.comparison.grids import MOST_POINTS, Grid, Point, at_edges, check_metric, read_grid, search, with_grid
+from concf.baselines.table import Candidate
+from concf.comparison.grids import (
+    MOST_POINTS,
+    Grid,
+    Point,
+    at_edges,
+    check_metric,
+    read_grid,
+    search,
+    with_grid,
+)
 from concf.comparison.measure import Fit, Measurements, Task
 from concf.comparison.models import Fused, Model, Trained, named_models
 from concf.comparison.results_log import ResultsLog
@@ -21,7 +31,6 @@ from concf.errors import ConfigError, option
 from concf.evaluation.evaluate import known_metrics
 from concf.evaluation.metrics import ACCURACY
 from concf.evaluation.significance import TESTS, holm
-from concf.model.baselines.table import Candidate
 from concf.runtime.arguments import check_count, check_cutoffs
 from concf.runtime.text_tables import settings_line, short
 

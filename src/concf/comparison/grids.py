@@ -13,11 +13,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from concf.baselines.table import BASELINES, Candidate
 from concf.comparison.models import PREFIX, Trained, named_models
 from concf.data.split import Split
 from concf.errors import ConcfWarning, ConfigError, option
 from concf.evaluation.validation import fitting_metric
-from concf.model.baselines.table import BASELINES, Candidate
 from concf.runtime.settings import flat, read_toml
 
 Grid = Mapping[str, Mapping[str, Any]]  # model -> setting -> values to try
@@ -26,7 +26,7 @@ Search = Generator[list[Point], list[float], tuple[Point, float]]  # points to m
 
 MOST_POINTS = 300  # of a grid that a user gives, unless more are allowed
 EVERY_POINT = 60  # size of a built-in grid up to which all points are measured
-FIXED = {"weights": "weights= or --weights", "recipe.refit": "refit= or --no-refit"}  # set for the whole comparison
+FIXED = {"weights": "weights= or --weights", "refit": "refit= or --no-refit"}  # set for the whole comparison
 
 
 def read_grid(grid: Grid | str | Path) -> Grid:

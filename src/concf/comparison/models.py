@@ -15,19 +15,19 @@ from pydantic import ConfigDict
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from concf.baselines.table import BASELINES, Baseline, Candidate, candidate
+from concf.consensus.consensus import CONSENSUS
 from concf.consensus.fusion import FUSIONS, Fusions
-from concf.consensus.settings import CONSENSUS
 from concf.consensus.voters import Voter, by_factors, by_lists
 from concf.data.split import Split
 from concf.errors import ConfigError
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.evaluation.validation import Validation, sample
-from concf.model.baselines.table import BASELINES, Baseline, Candidate, candidate
-from concf.model.objectives import OBJECTIVES, kind_of
-from concf.model.scorers import Factors, ListFunction
+from concf.models import DEFAULT_OF_ONE, PRESETS, choose_settings
+from concf.reference.objectives import OBJECTIVES, kind_of
+from concf.runs.settings import RunSettings
 from concf.runtime.settings import Settings, flat, nested
-from concf.training.config.presets import DEFAULT_OF_ONE, PRESETS, choose_settings
-from concf.training.config.settings import ConCFSettings
-from concf.training.recipe.combine import GivenLists
+from concf.strong.combine_stages import GivenLists
 
 PREFIX = "concf:"
 VOTES = 200  # length of a voter's list, unless longer lists are evaluated
@@ -51,7 +51,7 @@ class Trained(Settings):
         """Name of the training: equal for models of one run."""
         return f"{self.preset} {self.model_extra}" if self.model_extra else self.preset
 
-    def settings(self, **changes: Any) -> ConCFSettings:
+    def settings(self, **changes: Any) -> RunSettings:
         """Settings of the run. changes: nested, take precedence."""
         own = dict(self.model_extra or {})
         single = own.pop("single", None)
@@ -60,18 +60,18 @@ class Trained(Settings):
     @property
     def refits(self) -> bool:
         """Whether the run refits itself, after it has measured its validation metric."""
-        return self.settings().recipe is not None
+        return self.settings().kind == "strong"
 
     def train(self, split: Split, refit: bool) -> Any:
         """Train on a split, with early stopping on its validation part.
 
         For tests on new users, a refit uses all pairs of the training users, as a baseline's fit does.
         """
-        from concf.training.train import train
+        from concf.models import train
 
         changes: dict[str, Any] = {"weights": split.weights.model_dump()}
         if self.refits:
-            changes["recipe"] = {"refit": "validation" if refit or split.has_new_users else "none"}
+            changes["refit"] = "validation" if refit or split.has_new_users else "none"
         return train(split, self.settings(**changes), seed=split.recipe.seed)
 
     def recommender(self, run: Any, split: Split) -> Any:
@@ -135,7 +135,7 @@ class Voters:
         self, models: Mapping[str, Any], split: Split, log: csr_array, k: int = VOTES,
         device: str | torch.device = "cpu",
     ) -> None:  # fmt: skip
-        from concf.training.combining.voters import as_voter  # reads frames: only fusions need it
+        from concf.strong.given_voters import as_voter  # reads frames: only fusions need it
 
         self.split, self.k = split, min(k, log.shape[1])
         self.seen = log if split.disliked is None else csr_array(log + split.disliked)

@@ -4,37 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import exp
 
 import torch
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.features import LEAST_GAP, LEAST_STD, RELATIVE_SCORE, Z_SCORE
 from concf.evaluation.metrics import flat_cells
 from concf.evaluation.ranking import rank, top_k
-from concf.model.baselines.ease import EASE
-from concf.model.baselines.neighbours import RP3beta, UserKNN
-from concf.model.baselines.table import Candidate
-from concf.model.scorers import Factors, Scorer
+from concf.evaluation.scorers import Factors, Scorer
 from concf.runtime.executors import in_blocks
 from concf.runtime.process_group import ALONE, ProcessGroup
 
-NEIGHBOURS = 500  # of each item or user, that are kept
-FIXED = {  # voters without vectors, and the values of their settings that are searched
-    "rp3beta": Candidate(
-        partial(RP3beta, neighbours=NEIGHBOURS),
-        {"alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)},
-    ),
-    "userknn": Candidate(
-        partial(UserKNN, neighbours=NEIGHBOURS), {"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}
-    ),
-    "ease": Candidate(EASE, {"regularisation": (30.0, 100.0, 300.0, 1000.0)}),
-}
 CPU_CELLS, GPU_CELLS = 1 << 22, 1 << 26  # scores that are held at a time
 FIGURES = 16  # about as many are held of a listed item while its features are computed
 LISTED_FEATURES = 3  # item z-score, relative score, score
+LEAST_GAP = 0.05  # o_i - m_i is no less: few users say little
+LEAST_STD = 1e-3  # d_i is no less
+Z_SCORE, RELATIVE_SCORE = (-20.0, 20.0), (-2.0, 3.0)  # clipped to these
 
 
 @dataclass(frozen=True)

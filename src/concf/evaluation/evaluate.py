@@ -15,8 +15,8 @@ from concf.data.split import Split
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import ACCURACY, BEYOND, CATALOGUE_WIDE, hits
 from concf.evaluation.ranking import NOTHING, rank
+from concf.evaluation.scorers import among
 from concf.evaluation.significance import bootstrap_interval
-from concf.model.scorers import among
 from concf.runtime.arguments import check_cutoffs
 
 ALL_METRICS = (*ACCURACY, *CATALOGUE_WIDE, *BEYOND)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from concf.errors import ConfigError, DataError
 from concf.evaluation.metrics import flat_cells
-from concf.model.scorers import BlockScorer, Factors, ListFunction, as_scorer, floats
+from concf.evaluation.scorers import BlockScorer, Factors, ListFunction, as_scorer, floats
 from concf.runtime.arguments import check_count
 from concf.runtime.executors import in_threads, n_threads
 from concf.runtime.progress import working

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeAlias, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, TypedDict, Unpack
 
 from concf.data.prepare import split_of
-from concf.data.reading.times import When
 from concf.errors import ConfigError
 from concf.inference.frames import Library, library_of
 from concf.inference.recommender import Recommender
+from concf.models import DEFAULT, PRESETS, choose_settings, load_run, train
+from concf.runs.checkpoint import RunFolder
+from concf.runs.job import as_watchers
+from concf.runs.settings import RunSettings
+from concf.runs.watchers import Lines, Watch
 from concf.runtime.arguments import check_seed
-from concf.training.checkpoint import RunFolder, load_run
-from concf.training.config.presets import DEFAULT, PRESETS, choose_settings, nearest_preset
-from concf.training.config.settings import ConCFSettings
-from concf.training.tracking.watchers import Watch
-from concf.training.train import train
-from concf.training.update import update
+from concf.strong.update import UpdateOptions, update
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from scipy.sparse import sparray, spmatrix
 
-    from concf.data.options import LogOptions, ReadingOptions
+    from concf.data.options import LogOptions
     from concf.data.split import Split
 
     Files: TypeAlias = "str | Path | Sequence[str | Path]"
@@ -48,8 +47,13 @@ NO_PICKLE = (
 
 
 class Changes(TypedDict, total=False):
-    """Changes to a preset: the objectives, and settings by group. See `ConCFSettings` and docs/settings.md."""
+    """Changes to a preset, of the model that it is of: docs/settings.md has all settings of both."""
 
+    budget: str
+    refit: str
+    dimensions: int
+    popularity_groups: int
+    consensus_users: int | None
     objectives: Sequence[str] | str
     losses: Mapping[str, object]
     model: Mapping[str, object]
@@ -57,7 +61,6 @@ class Changes(TypedDict, total=False):
     balance: Mapping[str, object]
     training: Mapping[str, object]
     weights: Mapping[str, object]
-    recipe: Mapping[str, object] | None
 
 
 class ConCF(Recommender):
@@ -150,14 +153,14 @@ class ConCF(Recommender):
         last:    `leave-last`: how many of the newest items; valid_from, test_from: `time`: when the parts begin
         wanted:  `new-users`: share of a held-out user's items that are to be found from the others (0.2)
         """
-        settings = choose_settings(self.settings, {"recipe": {"refit": "everything"}}) if final else self.settings
+        settings = choose_settings(self.settings, {"refit": "everything"}) if final else self.settings
         split = split_of(data, self.seed, **options)
         split.note_if_few()
         if out is not None:
             home = RunFolder(out)
             home.refuse_occupied()
             home.keep(split)
-        run = train(split, settings, seed=self.seed, device=self.device, out=out, verbose=verbose, watch=watch)
+        run = train(split, settings, seed=self.seed, device=self.device, out=out, watch=_watchers(watch, verbose))
         Recommender.__init__(self, run, library_of(data))
         return self
 
@@ -166,27 +169,19 @@ class ConCF(Recommender):
         data: Log,
         *,
         out: str | Path | None = None,
-        hold: float = 0.0,
-        rerank: Literal["refit", "carry"] = "refit",
-        final: bool = False,
-        drop_before: When | None = None,
-        older: bool = False,
-        min_item: int = 1,
         verbose: bool = False,
         watch: Watch | Sequence[Watch] | None = None,
-        **options: Unpack[ReadingOptions],
+        **options: Unpack[UpdateOptions],
     ) -> Self:
         """Learn from a newer log too, in a fraction of the time of `fit`; the settings stay as they were chosen.
 
             model.update("tuesday.csv", out="runs/tuesday")
 
-        See `concf.training.update.update` for the arguments; `options` say how to read the log, if not as the first.
+        See `concf.strong.update.update` for the options.
         Until it is done, and if it fails, the model stays as it was.
         """
-        run = update(
-            self.run, data, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before, older=older,
-            min_item=min_item, device=self.device, verbose=verbose, watch=watch, **options,
-        )  # fmt: skip
+        watchers = _watchers(watch, verbose)
+        run = update(self.run, data, out=out, device=self.device, watch=watchers, **options)
         self._take_settings(run.settings, self.seed)
         Recommender.__init__(self, run, self.frame)
         return self
@@ -221,9 +216,9 @@ class ConCF(Recommender):
         self._params = dict(params)
         self.settings, self.seed, self.device = settings, seed, params["device"]
 
-    def _take_settings(self, settings: ConCFSettings, seed: int) -> None:
+    def _take_settings(self, settings: RunSettings, seed: int) -> None:
         """Take the settings of a run: the nearest preset, and what differs from it."""
-        preset, _ = nearest_preset(settings)
+        preset, _ = settings.nearest_preset()
         changes = _differences(settings.model_dump(), PRESETS[preset].model_dump())
         self._params = {"preset": preset, "seed": seed, "device": self.device, **changes}
         self.settings, self.seed = settings, seed
@@ -245,7 +240,7 @@ class ConCF(Recommender):
 
         A group of settings (consensus={...}) replaces the changes of that group; a single one is added to them.
         """
-        known = {*DEFAULTS, *ConCFSettings.model_fields, *self.get_params()}
+        known = {*DEFAULTS, *type(self.settings).model_fields, *self.get_params()}
         changed = dict(self._params)
         for name, value in params.items():
             if name not in known:
@@ -275,6 +270,10 @@ class ConCF(Recommender):
             return ""
         log = self.run.data.interactions
         return f"fitted to {log.n_users:,} users, {log.n_items:,} items and {len(log):,} pairs"
+
+
+def _watchers(watch: Watch | Sequence[Watch] | None, verbose: bool) -> tuple[Watch, ...]:
+    return (*as_watchers(watch), *([Lines()] if verbose else []))
 
 
 def _differences(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
-from concf.consensus.consensus import NOTHING
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS, NOTHING
 from concf.errors import ConfigError, DataError
 from concf.inference.lookup import Id
 from concf.inference.ranker import Ranker
 from concf.inference.votes import Kind, Vote, similarity_shares, speakers
+from concf.runs.run import Run
 from concf.runtime.text_tables import settings_line
-from concf.training.recipe.recipe import STUDENT
-from concf.training.run import Run
+from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT
 
 KINDS = {
     "als": "least squares",
@@ -110,15 +110,15 @@ def explain(ranker: Ranker, row: int, index: int, user: Id, item: Id) -> Explana
 
 def about(run: Run, name: str) -> str:
     """What a head or fixed voter is, in a few words; empty where its name says it."""
-    if run.settings.recipe is None:
+    if not isinstance(run, StrongRun):
         objective = run.objective(name)
         return "" if objective in (None, name) else str(objective)
-    if name in run.settings.recipe.foreign:
-        return "given, with vectors" if name in run.settings.recipe.given_vectors else "given, as lists"
+    if name in run.settings.foreign:
+        return "given, with vectors" if name in run.settings.given_vectors else "given, as lists"
     kind, chosen = KINDS[name if name in KINDS else name.rpartition("-")[0]], run.chosen.get(name, {})
     return f"{kind}, {settings_line(chosen)}" if chosen else kind
 
 
 def cross_fitted(run: Run) -> list[str]:
     """Whose validation figure is of users whom its re-ranker, or that of its teacher, was not fitted on."""
-    return [] if run.settings.recipe is None else [name for name in (STUDENT, CONSENSUS) if name in run.best]
+    return [] if not isinstance(run, StrongRun) else [name for name in (STUDENT, CONSENSUS) if name in run.best]

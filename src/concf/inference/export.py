@@ -23,16 +23,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import parquet
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConfigError, DataError, MissingExtraError
 from concf.evaluation.ranking import NOTHING, rank
+from concf.evaluation.scorers import Factors
 from concf.inference.ranker import Ranker
 from concf.inference.titles import Catalogue
-from concf.model.scorers import Factors
+from concf.runs.run import Run
 from concf.runtime.files import new_file, new_folder
 from concf.runtime.provenance import VERSION
-from concf.training.run import Run
 
 FORMAT = 1
 ABOUT = "export.json"  # metadata of a folder of vectors; an .npz file holds it as `metadata`
@@ -162,8 +162,8 @@ def _head(run: Run, name: str | None) -> str:
             f"{name!r} is lists, not vectors: no index can hold it. Export a head, such as --head {run.best_head()}; "
             f"for the lists themselves, in Python: concf.rank(run.recommender({name!r}), users, k)"
         )
-    if name is not None and name not in run.model.names:
-        raise ConfigError(f"no head is called {name!r} in this run; there are {', '.join(run.model.names)}")
+    if name is not None and name not in run.heads:
+        raise ConfigError(f"no head is called {name!r} in this run; there are {', '.join(run.heads)}")
     return name or run.best_head()
 
 

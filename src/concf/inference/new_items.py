@@ -15,8 +15,8 @@ from scipy.sparse import csr_array, diags_array, hstack
 
 from concf.data.ids import Ids, JoinedIds
 from concf.errors import DataError, note
-from concf.model.scorers import Factors
-from concf.training.run import Run
+from concf.evaluation.scorers import Factors
+from concf.runs.run import Run
 
 if TYPE_CHECKING:
     from concf.inference.titles import Catalogue

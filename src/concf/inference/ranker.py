@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from concf.consensus.consensus import consensus, rank_importance
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS, consensus, rank_importance
 from concf.data.ids import Ids
 from concf.errors import ConfigError
 from concf.evaluation.evaluate import METRICS, Evaluation, evaluate
 from concf.evaluation.ranking import NOTHING
+from concf.evaluation.scorers import Factors, ListFunction
 from concf.inference.new_items import JoinedItems, joined
 from concf.inference.titles import Catalogue
 from concf.inference.votes import Contributions, Votes, votes_of
-from concf.model.scorers import Factors, ListFunction
-from concf.training.run import Run
+from concf.runs.run import Run
 
 Positions = NDArray[np.int64]
 Short = tuple[NDArray[Any], NDArray[np.float32]]  # one user's item positions, best first, and their scores
@@ -40,7 +39,7 @@ class Ranker:
 
     def __init__(self, run: Run, items: Catalogue | None = None) -> None:
         self.run = run
-        self.names, self.heads = run.rows(), list(run.model.names)
+        self.names, self.heads = run.rows(), list(run.heads)
         self.new: JoinedItems | None = None if items is None else joined(run, Ranker(run).head_factors(), items)
         self.item_ids: Ids = run.data.interactions.item_ids if self.new is None else self.new.ids
         self.n_items = len(self.item_ids)
@@ -99,7 +98,7 @@ class Ranker:
 
     def factors(self, head: str) -> Factors:
         """The vectors of a head at its own best epoch."""
-        return self._cached(("factors", head), lambda: self._filled(self.run.keep(head).factors()[head].to("cpu")))
+        return self._cached(("factors", head), lambda: self._filled(self.run.factors(head).to("cpu")))
 
     def _filled(self, factors: Factors) -> Factors:
         return factors if self.new is None else self.new.map.filled(factors)
@@ -114,7 +113,7 @@ class Ranker:
     @cached_property
     def voters(self) -> dict[str, Factors]:
         """The voting heads at the best epoch of the consensus; where all voters are lists, their student for them."""
-        heads = self.run.voters or {self.run.best_head(): self.run.keep(self.run.best_head()).factors().popitem()[1]}
+        heads = self.run.voters or {self.run.best_head(): self.run.factors(self.run.best_head())}
         return {name: self._filled(factors.to("cpu")) for name, factors in heads.items()}
 
     @cached_property

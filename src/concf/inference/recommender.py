@@ -11,7 +11,7 @@ import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.errors import ConfigError, DataError, note
 from concf.inference.explain import Explanation, explain
 from concf.inference.frames import Library, ManyLists, OneList, as_arrays, as_frame, kind_of, long_table
@@ -30,9 +30,9 @@ from concf.inference.lookup import (
 )
 from concf.inference.ranker import Positions, Ranker, Short, highest
 from concf.inference.rules import RuleOptions, catalogue_of, rules_of
+from concf.models import load_run
+from concf.runs.run import Run
 from concf.runtime.arguments import check_count, check_names
-from concf.training.checkpoint import load_run
-from concf.training.run import Run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -209,7 +209,7 @@ class Recommender:
         unknown_items: items of `items`, `exclude` and `history` that the log does not have, or that a filter left out:
                  "ignore" them with a `ConcfWarning`, or raise an "error"
         history: what a new user has used: items, or for several users a mapping of names to items. To a user of the log
-                 they are added. The users are folded in (`concf.training.recipe.fold_in`); their consensus is
+                 they are added. The users are folded in (`concf.strong.fold_in`); their consensus is
                  re-ranked as that of others, or by rank alone where there is no re-ranker. Without any known item the
                  list is that of the average user
         frame:   polars, pandas, arrow or arrays; None: the library of the log

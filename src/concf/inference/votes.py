@@ -12,9 +12,12 @@ from scipy.sparse import csr_array
 from torch import Tensor
 from typing_extensions import TypedDict  # which the service's documents need before Python 3.12
 
-from concf.consensus.consensus import rank_importance
-from concf.consensus.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
-from concf.consensus.reranker import (
+from concf.consensus.consensus import CONSENSUS, rank_importance
+from concf.evaluation.scorers import Factors
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings
+from concf.strong.features import ITEM_FEATURES, PAIR_FEATURES, HeadFeatures, Histories
+from concf.strong.reranker import (
     CURVE_FEATURES,
     LIST_FEATURES,
     TOP,
@@ -23,10 +26,6 @@ from concf.consensus.reranker import (
     feature_rows,
     popularity_and_activity,
 )
-from concf.consensus.settings import CONSENSUS
-from concf.model.scorers import Factors
-from concf.training.config.settings import ConCFSettings
-from concf.training.run import Run
 
 Kind = Literal["rank", "score", "similarity", "popularity"]
 SPEAKERS = 3  # items of a history that are named
@@ -69,9 +68,9 @@ class Votes:
     weights:       ([F], [F]) the mean of each of the re-ranker's features, and its weight, float64
     """
 
-    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: ConCFSettings, by: str) -> None:
+    def __init__(self, votes: Mapping[str, Tensor], lists: Tensor | None, settings: RunSettings, by: str) -> None:
         chosen, everyone = settings.consensus, [*settings.heads, *settings.fixed_voters]
-        voting = [row for row, name in enumerate(everyone) if name not in chosen.non_voting]
+        voting = [row for row, name in enumerate(everyone) if name not in settings.non_voting]
         rows = voting if len(voting) < len(votes["items"]) else slice(None)  # all of them: no copy
         items = votes["items"][rows].cpu()
         consistency = torch.zeros(1).expand(items.shape)

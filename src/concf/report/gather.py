@@ -8,20 +8,19 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_array
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
-from concf.consensus.voters import NEIGHBOURS
+from concf.baselines.factorisation import Popularity
+from concf.baselines.neighbours import RP3beta
+from concf.baselines.table import voter
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.evaluation.complementarity import complementary_hit_ratio, hits_of, per_map
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.significance import paired_t
 from concf.inference.explain import Contribution, about, cross_fitted
 from concf.inference.lookup import place_of
 from concf.inference.recommender import Recommender
-from concf.model.baselines.factorisation import Popularity
-from concf.model.baselines.neighbours import RP3beta
+from concf.runs.run import Run
 from concf.runtime.settings import flat
 from concf.runtime.text_tables import settings_line
-from concf.training.config.presets import nearest_preset
-from concf.training.run import Run
 
 AT = (20, 50)  # cutoffs
 METRICS = ("recall", "ndcg")
@@ -46,7 +45,7 @@ def gather(
 
     description: content of `run.json`; examples: number of users; titles: item id -> title
     """
-    data, settings, summary, heads = run.data, run.settings, run.summary(), list(run.model.names)
+    data, settings, summary, heads = run.data, run.settings, run.summary(), list(run.heads)
     parts: dict[str, Evaluations] = {"test": {}, "valid": {}}
     for on in PARTS:
         measurable = data.has_new_users or on not in run.learned
@@ -55,18 +54,18 @@ def gather(
     known_users: Evaluations = {} if data.has_new_users else parts["test"]
     consensus_epochs = (each["epoch"] for each in run.history if any(each.get("consensus_loss", {}).values()))
     recommenders = summary.pop("recommenders")
-    preset, changes = nearest_preset(settings)
+    preset, changes = settings.nearest_preset()
     return {
         "run": summary | {
             "name": name,
-            "at_most": settings.training.epochs,
+            "at_most": run.at_most,
             "seconds": float(sum(record["seconds"] + record.get("ranking_seconds", 0.0) for record in run.history)),
             "device": description["device"],
             "heads": heads,
             "fixed_voters": list(settings.fixed_voters),
             "cross_fitted": cross_fitted(run),
             "all_validated_users": len(data.validated),
-            "non_voting": [each for each in settings.consensus.non_voting if each in heads],
+            "non_voting": [each for each in settings.non_voting if each in heads],
             "first_consensus_epoch": next(consensus_epochs, None),
         },
         "data": data.summary() | {
@@ -91,7 +90,7 @@ def gather(
             }
             for each in recommenders
         ],
-        "curves": {kind: {} if settings.recipe else _curve(run, kind) for kind in CURVES},
+        "curves": {kind: {} if run.unit == "stages" else _curve(run, kind) for kind in CURVES},
         "stages": [_stage(record) for record in run.history if "stage" in record],
         "complementarity": _complementarity(run, known_users),
         "groups": {each: part.by_activity() for each, part in parts["test"].items()},
@@ -124,7 +123,7 @@ def _curve(run: Run, kind: str) -> dict[str, list[tuple[int, float]]]:
         for name, value in record.get(kind, {}).items():
             if kind != "consensus_loss" or value:
                 curves.setdefault(name, []).append((record["epoch"], value))
-    return {name: curves[name] for name in (*run.model.names, R_CONSENSUS, CONSENSUS) if name in curves}
+    return {name: curves[name] for name in (*run.heads, R_CONSENSUS, CONSENSUS) if name in curves}
 
 
 def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
@@ -133,7 +132,7 @@ def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | Non
         return None
     n = AT[-1]
     hits = {name: hits_of(each, run.data, n) for name, each in evaluations.items() if name != R_CONSENSUS}
-    heads = {name: hits[name] for name in run.model.names}
+    heads = {name: hits[name] for name in run.heads}
     missed = {name: complementary_hit_ratio(each, heads.values()) for name, each in hits.items()}
     return {"n": n, "per": per_map(hits), "chr": missed, "hits": {name: len(each) for name, each in hits.items()}}
 
@@ -141,7 +140,7 @@ def _complementarity(run: Run, evaluations: Evaluations) -> dict[str, Any] | Non
 def _notes(run: Run, has_test: bool) -> Iterator[str]:
     """Limitations of the metrics, for the top of the page."""
     if not run.finished:
-        of = f"{run.epoch} of at most {run.settings.training.epochs} epochs"
+        of = f"{run.epoch} of at most {run.at_most} epochs"
         yield f"This run is not finished. The report shows the last checkpoint, after {of}."
     if "valid" in run.learned:
         yield "The recommenders were refitted on the validation part: its metrics were measured before the refit."
@@ -153,7 +152,7 @@ def _notes(run: Run, has_test: bool) -> Iterator[str]:
         yield "The data set has no test part: there are no test metrics, no hits and no examples."
     elif (doubt := run.data.doubt("test")) is not None:
         yield f"{doubt[0].upper()}{doubt[1:]}."
-    if not run.settings.several and run.settings.recipe is None:
+    if not run.settings.several:
         yield "This run has one head: there is no consensus, no agreement and no balancing."
     elif run.settings.consensus.shown < AT[-1]:
         yield f"Consensus lists have {run.settings.consensus.shown} items (consensus.shown); later ranks are misses."
@@ -171,7 +170,7 @@ def overview(run: Run, evaluations: Evaluations) -> dict[str, Any] | None:
         return None
     ours = CONSENSUS if CONSENSUS in evaluations else run.best_head()
     chosen = run.chosen.get(WALKS) or run.chosen.get(f"{WALKS}-a")
-    walks = RP3beta(**chosen, neighbours=NEIGHBOURS) if chosen else RP3beta()
+    walks = voter(WALKS, chosen) if chosen else RP3beta()
     abouts = {
         WALKS: f"random walks, {'tuned on validation' if chosen else 'not tuned'}",
         "popularity": "the same for everyone",

@@ -13,12 +13,12 @@ from typing import Any
 
 from concf.errors import ConfigError, MissingExtraError, note
 from concf.report.gather import gather
+from concf.runs.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
+from concf.runs.run import Run
+from concf.runs.watchers import figures_of
 from concf.runtime.files import new_file
 from concf.runtime.provenance import VERSION, provenance
 from concf.runtime.settings import flat
-from concf.training.checkpoint import CARD, CHECKPOINT, DATA, HISTORY, ITEMS, RUN, USERS, RunFolder
-from concf.training.run import Run
-from concf.training.tracking.watchers import figures_of, time_of
 
 ARTIFACTS = (RUN, CARD, HISTORY, CHECKPOINT, USERS, ITEMS, DATA)
 ID = "mlflow.txt"  # in the folder of the run: the id of its run in MLflow
@@ -27,7 +27,7 @@ LONGEST = 6000  # characters of a parameter
 
 
 class MLflow:
-    """A watcher for `train(..., watch=MLflow("mlruns"))`; see `concf.training.tracking.watchers.Watcher`.
+    """A watcher for `train(..., watch=MLflow("mlruns"))`; see `concf.runs.watchers.Watcher`.
 
     store:      a folder, or the address of a tracking server such as http://localhost:5000
     experiment: its name in MLflow; made if it is not there
@@ -58,7 +58,7 @@ class MLflow:
         self.run, self.folder = run, folder
         with self._guarded():
             self.id = self._before() or self._new()
-            self.logged = {each.step for each in self.client.get_metric_history(self.id, time_of(run.settings))}
+            self.logged = {each.step for each in self.client.get_metric_history(self.id, f"seconds/{run.unit[:-1]}")}
             self._log_missing()
 
     @contextmanager
@@ -137,7 +137,7 @@ class MLflow:
     def _log_artifacts(self) -> None:
         from concf.report.page import page
 
-        run, name, about = self.run, "run", {"device": str(self.run.model.user.device), "provenance": provenance()}
+        run, name, about = self.run, "run", {"device": str(self.run.device), "provenance": provenance()}
         if self.folder is not None:
             name, about = self.folder.resolve().name, RunFolder(self.folder).description()
             for each in ARTIFACTS:

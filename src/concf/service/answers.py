@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic_core import to_json
 
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
 from concf.errors import ConfigError
 from concf.inference.lookup import place_of
 from concf.inference.ranker import Short

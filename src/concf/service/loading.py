@@ -18,17 +18,17 @@ import anyio.to_thread
 import torch
 import typer
 
-from concf.consensus.settings import CONSENSUS
+from concf.consensus.consensus import CONSENSUS
 from concf.data.ids import Ids
 from concf.errors import ConcfError, ConcfWarning, DataError
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.recommender import Recommender
 from concf.inference.titles import Catalogue
+from concf.models import load_run
+from concf.runs.run import Run
 from concf.service.limits import Limits
 from concf.service.problems import Problem
 from concf.service.schemas import Id, Reloaded
-from concf.training.checkpoint import load_run
-from concf.training.run import Run
 
 INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")  # one spelling for each: 05 is none
 LONGEST = 200  # characters of an id in a message

@@ -44,9 +44,9 @@ def compare(
     from concf.comparison.compare import compare as compare_models
     from concf.comparison.compare import comparison_rows
     from concf.data.split import Split
+    from concf.models import choose_settings
     from concf.runtime.files import new_file
     from concf.runtime.text_tables import markdown as markdown_table
-    from concf.training.config.presets import choose_settings
 
     if markdown is not None and markdown.suffix != ".md":
         raise ConfigError(f"--markdown {markdown}: choose a name that ends in .md")

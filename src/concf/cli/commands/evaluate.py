@@ -29,7 +29,7 @@ def evaluate(
     """
     from concf.inference.ranker import Ranker, evaluate_new
     from concf.inference.titles import Catalogue
-    from concf.training.checkpoint import load_run
+    from concf.models import load_run
 
     cuts, wanted = lengths(at), names(metrics)
     run = load_run(folder, data)
@@ -51,7 +51,7 @@ def evaluate(
     unfinished = "" if run.finished else f", not finished: after {run.epoch} epochs"
     title = f"{title_of(run)}: {on} figures{unfinished}"
     print_heads(report, title, figures=list(report["recommenders"][0]["means"]))
-    chosen = "with settings chosen by" if run.settings.recipe else "each at the epoch of its best"
+    chosen = "with settings chosen by" if run.unit == "stages" else "each at the epoch of its best"
     typer.echo(
         f"Means over {len(run.data.users(on)):,} users, {chosen} validation (of {report['validated_users']:,} users). "
         f"Split hash {run.data.hash[:16]}."

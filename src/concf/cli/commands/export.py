@@ -35,7 +35,7 @@ def export(
     """
     from concf.inference.export import export as export_head
     from concf.inference.titles import Catalogue
-    from concf.training.checkpoint import load_run
+    from concf.models import load_run
 
     described = None if catalogue is None else Catalogue(catalogue, catalogue_item)
     report = export_head(load_run(folder, data), head, to, out, approximate=approximate, catalogue=described)

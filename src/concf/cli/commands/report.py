@@ -31,11 +31,12 @@ def report(
     `concf report runs/first --out first.html --catalogue items.csv --examples 8`
     """
     from concf.inference.titles import Catalogue
+    from concf.models import load_run
     from concf.report.gather import gather
     from concf.report.page import page
+    from concf.runs.checkpoint import RunFolder
     from concf.runtime.files import new_file
     from concf.runtime.progress import working
-    from concf.training.checkpoint import RunFolder, load_run
 
     target = folder / NAME if out is None else out
     if target.suffix.lower() not in (".html", ".htm"):

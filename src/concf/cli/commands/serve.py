@@ -66,12 +66,12 @@ def serve(
         if find_spec(library) is None:
             raise MissingExtraError(library, "serve", "concf serve")
     from concf.inference.titles import Catalogue
+    from concf.runs.checkpoint import RunFolder
     from concf.service.http.guards import Access
     from concf.service.limits import Limits
     from concf.service.loading import Loader, Service
     from concf.service.server import Connections
     from concf.service.server import serve as serve_run
-    from concf.training.checkpoint import RunFolder
 
     if catalogue is None and (catalogue_item or catalogue_title or catalogue_image):
         raise ConfigError("--catalogue-item, -title and -image name columns of a file; give --catalogue too")

@@ -19,11 +19,11 @@ from concf.runtime.launch import Stopped, follows, launch, stoppable
 
 if TYPE_CHECKING:
     from concf.data.split import Split
+    from concf.runs.checkpoint import RunFolder
+    from concf.runs.run import Run
+    from concf.runs.settings import RunSettings
+    from concf.runs.watchers import Watch
     from concf.runtime.process_group import ProcessGroup
-    from concf.training.checkpoint import RunFolder
-    from concf.training.config.settings import ConCFSettings
-    from concf.training.run import Run
-    from concf.training.tracking.watchers import Watch
 
 MODEL, RUN = "Model", "Run"  # panels of the help page, below those of the log
 SHOWN = ("user", "item", "timestamp", "count", "min_rating", "min_user", "min_item", "protocol", "valid", "test")
@@ -62,10 +62,11 @@ def train(
     continues, with exactly the same result: `concf train --resume --out runs/first`. On several machines:
     `torchrun --nproc-per-node 8 -m concf train ...`
     """
+    from concf.models import choose_settings, run_settings, train_job
+    from concf.runs.checkpoint import RunFolder
+    from concf.runs.job import Job
+    from concf.runs.watchers import Lines
     from concf.runtime.process_group import joined, launched, restarted
-    from concf.training.checkpoint import RunFolder
-    from concf.training.config.presets import choose_settings
-    from concf.training.train import train as train_model
 
     if folder is None and not resume:
         raise ConfigError("no data set was named. Try: concf train DATA --out RUN, or continue: --resume --out RUN")
@@ -73,10 +74,10 @@ def train(
         refuse_options(log, "the data set of a run that goes on is made already. Leave it out")
     home, starts = RunFolder(out), processes > 1 and not launched()
 
-    def choose(resume: bool) -> ConCFSettings:
-        own = home.settings() if resume and preset is None else preset
-        words = [f"recipe.budget={budget}"] if budget else []
-        words += ["recipe.refit=everything"] if final else []
+    def choose(resume: bool) -> RunSettings:
+        own = run_settings(home) if resume and preset is None else preset
+        words = [f"budget={budget}"] if budget else []
+        words += ["refit=everything"] if final else []
         words += weighting(weights, half_life)
         return choose_settings(own, file=config, words=[*words, *(change or [])], single=single)
 
@@ -102,10 +103,9 @@ def train(
                 typer.echo("concf: a process failed, all are started again", err=True)
             settings = choose(resume)
             data, folder = _data(folder, home, seed, log, resume, group)
-            run = train_model(
-                data, settings, seed=seed, device=device, out=out, resume=resume, verbose=True, watch=watchers,
-                data_folder=folder, group=group,
-            )  # fmt: skip
+            lines = [Lines()] if group.is_main else []
+            job = Job(home, resume, folder, group, (*watchers, *lines))
+            run = train_job(data, settings, job, seed, device)
     except KeyboardInterrupt as stop:
         if launched():
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher sends it again
@@ -141,13 +141,14 @@ def update(
     Known users and items begin where they were, new ones beside their neighbours. The new run is as good as any: it can
     be served, exported, and updated again. One that was killed goes on with `concf train --resume --out runs/tuesday`.
     """
-    from concf.training.checkpoint import load_run
-    from concf.training.update import update as update_run
+    from concf.models import load_run
+    from concf.runs.watchers import Lines
+    from concf.strong.update import update as update_run
 
     with _resumable(out):
         run = update_run(
             load_run(folder, data), new, out=out, hold=hold, rerank=rerank, final=final, drop_before=drop_before,
-            older=older, min_item=min_item, device=device, verbose=True, **log,
+            older=older, min_item=min_item, device=device, watch=Lines(), **log,
         )  # fmt: skip
     _report(run, out, as_json)
 
@@ -174,20 +175,23 @@ def combine(
     The run is as good as any: it can be evaluated, served, exported, explained. One that was killed goes on with `concf
     train --resume --out runs/both`.
     """
-    from concf.training.combining.combine import combine as combine_voters
-    from concf.training.config.presets import choose_settings
+    from concf.runs.settings import from_word, merged
+    from concf.runs.watchers import Lines
+    from concf.strong.combine import combine as combine_voters
 
     if folder.is_file():
         raise ConfigError(
             f"{folder}: is a file. Prepare it first (concf prepare {folder} --out DIR), so that your models can be "
             "fitted on its training part (concf data write DIR --out train.csv)"
         )
-    words = [f"recipe.budget={budget}"] if budget else []
-    settings = choose_settings("strong", words=[*words, *(change or [])])
+    settings: dict[str, Any] = {"own": with_own} | ({"budget": budget} if budget else {})
+    settings |= {"refit": "everything"} if final else {}
+    for word in change or []:
+        settings = merged(settings, from_word(word))
     with _resumable(out):
         run = combine_voters(
             folder, _files("--voter", voter), final_voters=_files("--final-voter", final_voter) if final_voter else None,
-            with_own=with_own, final=final, settings=settings, seed=seed, out=out, device=device, verbose=True,
+            settings=settings, seed=seed or 0, out=out, device=device, watch=Lines(),
         )  # fmt: skip
     measured = next(record for record in run.history if "fusions" in record)
     lists = {name: measured["validation"][name] for name in run.settings.fixed_voters}
@@ -208,7 +212,7 @@ def _files(flag: str, words: list[str]) -> dict[str, Path]:
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
     """Work that can be stopped, and goes on with --resume once its run is there."""
-    from concf.training.checkpoint import RunFolder
+    from concf.runs.checkpoint import RunFolder
 
     try:
         with stoppable():
@@ -226,8 +230,7 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
     if as_json:
         typer.echo(json.dumps(report))
         return
-    unit = "epochs" if run.settings.recipe is None else "stages"
-    print_heads(report, f"{title_of(run)}: {report['epochs']} {unit} in {report['seconds']:.0f} s")
+    print_heads(report, f"{title_of(run)}: {report['epochs']} {run.unit} in {report['seconds']:.0f} s")
     if run.carried_validation:
         typer.echo("These validation figures are those of the run before the update; the new run was not validated.")
     held_back = "" if "test" in run.learned else f"; {report['tested_users']:,} are held back to test on"
@@ -235,7 +238,7 @@ def _report(run: Run, out: Path, as_json: bool, beside: dict[str, dict[str, floa
     if "valid" in run.learned:
         on = "everything, the test part too" if "test" in run.learned else "training and validation part"
         typer.echo(f"Then refitted on {on}; the figures above were measured before.")
-    if run.settings.recipe is not None:
+    if run.unit == "stages":
         typer.echo(f"Best head: {report['best_head']}; {report['why_best_head']}.")
     for name, figures in (beside or {}).items():
         shown = ", ".join(f"{each} {value:.4f}" for each, value in figures.items())

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from concf.consensus.consensus import rank_importance
-from concf.consensus.settings import CONSENSUS, R_CONSENSUS
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, rank_importance
 from concf.data.protocols import origin
+from concf.evaluation.scorers import Factors
 from concf.inference.explain import Because, about, cross_fitted
 from concf.inference.lookup import kind_in_words, place_of
 from concf.inference.ranker import Short
 from concf.inference.rules import Rules
 from concf.inference.votes import Vote, Votes, similarity_shares, speakers
-from concf.model.scorers import Factors
 from concf.runtime.provenance import VERSION
 from concf.service.answers import NEW_USER, KnownItems, joined
 from concf.service.explorer.schemas import (
@@ -41,7 +40,7 @@ Listed = tuple[NDArray[Any], NDArray[np.float32] | None]  # item indices, best f
 Reasons = tuple[list[Because], list[float] | None]
 PARTS: tuple[Part, ...] = ("training", "validation", "test")  # by their number in `Split.parts`
 NO_VOTES = "this run has no stored votes of its consensus; train it again with this version to see them"
-UNASKED = "no consensus was formed for this user (recipe.asked_users): its list is that of the best head"
+UNASKED = "no consensus was computed for this user (consensus_users): its list is that of the best head"
 UNLEARNED = "the run has learned no interaction of this user: all lists are of popular items"
 CACHE = "explorer"
 
@@ -89,7 +88,7 @@ class Explorer:
             "heads": heads,
             "about": {name: about(run, name) for name in (*heads, *fixed)},
             "fixed_voters": fixed,
-            "voters": [name for name in (*heads, *fixed) if name not in settings.non_voting and self.has_consensus],
+            "voters": [name for name in (*heads, *fixed) if name not in run.settings.non_voting and self.has_consensus],
             "best_head": run.best_head(),
             "why_best_head": run.why_best_head(),
             "default": self.recommender.default,
@@ -99,7 +98,7 @@ class Explorer:
             ],
             "top_k": settings.top_k,
             "temperature": settings.temperature,
-            "consistency_temperature": settings.consistency_temperature,
+            "consistency_temperature": run.settings.consistency_temperature,
             "metric": run.metric,
             "validation": {name: run.best[name].validation for name in run.rows()},
             "cross_fitted": cross_fitted(run),

@@ -33,7 +33,7 @@ const TERMS = {
   "Cross-fitting": "Dividing the users into folds, in strong five, and scoring each fold with a model that was fitted on the others, so that nobody is scored by a model that was fitted on them.",
   "Test part": "The held-out items that only concf evaluate and its kin look at. None of its pairs is learned, unless you ask for it with --final.",
   "Validation part": "The held-out items that choose: in Algorithm 1 the best epoch and the end of training; in strong the settings and weights of the voters and the weights of the re-ranker.",
-  "Fold-in": "Making a vector for a user who was not trained on from the items of a history: each head solves its own objective for the user (concf.training.recipe.fold_in).",
+  "Fold-in": "Making a vector for a user who was not trained on from the items of a history: each head solves its own objective for the user (concf.strong.fold_in).",
   "Student head": "A head that learns from the consensus.",
 };
 

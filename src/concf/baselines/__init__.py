@@ -1,0 +1,1 @@
+"""Models that can vote or be compared, one table of them."""

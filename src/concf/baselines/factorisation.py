@@ -1,0 +1,135 @@
+"""Factor models: PureSVD, iALS by concf's own solver, and iALS and BPR through the library `implicit`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field
+from scipy.sparse import csr_array, csr_matrix
+from scipy.sparse.linalg import svds
+
+from concf.baselines import als
+from concf.errors import MissingExtraError
+from concf.evaluation.scorers import Factors
+from concf.runtime.settings import Settings
+
+
+class Popularity(Settings):
+    """score(u, i) = the number of training users of item i, or the sum of their weights."""
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
+        """Count. train: [users, items]."""
+        n_users, n_items = train.shape
+        counts = np.bincount(train.indices, train.data, n_items).astype(np.float32)
+        return Factors(torch.zeros(n_users, 1), torch.zeros(n_items, 1), torch.from_numpy(counts))
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """The same for histories [n, items]."""
+        return Factors(torch.zeros(histories.shape[0], 1), fitted.item, fitted.bias)
+
+
+class PureSVD(Settings):
+    """Truncated singular value decomposition of the matrix, unobserved pairs as zeros (Cremonesi et al., 2010)."""
+
+    factors: int = Field(64, ge=1)
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
+        """score(u, i) = <U_u S, V_i>. train: [users, items]."""
+        rank = min(self.factors, min(train.shape) - 1)
+        start = np.random.default_rng(seed).standard_normal(min(train.shape))
+        left, values, right = svds(train.astype(np.float64), k=rank, v0=start)
+        return Factors.of((left * values).astype(np.float32), right.T.astype(np.float32).copy())
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """x V, as X V = U S, of histories x [n, items]."""
+        return Factors.of(histories @ fitted.item.numpy(), fitted.item)
+
+
+class IALS(Settings):
+    """Alternating least squares with confidence weights (Hu, Koren and Volinsky, 2008), by `implicit`."""
+
+    factors: int = Field(128, ge=1)
+    alpha: float = Field(40.0, gt=0)  # confidence of an observed pair, where an unobserved one has 1
+    regularisation: float = Field(120.0, ge=0)
+    iterations: int = Field(15, ge=1)
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
+        """Alternate. train: [users, items]."""
+        with _implicit() as implicit:
+            model = implicit.als.AlternatingLeastSquares(
+                factors=self.factors, alpha=self.alpha, regularization=self.regularisation,
+                iterations=self.iterations, use_gpu=False, random_state=seed,
+            )  # fmt: skip
+            model.fit(csr_matrix(train), show_progress=False)
+        return Factors.of(model.user_factors, model.item_factors)
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """(Y'Y + Y_u'(C_u - 1) Y_u + regularisation)^-1 Y_u' C_u 1 with C = alpha w, for histories w [n, items]."""
+        item = fitted.item.double()
+        gram = item.T @ item + self.regularisation * torch.eye(item.shape[1], dtype=item.dtype)
+        user = torch.zeros(histories.shape[0], item.shape[1], dtype=item.dtype)
+        for row, (first, last) in enumerate(pairwise(histories.indptr)):
+            used = item[histories.indices[first:last]]
+            confidence = self.alpha * torch.from_numpy(histories.data[first:last]).double()
+            user[row] = torch.linalg.solve(gram + used.T * (confidence - 1) @ used, confidence @ used)
+        return Factors(user.float(), fitted.item)
+
+
+class ALS(Settings):
+    """Alternating least squares with penalties that grow with a row's pairs (Rendle et al., 2022), by concf.
+
+    Every pair of the log has its weight (1, if there are none) and target 1; each half of a sweep is solved exactly.
+    """
+
+    factors: int = Field(128, ge=1)
+    unobserved: float = Field(0.01, gt=0)  # weight of an unobserved pair
+    penalty: float = Field(0.003, gt=0)  # of a row, times the weights of all its pairs
+    sweeps: int = Field(8, ge=1)  # over the users and then the items
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:
+        """Alternate, on a CPU or a GPU. train: [users, items]."""
+        model = als.ALS(als.Pairs.observed(train, torch.device(device)), train.shape, self.factors)
+        return Factors(*model.fit(model.start(seed), self.unobserved, self.penalty, self.sweeps))
+
+    def fold_in(self, fitted: Factors, histories: csr_array) -> Factors:
+        """Half a sweep more, for histories [n, items]."""
+        pairs = als.Pairs.observed(histories, fitted.item.device)
+        user = als.UserSolver(fitted.item, self.unobserved, self.penalty)(pairs, histories.shape[0])
+        return Factors(user, fitted.item)
+
+
+class BPR(Settings):
+    """Matrix factorisation by Bayesian personalised ranking (Rendle et al., 2009), by `implicit`."""
+
+    factors: int = Field(64, ge=1)
+    learning_rate: float = Field(0.01, gt=0)
+    regularisation: float = Field(0.02, ge=0)
+    iterations: int = Field(200, ge=1)
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Factors:  # noqa: ARG002
+        """Stochastic gradient descent, on one thread: more would race and give another result each time."""
+        with _implicit() as implicit:
+            model = implicit.bpr.BayesianPersonalizedRanking(
+                factors=self.factors, learning_rate=self.learning_rate, regularization=self.regularisation,
+                iterations=self.iterations, use_gpu=False, random_state=seed, num_threads=1,
+            )  # fmt: skip
+            model.fit(csr_matrix(train), show_progress=False)
+        return Factors.of(model.user_factors, model.item_factors)
+
+
+@contextmanager
+def _implicit() -> Iterator[Any]:
+    """The library, with its own threads rather than the matrix library's."""
+    try:
+        import implicit.als
+        import implicit.bpr
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        raise MissingExtraError("implicit", "baselines", "this baseline") from None
+    with threadpool_limits(1, "blas"):
+        yield implicit

@@ -1,0 +1,151 @@
+"""The baselines by name, each with the small grid that is searched for it, on validation only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import product
+from math import inf
+from typing import Any, Protocol
+
+import torch
+from scipy.sparse import csr_array
+
+from concf.baselines.ease import EASE
+from concf.baselines.factorisation import ALS, BPR, IALS, Popularity, PureSVD
+from concf.baselines.neighbours import ItemKNN, RP3beta, UserKNN
+from concf.errors import ConfigError, MissingExtraError
+
+
+class Baseline(Protocol):
+    """Settings that can be fitted: `fit` returns something that `rank` takes."""
+
+    def fit(self, train: csr_array, seed: int = 0, device: str | torch.device = "cpu") -> Any:
+        """Train on [users, items]; on a CPU the same data and seed give the same result.
+
+        device: where the models that can use a GPU compute, and score; the others ignore it
+        """
+
+    def model_dump(self) -> dict[str, Any]:
+        """The settings as a dictionary."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """How a baseline votes in the model strong.
+
+    grid:   values of its settings that are searched, on validation
+    fixed:  settings that are not
+    budget: the smallest budget with this voter
+    most:   (on a CPU, on a GPU) the most users or items, whichever are fewer, of a log on which it pays
+    """
+
+    grid: dict[str, tuple[float, ...]]
+    fixed: dict[str, int] = field(default_factory=dict)
+    budget: str = "thorough"
+    most: tuple[float, float] = (inf, inf)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A baseline, and the values tried for its settings.
+
+    library: what it needs beyond the core; every_point: a grid of any size is measured whole, see `search`
+    vote: how it votes; None: it is only compared
+    """
+
+    make: Any
+    grid: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    library: str | None = None
+    every_point: bool = False
+    vote: Vote | None = None
+
+    def refuse_if_absent(self) -> None:
+        """Say at once, not after an hour of tuning, that a library is missing."""
+        if self.library is not None and not find_spec(self.library):
+            raise MissingExtraError(self.library, "baselines", f"the baseline {self.make.__name__}")
+
+    def at(self, point: Sequence[int]) -> Baseline:
+        """The baseline at a point of the grid, given by the position of each value."""
+        baseline: Baseline = self.make(**self.values(point))
+        return baseline
+
+    def values(self, point: Sequence[int]) -> dict[str, Any]:
+        """The settings at a point of the grid."""
+        return {name: self.grid[name][at] for name, at in zip(self.grid, point, strict=True)}
+
+    def settings(self) -> Iterator[Baseline]:
+        """Those of every point of the grid."""
+        return map(self.at, product(*(range(len(values)) for values in self.grid.values())))
+
+
+BASELINES = {
+    "popularity": Candidate(Popularity),
+    "rp3beta": Candidate(
+        RP3beta,
+        {
+            "alpha": (0.3, 0.5, 0.7, 0.9),
+            "beta": (-0.4, -0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4),
+            "neighbours": (200, 1000, 5000),
+        },
+        vote=Vote(
+            {"alpha": (0.4, 0.5, 0.6, 0.7, 0.8), "beta": (-0.3, -0.2, -0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)},
+            fixed={"neighbours": 500},
+            budget="fast",
+        ),
+    ),
+    "itemknn": Candidate(ItemKNN, {"neighbours": (50, 200, 1000, 5000), "shrink": (0.0, 10.0, 50.0, 200.0, 500.0)}),
+    "userknn": Candidate(
+        UserKNN,
+        {
+            "neighbours": (100, 500, 2000),
+            "power": (1.0, 1.5, 2.0, 3.0),
+            "beta": (-0.1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5),
+        },
+        vote=Vote({"power": (1.0, 1.5, 2.0), "beta": (0.1, 0.2, 0.3, 0.4)}, fixed={"neighbours": 500}),
+    ),
+    "ease": Candidate(
+        EASE,
+        {"regularisation": (20.0, 50.0, 100.0, 150.0, 250.0, 500.0, 1000.0)},
+        vote=Vote({"regularisation": (30.0, 100.0, 300.0, 1000.0)}, most=(10_000, 50_000)),
+    ),
+    "puresvd": Candidate(PureSVD, {"factors": (4, 8, 16, 32, 64, 128, 192, 256)}),
+    "ials": Candidate(
+        IALS,
+        {
+            "factors": (64, 128, 256, 512),
+            "alpha": (5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1280.0),
+            "regularisation": (8.0, 15.0, 30.0, 60.0, 120.0, 250.0, 500.0, 1000.0, 2000.0, 4000.0),
+            "iterations": (8, 15, 30),
+        },
+        library="implicit",
+    ),
+    "als": Candidate(
+        ALS,
+        {
+            "factors": (128, 256),
+            "unobserved": (0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
+            "penalty": (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1),
+            "sweeps": (4, 8, 16),
+        },
+    ),
+    "bpr": Candidate(
+        BPR, {"learning_rate": (0.01, 0.03, 0.1), "regularisation": (0.005, 0.02, 0.05, 0.1)}, library="implicit"
+    ),
+}
+
+
+def candidate(name: str) -> Candidate:
+    """The baseline of that name."""
+    if name not in BASELINES:
+        raise ConfigError(f"unknown model {name!r}; choose from {', '.join(BASELINES)}")
+    return BASELINES[name]
+
+
+VOTERS: dict[str, Vote] = {name: each.vote for name, each in BASELINES.items() if each.vote is not None}
+
+
+def voter(name: str, settings: Mapping[str, float]) -> Any:
+    """A voter at searched settings, ready to be fitted."""
+    return BASELINES[name].make(**VOTERS[name].fixed, **settings)

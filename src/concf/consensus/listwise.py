@@ -1,0 +1,58 @@
+"""Consensus learning: the list-wise loss that a student is taught the consensus by (Eq. 13, 14)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def listwise(scores: Tensor, length: int, weight: Tensor) -> Tensor:
+    """Consensus learning, CL (Eq. 13, 14): -sum_u weight_u log p(pi_{0:N}).
+
+        p(pi_{0:N}) = prod_{k <= N} exp s_pi(k) / sum_{i >= k} exp s_pi(i)
+
+    scores: [..., b, L] in the order of the consensus, -inf at an empty place; the first N = `length` places are
+    taught, the rest (the tail) only stands in the denominators. weight: [b] or [..., b]. Gives [...].
+    """
+    negative_log: Tensor = _NegativeLogPermutation.apply(scores, length)  # type: ignore[no-untyped-call]
+    return negative_log @ weight if weight.ndim == 1 else (negative_log * weight).sum(-1)
+
+
+class _NegativeLogPermutation(torch.autograd.Function):
+    """[..., L] scores -> [...] -log p(pi_{0:N}), with its gradient in closed form.
+
+    With D_k = log sum_{i >= k} exp s_i the loss is sum_{k < N} D_k - s_k, and its derivative by s_i is
+    sum_{k <= i, k < N} exp(s_i - D_k) - [i < N] = exp(s_i + A_i) - [i < N], A_i = log sum_{k <= i, k < N} exp(-D_k).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, length: int) -> Tensor:
+        if scores.is_cuda:  # scans; a launch a place would take longer
+            below = scores.flip(-1).logcumsumexp(-1).flip(-1)
+            there = F.pad(scores[..., :length] > -torch.inf, (0, max(scores.shape[-1] - length, 0)))
+            above = (-below).masked_fill(~there, -torch.inf).logcumsumexp(-1)  # constant from place N on
+            ctx.save_for_backward((scores + above).exp() - there.to(scores.dtype))
+            return (below - scores).masked_fill(~there, 0.0).sum(-1)
+        columns = scores.movedim(-1, 0).contiguous()  # a vector operation a place is faster than a scan a row
+        there = columns[:length] > -torch.inf
+        below = columns.clone()  # D
+        for place in range(len(below) - 2, -1, -1):
+            torch.logaddexp(below[place], below[place + 1], out=below[place])
+        above = (-below[:length]).masked_fill_(~there, -torch.inf)  # A
+        for place in range(1, len(above)):
+            torch.logaddexp(above[place], above[place - 1], out=above[place])
+        loss = (below[:length] - columns[:length]).masked_fill_(~there, 0.0).sum(0)
+        columns[:length] += above
+        columns[length:] += above[-1]
+        gradient = columns.exp_()
+        gradient[:length] -= there.to(gradient.dtype)
+        ctx.save_for_backward(gradient.movedim(0, -1))
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = ctx.saved_tensors
+        return upstream[..., None] * gradient, None

@@ -1,1 +1,0 @@
-"""What is learned: losses, and the heads that they train."""

@@ -1,1 +1,0 @@
-"""The recommenders that people compare with."""

@@ -1,0 +1,164 @@
+"""The two models: `strong`, the default, and `reference`, the paper's. Presets, training, and loading of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError, note
+from concf.reference.run import ReferenceRun
+from concf.reference.settings import ReferenceSettings
+from concf.reference.train import train_reference
+from concf.runs.checkpoint import RUN, RunFolder, refuse_other_data
+from concf.runs.job import Job, as_watchers, device_of
+from concf.runs.run import Run
+from concf.runs.settings import RunSettings, from_word
+from concf.runs.watchers import Watch
+from concf.runtime.arguments import check_seed
+from concf.runtime.settings import named, read_toml
+from concf.strong.run import StrongRun
+from concf.strong.settings import StrongSettings
+from concf.strong.train import train_strong
+
+MODELS: dict[str, type[RunSettings]] = {each.kind: each for each in (StrongSettings, ReferenceSettings)}
+PRESETS: dict[str, RunSettings] = ReferenceSettings.presets | StrongSettings.presets
+DEFAULT, DEFAULT_OF_ONE = "strong", "reference"  # where none is named, and where one objective is trained alone
+
+
+def train(
+    data: Split,
+    settings: RunSettings | Mapping[str, Any] | None = None,
+    *,
+    preset: str | None = None,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    watch: Watch | Sequence[Watch] | None = None,
+) -> Run:
+    """Train on the training part; every head and the consensus is kept at its best validation.
+
+    settings: all of them, or changes to the preset such as {"budget": "fast"}
+    preset:   strong (the default), reference, paper or released
+    seed:     0 by default
+    device:   cpu or cuda; by default a GPU if there is one
+    out:      a folder for history and checkpoints
+    resume:   continue the run in `out`, to exactly the same result as if it had not been killed; settings, seed and
+              device default to the run's own
+    watch:    called with the record of every epoch or stage; a `Watcher`, such as `Lines`, `TensorBoard` or `MLflow`,
+              also at the beginning and the end; one or several
+    """
+    if resume and out is None:
+        raise ConfigError("to resume, say `out`: the folder of the run")
+    if isinstance(settings, RunSettings) and preset is not None:
+        raise ConfigError(f"preset {preset!r} and all the settings were given: say one of them")
+    folder = None if out is None else RunFolder(out)
+    if not isinstance(settings, RunSettings):
+        before = run_settings(folder) if resume and folder is not None and preset is None else preset
+        settings = choose_settings(before, settings)
+    return train_job(data, settings, Job(folder, resume, watchers=as_watchers(watch)), seed, device)
+
+
+def train_job(
+    data: Split, settings: RunSettings, job: Job, seed: int | None = None, device: str | torch.device | None = None
+) -> Run:
+    """Train a model under the circumstances of a job. seed, device: by default those of a run that is resumed"""
+    if not isinstance(data, Split):
+        raise ConfigError(
+            f"expected a Split, found {type(data).__name__}. Make one with concf.prepare(log), or use ConCF().fit(log)"
+        )
+    before = job.folder.description() if job.resume and job.folder is not None else {}
+    seed = before.get("seed", 0) if seed is None else check_seed(seed)
+    here, data = device_of(device, before.get("device"), job.group), data.known.weighted(settings.weights)
+    if job.group.several:
+        if job.group.size > (users := data.interactions.n_users):
+            raise ConfigError(f"{job.group.size} processes for {users} users: expected no more processes than users")
+        data.share(job.group)
+    if isinstance(settings, StrongSettings):
+        return train_strong(data, settings, seed, here, job)
+    assert isinstance(settings, ReferenceSettings)
+    return train_reference(data, settings, seed, here, job)
+
+
+def load_run(
+    folder: str | Path, data: Split | str | Path | None = None, device: str | torch.device = "cpu"
+) -> StrongRun | ReferenceRun:
+    """Load the run in a folder, each head and consensus at its best; no GPU is needed, wherever it was trained.
+
+    data: the data set that it was trained on, or its folder; None: from where it was then
+    """
+    home = RunFolder(folder)
+    chosen, description = run_settings(home), home.description()
+    split = (home.data() if data is None else data if isinstance(data, Split) else Split.load(data)).known
+    refuse_other_data(description, split, home.path)
+    kind: Any = StrongRun if isinstance(chosen, StrongSettings) else ReferenceRun
+    run: StrongRun | ReferenceRun = kind(split, chosen, description["seed"], torch.device(device))
+    home.load(run)
+    if not run.finished and run.unit == "stages":
+        raise DataError(
+            f"{home.path}: the run is not finished, and has no recommender before its last stage. "
+            f"Go on with: concf train --resume --out {home.path}"
+        )
+    if not run.finished:
+        note(
+            f"{home.path}: the run is not finished; this is the best of its first {run.epoch} epochs. "
+            f"Go on with: concf train --resume --out {home.path}"
+        )
+    return run
+
+
+def run_settings(folder: RunFolder) -> RunSettings:
+    """Settings of the run in a folder."""
+    description, path = folder.description(), folder.path / RUN
+    try:
+        return MODELS[description["model"]].model_validate(description["settings"])
+    except KeyError:
+        raise DataError(f"{path}: damaged: no model is called {description['model']!r}. Bring back a copy") from None
+    except ValidationError as error:
+        unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+        raise DataError(f"{path}: settings that this concf refuses: {unknown}") from None
+
+
+def choose_settings(
+    base: str | RunSettings | None = None,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    file: str | Path | None = None,
+    words: Iterable[str] = (),
+    single: str | None = None,
+) -> RunSettings:
+    """A preset or settings, over it a TOML file, nested `changes`, words as `consensus.weight=0`, one head alone.
+
+    A file may name its preset: `preset = "reference"`. Where none is named, it is strong; for one head alone reference.
+    """
+    layer = read_toml(Path(file)) if file else {}
+    over = layer.pop("preset", None)
+    if isinstance(base, str) and over not in (None, base):
+        raise ConfigError(f"{file}: its settings are over the preset {over!r}, but {base!r} was asked for. Name none")
+    if base is None:
+        base = (DEFAULT if single is None else DEFAULT_OF_ONE) if over is None else over
+    chosen = base if isinstance(base, RunSettings) else _preset(base)
+    layers = [layer, changes or {}, *map(from_word, words)]
+    if single is not None and not isinstance(chosen, ReferenceSettings):
+        raise ConfigError(f"one objective alone ({single}) is trained by Algorithm 1: choose the preset reference")
+    other = next(each for each in MODELS.values() if not isinstance(chosen, each))
+    strange = sorted({name for each in layers for name in each} - type(chosen).model_fields.keys())
+    if strange and set(strange) <= other.model_fields.keys():
+        raise ConfigError(
+            f"{', '.join(strange)}: of the model {other.kind}, and this is {chosen.kind}. Choose a preset of that "
+            f"model ({', '.join(other.presets)}), or leave it out"
+        )
+    if single is not None:
+        layers.append({"objectives": (single,), "training": {"watch": named(single)[0]}})
+    return chosen.changed(*layers)
+
+
+def _preset(name: Any) -> RunSettings:
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+    return PRESETS[name]

@@ -1,0 +1,1 @@
+"""ConCF as the paper has it: objectives, heads, Algorithm 1."""

@@ -1,0 +1,157 @@
+"""Target models: from embeddings to the encodings that the heads score with.
+
+Every parameter of an encoder has a leading dimension of groups: 1 where the heads share it, else one for each head, so
+that the heads go through side by side as one batched product, and one branch is a slice.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from math import sqrt
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from scipy.sparse import block_array, csr_array, diags_array
+from torch import Tensor, nn
+
+from concf.reference.kernels import Sparse, two_layers
+
+EVERY_HEAD = slice(None)
+Sharing = Literal["full", "layer", "embedding", "none"]
+
+
+class GroupedLinear(nn.Module):
+    """The parameters of groups linear maps, each begun as PyTorch begins its own: uniform within 1 / sqrt(inputs)."""
+
+    def __init__(self, groups: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1 / sqrt(inputs)
+        self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(groups, 1, outputs).uniform_(-bound, bound))
+
+    def of(self, heads: slice) -> tuple[Tensor, Tensor]:
+        """Weight and bias of those heads, or what they share."""
+        if len(self.weight) == 1 or heads == EVERY_HEAD:
+            return self.weight, self.bias
+        return self.weight[heads], self.bias[heads]
+
+
+class Encoder(nn.Module):
+    """Plain matrix factorisation: an encoding is the embedding itself. The base of the others.
+
+    size:    of an encoding
+    divides: whether a run of heads can go through alone, by `forward_of(heads, rows, noise)`
+    """
+
+    divides = False
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.size = dimensions
+        self.divides = self.divides or type(self) is Encoder  # what others make of it is not known
+
+    @property
+    def plain(self) -> bool:
+        """Whether an encoding is the embedding itself."""
+        return type(self).forward is Encoder.forward
+
+    def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        """([g, users, d], [g, items, d]) the embedding tables after what neighbours tell each other: here nothing."""
+        return user, item
+
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
+        """[g, n, d] embeddings of users or of items -> [g, n, size] encodings. noise: of dropout; None: no dropout."""
+        return rows
+
+    def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:  # noqa: ARG002
+        """The same for a run of heads and their rows, where the encoder divides; else `heads` is all of them."""
+        encoded: Tensor = self(rows, noise)
+        return encoded
+
+    def branch(self, place: int) -> Self:
+        """The encoder of one head alone: its slice of whatever is not shared."""
+        alone = copy.deepcopy(self)
+        for module in alone.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                if len(parameter) > 1:
+                    setattr(module, name, nn.Parameter(parameter.detach()[place : place + 1].clone()))
+        return alone
+
+
+class MLP(Encoder):
+    """The paper's: d -> d/2 -> d/4, linear, dropout, relu, linear; the same for users and items."""
+
+    divides = True
+
+    def __init__(self, dimensions: int, first: int, second: int, dropout: float = 0.0) -> None:
+        super().__init__(dimensions // 4)
+        self.first = GroupedLinear(first, dimensions, dimensions // 2)
+        self.second = GroupedLinear(second, dimensions // 2, self.size)
+        self.dropout = dropout
+
+    def forward(self, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """[g, n, d] -> [heads, n, d/4]."""
+        return self.forward_of(EVERY_HEAD, rows, noise)
+
+    def forward_of(self, heads: slice, rows: Tensor, noise: torch.Generator | None = None) -> Tensor:
+        """[heads, n, d] -> [heads, n, d/4] of those heads."""
+        return two_layers(rows, self.first.of(heads), self.second.of(heads), self.dropout, noise)
+
+
+class LightGCN(Encoder):
+    """The mean of the embeddings after 0 .. layers steps over the training graph, normalised on both sides.
+
+    E^(l+1) = D^-1/2 A D^-1/2 E^(l),  E = mean_l E^(l)
+    """
+
+    def __init__(self, dimensions: int, train: csr_array, layers: int = 3) -> None:
+        super().__init__(dimensions)
+        self.layers, self.n_users = layers, train.shape[0]
+        self.graph = Sparse(_normalised_graph(train), torch.get_default_dtype())
+
+    def propagate(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor]:
+        """([g, users, d], [g, items, d]) -> the same shapes."""
+        groups, _, size = user.shape
+        nodes = torch.cat([user, item], 1).transpose(0, 1).reshape(-1, groups * size)  # [users + items, g d]
+        total = nodes
+        for _ in range(self.layers):
+            nodes = self.graph @ nodes
+            total = total + nodes
+        mean = (total / (self.layers + 1)).view(-1, groups, size).transpose(0, 1)
+        return mean[:, : self.n_users], mean[:, self.n_users :]
+
+
+def _normalised_graph(train: csr_array) -> csr_array:
+    """[users + items, users + items] 1 / sqrt(|I_u| |U_i|) at the observed pairs, both ways."""
+    observed = csr_array(train > 0, dtype=np.float64)
+    of_user, of_item = (np.maximum(observed.sum(side), 1) ** -0.5 for side in (1, 0))
+    weighted = diags_array(of_user) @ observed @ diags_array(of_item)
+    return csr_array(block_array([[None, weighted], [weighted.T, None]]))
+
+
+EncoderMaker = Callable[[int, int, Sharing, csr_array], Encoder]  # dimensions, heads, sharing, train
+
+
+def mlp(dropout: float = 0.0) -> EncoderMaker:
+    """The paper's target model."""
+
+    def make(dimensions: int, heads: int, sharing: Sharing, train: csr_array) -> Encoder:  # noqa: ARG001
+        first = 1 if sharing in ("full", "layer") else heads
+        return MLP(dimensions, first, 1 if sharing == "full" else heads, dropout)
+
+    return make
+
+
+def factorisation() -> EncoderMaker:
+    """Plain matrix factorisation."""
+    return lambda dimensions, heads, sharing, train: Encoder(dimensions)  # noqa: ARG005
+
+
+def lightgcn(layers: int = 3) -> EncoderMaker:
+    """LightGCN propagation over the training graph."""
+    return lambda dimensions, heads, sharing, train: LightGCN(dimensions, train, layers)  # noqa: ARG005
+
+
+ENCODERS: dict[str, Callable[..., EncoderMaker]] = {"mlp": mlp, "mf": factorisation, "lightgcn": lightgcn}

@@ -1,0 +1,296 @@
+"""The operations that a training step spends its time in, each with its gradient in closed form.
+
+Every one is a formula that plain PyTorch could compute; what is gained is that nothing large of the size rows x
+catalogue, or users x list x vector, is held. On a GPU the inner loops are Triton kernels, elsewhere blocks that stay in
+cache (and a small softmax is kept for its gradient).
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+BLOCK = 1 << 19  # logits that are held at a time on a CPU ...
+KEPT = 1 << 24  # ... unless all of them are no more than that
+LEAST = 16  # rows of a block: every block goes through the whole table and its gradient
+FEW = 4  # places of a list up to which its vectors are simply gathered
+NARROW = 64  # columns up to which a softmax has a kernel of its own
+GPU_BLOCK = 1 << 27  # logits that are held at a time on a GPU, of vectors that are wider
+
+
+def log_partition(rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+    """[b] log sum_j exp(<rows_b, table_j> + bias_j). rows: [b, d]; table: [n, d]; bias: [n]."""
+    partition: Tensor = _LogPartition.apply(rows, table, bias)  # type: ignore[no-untyped-call]
+    return partition
+
+
+def listed_scores(user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
+    """[g, b, L] <user_b, item_j> + offset_b + bias_j for the items j of each user's list.
+
+    user: [g, b, d]; offset: [g, b]; item: [g, n, d]; bias: [g, n]; lists: [b, L]
+    """
+    scores: Tensor = _ListedScores.apply(user, offset, item, bias, lists)  # type: ignore[no-untyped-call]
+    return scores
+
+
+def two_layers(
+    rows: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor], dropout: float = 0.0,
+    noise: torch.Generator | None = None,
+) -> Tensor:  # fmt: skip
+    """[g, n, m] relu(dropout(rows W + b)) V + c. rows: [g, n, d]; first: W [g, d, k], b [g, 1, k]; second: V, c.
+
+    Each g is 1 or the number of groups. noise: what dropout draws from; None: no dropout.
+    """
+    share = 0.0 if noise is None else dropout
+    encoded: Tensor = _TwoLayers.apply(rows, *first, *second, share, noise)  # type: ignore[no-untyped-call]
+    return encoded
+
+
+class Sparse(nn.Module):
+    """A constant sparse matrix with its transpose beside it, so that both ways of a product are row by row."""
+
+    matrix: Tensor
+    transposed: Tensor
+
+    def __init__(self, matrix: csr_array, kind: torch.dtype) -> None:
+        super().__init__()
+        for name, each in (("matrix", csr_array(matrix)), ("transposed", csr_array(matrix.T))):
+            self.register_buffer(name, _csr(each, kind), persistent=False)
+
+    @property
+    def T(self) -> Sparse:
+        """The transpose."""
+        other = copy.copy(self)
+        other._buffers = {"matrix": self.transposed, "transposed": self.matrix}
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sparse:
+        other = copy.copy(self)
+        other._buffers = {name: part.clone() for name, part in self._buffers.items() if part is not None}
+        return other
+
+    def __matmul__(self, dense: Tensor) -> Tensor:
+        """[n, m] @ [m, d] -> [n, d]."""
+        product: Tensor = _SparseProduct.apply(self.matrix, self.transposed, dense)  # type: ignore[no-untyped-call]
+        return product
+
+
+def _csr(matrix: csr_array, kind: torch.dtype) -> Tensor:
+    ends, columns = (  # numpy's arrays without a number have a stride that older versions of PyTorch refuse
+        torch.empty(len(part), dtype=torch.int64).copy_(torch.from_numpy(part))
+        for part in (matrix.indptr, matrix.indices)
+    )
+    cells = torch.from_numpy(matrix.data).to(kind)
+    return _quiet_csr(ends, columns, cells, matrix.shape, check_invariants=True)
+
+
+def _quiet_csr(*parts: Any, check_invariants: bool) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks are implicitly)")
+        return torch.sparse_csr_tensor(*parts, check_invariants=check_invariants)
+
+
+class _SparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, transposed: Tensor, dense: Tensor) -> Tensor:
+        ctx.transposed = transposed
+        return matrix @ dense
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, None, Tensor]:
+        return None, None, ctx.transposed @ upstream.contiguous()
+
+
+class _TwoLayers(torch.autograd.Function):
+    """Where a hidden figure is positive its derivative is the scale of dropout, elsewhere 0: the mask is not kept."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, w: Tensor, b: Tensor, v: Tensor, c: Tensor, share: float, noise: torch.Generator | None
+    ) -> Tensor:
+        ctx.share, groups = share, max(len(rows), len(w), len(v))
+        ctx.shapes = [part.shape for part in (rows, w, b, v, c)]
+        rows, w, b, v, c = (part.expand(groups, -1, -1) for part in (rows, w, b, v, c))
+        if has_kernel(rows):
+            from concf.reference import triton_kernels
+
+            ctx.seed = torch.zeros(1, dtype=torch.int64, device=rows.device).random_(generator=noise)
+            ctx.save_for_backward(rows, w, b, v, c)
+            return triton_kernels.two_layers(rows, w, b, v, c, share, ctx.seed)
+        hidden = _side_by_side(rows, w)
+        hidden += b
+        if share and noise is not None:
+            hidden *= _kept(hidden, share, noise)
+        hidden.relu_()
+        ctx.save_for_backward(rows, w, hidden, v)
+        return torch.baddbmm(c, hidden, v)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        rows = ctx.saved_tensors[0]
+        if has_kernel(rows):
+            from concf.reference import triton_kernels
+
+            found = triton_kernels.two_layers_gradient(upstream, ctx.share, ctx.seed, *ctx.saved_tensors)
+        else:
+            rows, w, hidden, v = ctx.saved_tensors
+            inner = torch.bmm(upstream, v.transpose(1, 2) * (1 / (1 - ctx.share)))
+            inner = torch.ops.aten.threshold_backward(inner, hidden, 0)
+            found = (
+                torch.bmm(inner, w.transpose(1, 2)),
+                _side_by_side(rows.transpose(1, 2), inner).contiguous(),
+                inner.sum(1, keepdim=True),
+                torch.bmm(hidden.transpose(1, 2), upstream),
+                upstream.sum(1, keepdim=True),
+            )
+        return *(part.sum_to_size(shape) for part, shape in zip(found, ctx.shapes, strict=True)), None, None
+
+
+def _side_by_side(rows: Tensor, maps: Tensor) -> Tensor:
+    """[g, n, k] rows [g, n, d] @ maps [g, d, k]; copies of the same rows go through all maps as one product."""
+    if len(rows) == 1 or rows.stride(0) != 0:
+        return torch.bmm(rows, maps)
+    groups, size, width = maps.shape
+    product = rows[0] @ maps.transpose(0, 1).reshape(size, groups * width)
+    return product.view(-1, groups, width).transpose(0, 1)
+
+
+def _kept(rows: Tensor, share: float, noise: torch.Generator) -> Tensor:
+    """0 with probability `share`, else the scale that keeps the mean; 16 random bits a figure are enough."""
+    words = torch.empty((rows.numel() + 3) // 4, dtype=torch.int64, device=rows.device)
+    bits = words.random_(-(2**63), None, generator=noise).view(torch.int16)[: rows.numel()]
+    kept = bits >= round(share * 2**16) - 2**15
+    return kept.view(rows.shape) * (1 / (1 - share))
+
+
+class _LogPartition(torch.autograd.Function):
+    """A softmax that is too large to keep is computed again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+        if has_kernel(rows) and rows.shape[1] <= NARROW:
+            from concf.reference import triton_kernels
+
+            partition = triton_kernels.log_partition(rows, table, bias)
+            ctx.save_for_backward(rows, table, bias, partition)
+            return partition
+        ctx.kept = len(rows) * len(table) <= KEPT
+        blocks, partitions = _logits(rows, table, bias, KEPT if ctx.kept else _block(rows)), []
+        for _, logits in blocks:
+            greatest = logits.amax(1, keepdim=True)
+            partitions.append(logits.sub_(greatest).exp_().sum(1).log_().add_(greatest[:, 0]))
+        partition = torch.cat(partitions)
+        masses = (logits, greatest[:, 0]) if ctx.kept else ()
+        ctx.save_for_backward(rows, table, bias, partition, *masses)
+        return partition
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rows, table, bias, partition, *masses = ctx.saved_tensors
+        if has_kernel(rows) and rows.shape[1] <= NARROW:
+            from concf.reference import triton_kernels
+
+            return triton_kernels.log_partition_gradient(rows, table, bias, partition, upstream)
+        if ctx.kept:  # exp(logits - greatest): the softmax but for a factor of each row
+            upstream = upstream * torch.exp(masses[1] - partition)
+            blocks = iter([(slice(None), masses[0])])
+        else:
+            blocks = ((part, logits.exp_()) for part, logits in _logits(rows, table, bias, _block(rows), partition))
+        d_rows, d_table = torch.empty_like(rows), table.new_zeros(len(table), table.shape[1] + 1)
+        pulled = torch.cat([rows, torch.ones_like(partition)[:, None]], 1) * upstream[:, None]
+        for part, softmax in blocks:
+            torch.mm(softmax, table, out=d_rows[part])
+            d_table.addmm_(softmax.T, pulled[part])
+        return d_rows * upstream[:, None], d_table[:, :-1].contiguous(), d_table[:, -1].contiguous()
+
+
+def _block(rows: Tensor) -> int:
+    return GPU_BLOCK if rows.is_cuda else BLOCK
+
+
+def _logits(
+    rows: Tensor, table: Tensor, bias: Tensor, cells: int, less: Tensor | None = None
+) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of rows and their logits, so many cells, less a figure of each row; the caller may overwrite them.
+
+    Bias and figure are further columns of the factors: an addition to the logits would be another pass over them.
+    """
+    one, subtracted = torch.ones_like(rows[:, :1]), torch.zeros_like(rows[:, 0]) if less is None else -less
+    left = torch.cat([rows, one, subtracted[:, None]], 1)
+    right = torch.cat([table, bias[:, None], torch.ones_like(bias)[:, None]], 1).T
+    size = max(LEAST, cells // max(1, len(table)))
+    buffer = rows.new_empty(min(size, len(rows)), len(table))
+    for begin in range(0, len(rows), size):
+        part = slice(begin, min(begin + size, len(rows)))
+        yield part, torch.mm(left[part], right, out=buffer[: part.stop - part.start])
+
+
+class _ListedScores(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, user: Tensor, offset: Tensor, item: Tensor, bias: Tensor, lists: Tensor) -> Tensor:
+        if has_kernel(user):
+            from concf.reference import triton_kernels
+
+            ctx.save_for_backward(user, item, lists)
+            return triton_kernels.listed_scores(user, offset, item, bias, lists)
+        ctx.size, width = user.shape[2], -(user.shape[2] + 2) % 8  # rows of whole vector registers are faster
+        none, nor = (side.new_zeros(*side.shape[:2], width) for side in (user, item))
+        user = torch.cat([user, offset[..., None], torch.ones_like(offset)[..., None], none], 2)
+        item = torch.cat([item, torch.ones_like(bias)[..., None], bias[..., None], nor], 2)
+        ctx.save_for_backward(user, item, lists)
+        return torch.stack([_scores_of(user[g], item[g], lists) for g in range(len(user))])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        user, item, lists = ctx.saved_tensors
+        if has_kernel(user):
+            from concf.reference import triton_kernels
+
+            return *triton_kernels.listed_scores_gradient(user, item, lists, upstream.contiguous()), None
+        d_user, d_item = torch.empty_like(user), torch.empty_like(item)
+        for g in range(len(user)):
+            d_user[g] = F.embedding_bag(lists, item[g], per_sample_weights=upstream[g], mode="sum")
+            d_item[g] = _transposed_product(upstream[g], lists, user[g], item.shape[1])
+        size = ctx.size
+        return d_user[..., :size], d_user[..., size], d_item[..., :size], d_item[..., size + 1], None
+
+
+def _scores_of(user: Tensor, item: Tensor, lists: Tensor) -> Tensor:
+    """[b, L] one group's: a product sampled at the lists' places."""
+    if user.device.type != "cpu" or lists.shape[1] <= FEW:
+        return torch.einsum("bd,bld->bl", user, item[lists])
+    ends = torch.arange(len(lists) + 1, dtype=lists.dtype) * lists.shape[1]
+    shape = (len(lists), len(item))
+    cells = _quiet_csr(ends, lists.flatten(), user.new_zeros(lists.numel()), shape, check_invariants=False)
+    sampled: Tensor = torch.sparse.sampled_addmm(cells, user, item.T, beta=0.0).values()
+    return sampled.view(lists.shape)
+
+
+def _transposed_product(values: Tensor, lists: Tensor, user: Tensor, n_items: int) -> Tensor:
+    """[n, d] sum over b, l of values_bl user_b at the item of lists_bl."""
+    if user.device.type != "cpu":
+        rows = values.reshape(-1, 1) * user.repeat_interleave(lists.shape[1], 0)
+        return user.new_zeros(n_items, user.shape[1]).index_add_(0, lists.flatten(), rows)
+    ends = torch.arange(len(lists) + 1, dtype=torch.int32) * lists.shape[1]
+    cells = (values.numpy().ravel(), lists.to(torch.int32).numpy().ravel(), ends.numpy())
+    product: Tensor = torch.from_numpy(csr_array(cells, shape=(len(lists), n_items)).T @ user.numpy())
+    return product
+
+
+def has_kernel(tensor: Tensor) -> bool:
+    """Whether the Triton kernels take such a tensor."""
+    return tensor.is_cuda and tensor.dtype == torch.float32 and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

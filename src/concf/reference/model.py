@@ -1,0 +1,94 @@
+"""The multi-branch model: shared embeddings, an encoder, and a head for each objective."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Self
+
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from concf.errors import ConfigError
+from concf.evaluation.scorers import Factors
+from concf.reference.encoders import EVERY_HEAD, Encoder, EncoderMaker, Sharing, mlp
+from concf.reference.heads import Head
+from concf.reference.objectives import Objective
+
+
+class Model(nn.Module):
+    """One branch an objective, over what they share (the paper's Figure of the framework).
+
+    objectives: by name, in the order of the branches; one of them alone is SingleCF
+    sharing:    "full" all but the heads, "layer" embeddings and the first layer, "embedding", or "none"
+    initial_std: standard deviation of the embeddings at the start; None: PyTorch's default, 1
+    """
+
+    def __init__(
+        self,
+        train: csr_array,
+        objectives: Mapping[str, Objective],
+        *,
+        dimensions: int = 64,
+        encoder: EncoderMaker | None = None,
+        sharing: Sharing = "embedding",
+        initial_std: float | None = 0.01,
+    ) -> None:
+        super().__init__()
+        self.n_users: int = train.shape[0]
+        self.n_items: int = train.shape[1]
+        self.names = list(objectives)
+        groups = len(self.names) if sharing == "none" else 1
+        deviation = 1.0 if initial_std is None else initial_std
+        self.user = nn.Parameter(torch.randn(groups, self.n_users, dimensions) * deviation)
+        self.item = nn.Parameter(torch.randn(groups, self.n_items, dimensions) * deviation)
+        self.encoder = (encoder or mlp())(dimensions, len(self.names), sharing, train)
+        if not isinstance(self.encoder, Encoder):
+            raise ConfigError(f"the target model is a {type(self.encoder).__name__}, not an Encoder")
+        made = [each.head(self.encoder.size, self.n_users, self.n_items) for each in objectives.values()]
+        self.heads = nn.ModuleList(made)
+
+    def head(self, name: str) -> Head:
+        """The head of an objective."""
+        head = self.heads[self.names.index(name)]
+        assert isinstance(head, Head)
+        return head
+
+    def tables(self) -> tuple[Tensor, Tensor]:
+        """([g, users, d], [g, items, d]) the embeddings after what neighbours tell each other."""
+        return self.encoder.propagate(self.user, self.item)
+
+    def encode(self, rows: Tensor, noise: torch.Generator | None = None, heads: slice = EVERY_HEAD) -> Tensor:
+        """[1 or heads, n, d] embeddings -> [heads, n, size] encodings of every branch, or of a run of them.
+
+        noise: of dropout
+        """
+        encoded = self.encoder.forward_of(heads, rows, noise)
+        return encoded.expand(len(self.names[heads]), -1, -1)
+
+    @torch.no_grad()
+    def factors(self) -> dict[str, Factors]:
+        """Each head as user vectors, item vectors and item bias; they rank as the head does."""
+        user, item = (self.encode(table) for table in self.tables())
+        exported = {}
+        for place, name in enumerate(self.names):
+            vectors, _ = self.head(name).user(user[place])
+            item_vectors, bias = self.head(name).item(item[place])
+            exported[name] = Factors(*(part.detach().contiguous() for part in (vectors, item_vectors, bias)))
+        return exported
+
+    def keep(self, name: str) -> Self:
+        """The single-branch model of one head: a SingleCF in size and cost, whose scores are the head's."""
+        if name not in self.names:
+            raise ConfigError(f"no head is called {name!r}; there are {', '.join(self.names)}")
+        place = self.names.index(name)
+        alone = copy.copy(self)
+        alone._parameters, alone._modules = {}, {}
+        alone.names = [name]
+        group = place if len(self.user) > 1 else 0
+        alone.user = nn.Parameter(self.user.detach()[group : group + 1].clone())
+        alone.item = nn.Parameter(self.item.detach()[group : group + 1].clone())
+        alone.encoder = self.encoder.branch(place)
+        alone.heads = nn.ModuleList([copy.deepcopy(self.heads[place])])
+        return alone

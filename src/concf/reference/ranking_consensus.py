@@ -1,0 +1,180 @@
+"""The consensus of a run over time: everyone's rankings, their queue, the consensus, and the target made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from concf.consensus.consensus import CONSENSUS, NOTHING, R_CONSENSUS, consensus, consistencies
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.evaluation.ranking import Seen, rank_everyone
+from concf.evaluation.scorers import Factors
+from concf.evaluation.validation import Validation, shared_items
+from concf.reference.model import Model
+from concf.reference.settings import ConsensusSettings
+
+
+class RankingConsensus:
+    """Every p epochs the heads rank all items for every user, and agree (Algorithm 1, lines 14 and 15).
+
+    queue:  Q, the newest rankings, [voters, users, M] int32 each, the newest last; of several processes each holds its
+            own users'
+    window: the rankings over which consistency is measured
+    target: [users, L] int32 the consensus that students learn from, -1 where it is shorter
+    """
+
+    def __init__(
+        self, data: Split, settings: ConsensusSettings, seed: int, model: Model, validation: Validation,
+        teacher: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.data, self.settings, self.seed, self.model, self.group = data, settings, seed, model, validation.group
+        self.heads, self.device = model.names, model.user.device
+        self.several = len(self.heads) > 1
+        self.users = self.group.share(data.train.shape[0])  # those that this process ranks for
+        seen = data.seen("valid")
+        self.seen, self.validation = Seen(seen, self.device), validation
+        validated = self.users.start + validation.users.cpu().numpy()
+        self.seen_by_validated = Seen(seen[validated], self.device)
+        self.ranks_all = self.several or validation.validated is data.validated  # a consensus is for everyone
+        n_items = model.n_items
+        self.top_k, self.kept = (min(each or n_items, n_items) for each in (settings.top_k, settings.kept))
+        self.voters = [x for x, name in enumerate(self.heads) if name not in settings.non_voting]
+        self.queue: list[Tensor] = []
+        self.window: list[Tensor] = []
+        self.n_rankings = 0
+        self._voted: tuple[Tensor, list[Tensor]] | None = None  # the ranking of the newest consensus, and its window
+        length = settings.length + settings.tail if settings.tail is not None else len(self.voters) * self.top_k
+        size = model.n_users, min(length, n_items)
+        self.target = torch.full(size, NOTHING, dtype=torch.int32, device=self.device)
+        self.teacher = None if teacher is None else self._learn_from(teacher)  # its checksum
+
+    def _learn_from(self, teacher: Tensor) -> str:
+        """Take the lists as the target, once and for all; their SHA-256."""
+        users, items = self.model.n_users, self.model.n_items
+        if teacher.ndim != 2 or len(teacher) != users or not teacher.shape[1]:
+            raise ConfigError(f"teacher: expected ranked lists [{users} users, L], L > 0, found {list(teacher.shape)}")
+        unknown = teacher[(teacher < NOTHING) | (teacher >= items)]
+        if len(unknown):
+            raise ConfigError(f"teacher: expected items below {items} and -1 for none, found item {int(unknown[0])}")
+        length = min(teacher.shape[1], self.target.shape[1])
+        self.target[:, :length] = teacher[:, :length].to(self.target)
+        return sha256(self.target.cpu().numpy().tobytes()).hexdigest()
+
+    def is_taught(self, epoch: int) -> bool:
+        """Whether the consensus loss counts in that epoch: the warm-up is over (Algorithm 1, line 6)."""
+        if self.teacher:
+            return self.settings.weight > 0
+        ready = self.n_rankings >= (1 if self.settings.newest_votes else 2)
+        return self.several and self.settings.weight > 0 and ready and epoch >= self.settings.first_consensus_epoch
+
+    def update(self) -> dict[str, Tensor]:
+        """Rank everything, update Q and the consensus: the lists [users, ...] of each head and consensus.
+
+        Of several processes each ranks for its own users; the target is everyone's.
+        """
+        length, factors = max(self.kept, self.validation.depth), self.model.factors()
+        lists = {name: self._rank(name, factors[name], length) for name in self.heads}
+        return lists | self._agree(lists, factors) if self.several else lists
+
+    def validate_heads(self) -> dict[str, float]:
+        """The validation metric of each head between two rankings; only the validated users' lists are made."""
+        depth = self.validation.depth
+        lists = {name: self._rank(name, each, depth, everyone=False) for name, each in self.model.factors().items()}
+        return {name: self.validation.of_its_users(each) for name, each in lists.items()}
+
+    def _rank(self, name: str, factors: Factors, k: int, *, everyone: bool = True) -> Tensor:
+        if not torch.stack([each.isfinite().all() for each in (factors.user, factors.item)]).all():
+            raise DataError(f"head {name!r} scores by vectors that are not finite; try a lower training.learning_rate")
+        if everyone and self.ranks_all:
+            return rank_everyone(factors, k, self.seen, self.users)
+        user = factors.user[self.users.start + self.validation.users]
+        return rank_everyone(Factors(user, factors.item, factors.bias), k, self.seen_by_validated)
+
+    def _agree(self, lists: Mapping[str, Tensor], factors: Mapping[str, Factors]) -> dict[str, Tensor]:  # noqa: ARG002
+        """The RC- and the R-consensus (Eq. 10-12) of the heads' lists; the target is renewed."""
+        chosen = self.settings
+        newest = torch.stack([each[:, : self.kept] for each in lists.values()])
+        self.queue = [*self.queue, newest][-max(chosen.window, 2) :]
+        self.n_rankings += 1
+        if chosen.window_moves:
+            self.window = self.queue[-chosen.window :]
+        ranking = self.queue[-1] if chosen.newest_votes or len(self.queue) == 1 else self.queue[-2]
+        self._voted = ranking, list(self.window)
+        both, by_rank = consensus(
+            ranking, self.window, self.model.n_items, self._list_length(), voters=self.voters,
+            top_k=self.top_k, temperature=chosen.temperature,
+            consistency_temperature=chosen.consistency_temperature,
+        )  # fmt: skip
+        if not self.teacher:
+            self.target.copy_(self.group.gather(both[:, : self.target.shape[1]], self.model.n_users))
+        if not chosen.window_moves and self.n_rankings == chosen.window + 1:
+            self.window = self.queue[-chosen.window :]  # measured at epoch |Q| p, used from the next consensus on
+        return {CONSENSUS: both, R_CONSENSUS: by_rank}
+
+    def _list_length(self) -> int:
+        """Length of a consensus: to learn from, to validate by, and to recommend from.
+
+        `shown` are left to every user when what it holds out is taken out of its list. The test part is not looked at:
+        it is taken to be as long as the validation part, as most protocols make it. Where it is longer, its longest
+        rows leave somewhat fewer.
+        """
+        longest = int(np.diff(self.data.valid.indptr).max())
+        shown = self.settings.shown + 2 * longest
+        return int(min(max(self.target.shape[1], shown, self.validation.depth), self.model.n_items))
+
+    def votes(self) -> dict[str, Tensor]:
+        """What the newest consensus was made of, of all users.
+
+        items: [heads, users, K] int32 the first K items of each head, -1 where there are fewer; consistency: [heads,
+        users, K] C (Eq. 11), 0 without it; voter_weights: [heads], 1, or 0 for one that does not vote
+        """
+        if self._voted is None:
+            return {}
+        ranking, window = self._voted
+        items, temperature = ranking[:, :, : self.top_k], self.settings.consistency_temperature
+        weights = torch.zeros(len(items), dtype=torch.float64)
+        weights[self.voters] = 1.0
+        if temperature is None or not window:
+            consistency = torch.zeros(items.shape, device=items.device)
+        else:
+            consistency = consistencies(items, window, self.model.n_items, temperature)
+        return {"items": self.whole(items, 1), "consistency": self.whole(consistency, 1), "voter_weights": weights}
+
+    def whole(self, lists: Tensor, dim: int = 0) -> Tensor:
+        """A copy of lists [this process's users, ...], of all users."""
+        return self.group.gather(lists, self.model.n_users, dim).clone()
+
+    def validate(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
+        """The validation metric of each."""
+        users = self.validation.users if self.ranks_all else slice(None)
+        return {name: self.validation.of_its_users(each[users]) for name, each in lists.items()}
+
+    def agreement(self, lists: Mapping[str, Tensor]) -> dict[str, float]:
+        """The share of the consensus that each head lists too, as far as validation looks; {} for a single head."""
+        if CONSENSUS not in lists:
+            return {}
+        heads = {name: lists[name] for name in self.heads}
+        return shared_items(heads, lists[CONSENSUS], self.validation.n, self.model.n_items, self.group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next epochs depend on, of all users. A ranking in both the queue and the window is there once."""
+        rankings = list({id(each): each for each in (*self.queue, *self.window)}.values())
+        where = {id(each): n for n, each in enumerate(rankings)}
+        return {
+            "target": self.target, "n_rankings": self.n_rankings,
+            "rankings": [self.group.gather(each, self.model.n_users, 1) for each in rankings],
+            "queue": [where[id(each)] for each in self.queue], "window": [where[id(each)] for each in self.window],
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        self.target.copy_(state["target"])
+        self.n_rankings = state["n_rankings"]
+        rankings = [each[:, self.users].clone() for each in state["rankings"]]
+        self.queue, self.window = ([rankings[n] for n in state[name]] for name in ("queue", "window"))

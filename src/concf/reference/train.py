@@ -1,0 +1,169 @@
+"""Algorithm 1: train the heads, let them agree on a ranking, distil it, keep the best.
+
+The lines of the algorithm are numbered here and in `trainer.py`, as in the paper.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.evaluation.validation import refuse_blind
+from concf.reference import kernels
+from concf.reference.objectives import choose
+from concf.reference.run import ReferenceRun
+from concf.reference.settings import ReferenceSettings
+from concf.reference.trainer import Parts, Trainer
+from concf.runs import job as jobs
+from concf.runs.job import Job
+from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
+from concf.runs.settings import EVERYTHING
+from concf.runs.watchers import note_of
+from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
+from concf.runtime.progress import working
+
+CPU = torch.device("cpu")
+DRAWN = 12  # bytes of a pair of an epoch: user, item, unobserved item
+SMALLER = {  # table: settings that make it smaller
+    "embeddings of users and items": ("model.dimensions",),
+    "layers and output tables of the heads": ("model.dimensions",),
+    "gradients of each head": ("model.dimensions",),
+    "moments of Adam": ("model.dimensions",),
+    "best state of each head": ("model.dimensions",),
+    "rankings of the window": ("consensus.window", "consensus.kept"),
+    "lists and votes of the consensus": ("consensus.top_k", "consensus.shown"),
+    "pairs and encodings of a batch": ("training.batch", "model.dimensions"),
+}
+
+
+def train_reference(
+    data: Split, settings: ReferenceSettings, seed: int = 0, device: torch.device = CPU, job: Job | None = None,
+    parts: Parts | None = None,
+) -> ReferenceRun:  # fmt: skip
+    """Train by Algorithm 1; a run in a folder is resumed where `job` says so. parts: those that an ablation replaces"""
+    job, parts = job or Job(), parts or Parts()
+    if not parts.plain and (job.folder is not None or job.group.several):
+        raise ConfigError("parts of a step are replaced in one process and in memory: leave the folder and group out")
+    if not job.resume:
+        tables = large_tables(data, settings, job.group)
+        refuse_too_large(tables, data.train.shape, settings, device, job.group)
+    trainer = Trainer(data, settings, seed, device, parts=parts, group=job.group)  # lines 1, 2
+    run = ReferenceRun(data, settings, seed, device, trainer.model)
+    if job.group.is_main:
+        refuse_blind(run.metric, data)
+    with job.begun(run, trainer, trainer.consensus.teacher):
+        job.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
+        _all_epochs(run, trainer, job, parts)
+        trainer.end()
+    return run
+
+
+def _all_epochs(run: ReferenceRun, trainer: Trainer, job: Job, parts: Parts) -> None:
+    """Algorithm 1, lines 3 to 15, with a checkpoint every now and then."""
+    group, saved = trainer.group, time.monotonic()
+    size = sum(each.numel() * each.element_size() for each in run.model.parameters())
+    with working("training", run.settings.training.epochs) as advance, kept_memory(size, run.device):
+        advance(run.epoch)
+        while not run.finished:  # line 3: for t = 0, 1, ..., T_E
+            group.refuse_orphan()
+            record, last = _epoch(run, trainer, parts)
+            job.record(run, record)
+            run.finished = last
+            if run.finished or group.broadcast_flag(time.monotonic() - saved >= jobs.CHECKPOINT_SECONDS):
+                job.save(run, trainer)
+                saved = time.monotonic()
+            job.tell(record)
+            advance(1, note_of(record, run.metric))
+
+
+def _epoch(run: ReferenceRun, trainer: Trainer, parts: Parts) -> tuple[dict[str, Any], bool]:
+    """One epoch, and every p epochs a consensus; each head and consensus is kept where its validation is best.
+
+    The last epoch ranks too, also where t mod p is not 0. Returns the record, and whether training ends.
+    """
+    epoch, period, last = run.epoch, run.settings.consensus.every, run.epoch == run.settings.training.epochs - 1
+    record = trainer.epoch(epoch)  # lines 4 to 12
+    begin = time.perf_counter()
+    _refuse_infinite(run)
+    if epoch % period == 0 or last:  # line 13
+        trainer.group.refuse_difference({"model": fingerprint(list(trainer.model.parameters()))})
+        lists = trainer.consensus.update()  # lines 14, 15
+        record["validation"] = trainer.consensus.validate(lists)
+        record["agreement"] = trainer.consensus.agreement(lists)
+        run.notice(epoch, record["validation"], lists, trainer.consensus.votes, trainer.consensus.whole)
+        record["ranking_seconds"] = time.perf_counter() - begin
+        if parts.watch_rankings is not None:
+            parts.watch_rankings(epoch, trainer, lists)
+    elif epoch % run.settings.training.validate_every == 0:
+        record["validation"] = trainer.consensus.validate_heads()
+        run.notice(epoch, record["validation"], {}, dict)
+        record["ranking_seconds"] = time.perf_counter() - begin
+    return record, last or ("validation" in record and _patience_is_over(run, epoch))
+
+
+def _refuse_infinite(run: ReferenceRun) -> None:
+    """Refuse parameters that the last batch of an epoch made infinite."""
+    names, parameters = zip(*run.model.named_parameters(), strict=True)
+    broken = torch.stack([~parameter.detach().isfinite().all() for parameter in parameters])
+    if broken.any():
+        name = names[int(broken.nonzero()[0])]
+        raise DataError(
+            f"the parameter {name!r} is not finite after the last batch of epoch {run.epoch}. "
+            "The last good checkpoint is left as it was; try a lower training.learning_rate"
+        )
+
+
+def _patience_is_over(run: ReferenceRun, epoch: int) -> bool:
+    """Whether no watched validation has risen for `patience` epochs; a consensus has at least two rankings."""
+    chosen, period = run.settings.training, run.settings.consensus.every
+    if chosen.patience is None:
+        return False
+    one = chosen.watch if run.settings.several else run.heads[0]
+    first = run.settings.consensus.first_consensus_epoch - 1  # of all runs, so that a single head has as much time
+    for name in run.best if chosen.watch == EVERYTHING else (one,):
+        rests = chosen.patience if name in run.heads else max(chosen.patience, 2 * period)
+        if epoch - max(first, run.best[name].rose) < rests:
+            return False
+    return True
+
+
+def large_tables(data: Split, settings: ReferenceSettings, group: ProcessGroup = ALONE) -> Tables:
+    """Tables of a process: the model with gradients and optimiser, copies of its best states, rankings, a batch."""
+    objectives = choose(settings.objectives, settings.losses)
+    model, consensus, training = settings.model, settings.consensus, settings.training
+    (users, items), d, heads, several = data.train.shape, model.dimensions, len(objectives), settings.several
+    rows, local = users + items, users // group.size
+    first = heads if model.sharing in ("embedding", "none") else 1
+    layers = first * d * d // 2 + (1 if model.sharing == "full" else heads) * d * d // 8
+    size = d // 4 if model.encoder == "mlp" else d
+    outputs = sum({"items": items, "users": users}.get(each.needs, 0) for each in objectives.values()) * (size + 1)
+    embeddings, others = (heads if model.sharing == "none" else 1) * rows * d, outputs
+    others += layers if model.encoder == "mlp" else 0
+    taught = settings.teaches and training.epochs > consensus.first_consensus_epoch
+    students = len(set(objectives) - set(consensus.undistilled)) if taught else 0
+    copies = (heads + students) * rows * d
+    k, kept = (min(each or items, items) for each in (consensus.top_k, consensus.kept))
+    window = min(max(consensus.window, 2), 1 + training.epochs // consensus.every) if several else 0
+    batch = min(training.batch, data.train.nnz) // group.size
+    softmax = {"items", "users"} & {each.needs for each in objectives.values()}
+    logits = min(batch * items, kernels.KEPT) if softmax else 0
+    listed = students * min(batch, users) * min(consensus.length + (consensus.tail or 0), items)
+    stored = min(max(consensus.shown + 2 * int(np.diff(data.valid.indptr).max()), k), items)
+    agreed = users * (2 * stored * INT + 3 * heads * k * INT) if several else 0
+    sizes = {
+        "embeddings of users and items": embeddings * FLOAT,
+        "layers and output tables of the heads": others * FLOAT,
+        "gradients of each head": (copies + embeddings + others) * FLOAT,
+        "moments of Adam": 2 * (embeddings + others) * FLOAT,
+        "best state of each head": (heads * rows * d + outputs + several * (embeddings + others)) * FLOAT,
+        "rankings of the window": (window + 1) * heads * local * kept * INT,
+        "lists and votes of the consensus": agreed,
+        "pairs and encodings of a batch":
+            data.train.nnz * DRAWN + (3 * heads * batch * d + listed + logits) * FLOAT,
+    }  # fmt: skip
+    return {name: (size, SMALLER[name]) for name, size in sizes.items()}

@@ -1,0 +1,358 @@
+"""A run as a folder: `run.json`, ids, `history.jsonl`, `checkpoint.safetensors`, `README.md`, each whole or not there.
+
+The checkpoint holds everything that the next epoch depends on. Random draws depend on seed and epoch alone, so the
+epoch is their state. It is one file with its checksum in it, renamed into place: a run that is killed at any moment
+goes on from the last one. While a process trains, `train.lock` says which, and keeps others out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from concf.data.ids import Ids
+from concf.data.split import Split
+from concf.errors import ConfigError, DataError
+from concf.runs.model_card import model_card
+from concf.runs.run import Run
+from concf.runs.settings import differing
+from concf.runs.state import TRAINER, flatten, unflatten
+from concf.runtime.files import BLANK, FIELD, held, is_partial, new_file, refuse_changed, seal
+from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.runtime.provenance import VERSION, provenance
+from concf.runtime.system import LOCKS_MAPPED_FILES
+
+FORMAT = 2  # any other is refused
+RUN, HISTORY, CHECKPOINT = "run.json", "history.jsonl", "checkpoint.safetensors"
+USERS, ITEMS = "users.parquet", "items.parquet"  # position, id
+LOCK = "train.lock"  # of the process that trains
+CARD = "README.md"  # the model card
+DATA = "data"  # the data set, where the run keeps it itself
+
+
+class Resumable(Protocol):
+    """What trains: its state is in the checkpoint until the run is finished."""
+
+    group: ProcessGroup
+
+    def state_dict(self) -> dict[str, Any]:
+        """What its next epochs or stages depend on, of all users; all processes call it."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+
+class RunFolder:
+    """Where a run is written."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def begin(
+        self, run: Run, data_folder: str | None = None, teacher: str | None = None, **made: dict[str, Any]
+    ) -> None:
+        """Say what the run is, before it runs; a folder that holds a run or something else is left alone.
+
+        made: how it is made from what lies in its first checkpoint: update=, of another run, or combine=, of voters
+        """
+        self.refuse_occupied()
+        self._refuse_another_inside(run.data)
+        description = _description(run) | {"data_folder": data_folder, "teacher": teacher, "provenance": provenance()}
+        description |= made
+        with new_file(self.path / RUN) as fresh:
+            fresh.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        self._name_positions(run.data)
+        self._write_card(run)
+
+    def _write_card(self, run: Run) -> None:
+        """The model card of the run as it is now."""
+        path, card = self.path / CARD, model_card(run).encode()
+        if not path.exists() or path.read_bytes() != card:
+            with new_file(path) as fresh:
+                fresh.write_bytes(card)
+
+    def _name_positions(self, data: Split) -> None:
+        """Whose each row of the vectors and lists is, for those who have the run alone.
+
+        After `run.json`, so that a table of another's in an empty folder is never taken for ours.
+        """
+        for name, ids in _ids(data).items():
+            if not (self.path / name).exists():
+                with new_file(self.path / name) as fresh:
+                    _write_ids(ids, fresh)
+
+    def _refuse_other_ids(self, data: Split) -> None:
+        """Runs of an older version have none."""
+        for name, ids in _ids(data).items():
+            path = self.path / name
+            if path.exists() and (rows := _rows(path)) != len(ids):
+                raise DataError(
+                    f"{path}: {'cut short or damaged' if rows is None else f'{rows} ids, not {len(ids)}'}. Remove it: "
+                    f"concf train --resume --out {self.path} writes it again"
+                )
+
+    @property
+    def begun(self) -> bool:
+        """Whether it holds a run."""
+        return (self.path / RUN).exists()
+
+    def refuse_occupied(self) -> None:
+        """Refuse a folder that holds a run or something else than a run's own data set."""
+        if self.begun:
+            raise ConfigError(
+                f"{self.path}: holds a run already. Go on with: concf train --resume --out {self.path} (in Python: "
+                "concf.train with resume=True); or choose another folder"
+            )
+        if self.path.exists() and not self._is_empty():
+            raise ConfigError(f"{self.path}: is neither empty nor a run; it is left alone. Choose another folder")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Train here alone: a second process is refused by an error that names the first."""
+        if not self.begun:
+            self.refuse_occupied()
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            with held(self.path / LOCK, "trains here"):
+                yield
+        finally:
+            with suppress(OSError):  # it is not empty, as it should be
+                self.path.rmdir()
+
+    @property
+    def own_data(self) -> Path:
+        """Where the run keeps its data set itself, if it does."""
+        return self.path / DATA
+
+    def keep(self, data: Split) -> None:
+        """Keep the data set in the run's own folder; one that lies there and is another is left alone."""
+        self._refuse_another_inside(data)
+        if not self.own_data.exists():
+            data.save(self.own_data)
+
+    def _refuse_another_inside(self, data: Split) -> None:
+        if self.own_data.exists() and Split.load(self.own_data).hash != data.hash:
+            raise ConfigError(f"{self.own_data}: is another data set; it is left alone. Choose another --out")
+
+    def _is_empty(self) -> bool:
+        return self.path.is_dir() and all(
+            is_partial(each, self.path / RUN) or each.name in (DATA, LOCK) for each in self.path.iterdir()
+        )
+
+    def record(self, epoch: dict[str, Any]) -> None:
+        """One line of history."""
+        try:
+            with (self.path / HISTORY).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(epoch) + "\n")
+        except OSError as error:
+            raise DataError(f"{self.path / HISTORY}: could not be written ({error.strerror})") from error
+
+    def save(self, run: Run, trainer: Resumable | None = None) -> None:
+        """The checkpoint. A finished run's is without what only further epochs need, which is most of it.
+
+        Without its trainer a run can be used, not gone on with. Of several processes all call it and one writes.
+        """
+        group, state = trainer.group if trainer else ALONE, run.state_dict()
+        if trainer is not None and not run.finished:
+            state[TRAINER] = trainer.state_dict()
+        if not group.is_main:
+            return
+        tensors, rest = flatten(state)
+        metadata = {"concf": json.dumps(_description(run) | {"state": rest}), FIELD: BLANK}
+        with new_file(self.path / CHECKPOINT) as fresh:
+            try:
+                here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+                save_file(here, fresh, metadata=metadata)
+                seal(fresh)
+            except SafetensorError as error:
+                raise DataError(
+                    f"{self.path / CHECKPOINT}: could not be written ({error}). The last one is left as it was"
+                ) from None
+            fresh.chmod((self.path / RUN).stat().st_mode)  # safetensors would let no one else read it
+        self._write_card(run)
+
+    def resume(self, run: Run, trainer: Resumable, teacher: str | None = None) -> None:
+        """Bring the run to where the checkpoint left it; from the beginning if it was killed before the first one."""
+        _refuse_another(self.description(), run, self.path)
+        self._refuse_other_ids(run.data)
+        if self.description().get("teacher") != teacher:
+            raise ConfigError(f"{self.path}: the run has another teacher, or none. Give the lists that it began with")
+        if (self.path / CHECKPOINT).exists():
+            self._restore(run, trainer)
+        path, run.history = self.path / HISTORY, self._history(run.epoch)
+        if not trainer.group.is_main:
+            return
+        self._name_positions(run.data)
+        kept = "".join(json.dumps(record) + "\n" for record in run.history)
+        if kept != (path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""):
+            with new_file(path) as fresh:
+                fresh.write_text(kept, encoding="utf-8")
+        self._write_card(run)
+
+    def load(self, run: Run) -> None:
+        """Bring the run to where the checkpoint left it, for use, not to go on; nothing is written."""
+        _refuse_another(self.description(), run, self.path)
+        self._refuse_other_ids(run.data)
+        if not (self.path / CHECKPOINT).exists():
+            raise DataError(f"{self.path}: no {CHECKPOINT} yet. Go on with: concf train --resume --out {self.path}")
+        self._restore(run)
+        run.history = self._history(run.epoch)
+
+    def _restore(self, run: Run, trainer: Resumable | None = None) -> None:
+        path = self.path / CHECKPOINT
+        description, tensors = self._read(with_trainer=trainer is not None)
+        _refuse_another(description, run, path)
+        device, rest = run.device, description["state"]
+        resumed = rest.pop(TRAINER, None)
+        tensors = {name: tensor.to(device, copy=LOCKS_MAPPED_FILES) for name, tensor in tensors.items()}
+        try:
+            run.load_state_dict(unflatten(rest, tensors))
+            if trainer and resumed is None and not run.finished:
+                raise ConfigError(
+                    f"{self.path}: was saved to be used, and cannot go on. Train anew, with another --out"
+                )
+            if trainer and resumed is not None:
+                trainer.load_state_dict(unflatten(resumed, tensors))
+        except (IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: does not fit the run that {RUN} describes ({error})") from None
+
+    def description(self) -> dict[str, Any]:
+        """What `run.json` says."""
+        path = self.path / RUN
+        if not path.is_file():
+            raise DataError(f"{self.path}: not a run (no {RUN}). Make one with: concf train DIR --out RUN")
+        try:
+            return _known(json.loads(path.read_text(encoding="utf-8")), path)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{path}: damaged ({type(error).__name__}). Bring back a copy") from None
+
+    def data(self) -> Split:
+        """The data set that the run was trained on, from where it was then."""
+        description = self.description()
+        folder = str(self.own_data) if self.own_data.is_dir() else description.get("data_folder")
+        if folder is None or not Path(folder).is_dir():
+            was = "was not in a folder" if folder is None else f"was in {folder}, where it is no longer"
+            known = f"split hash {description['data']['split_hash'][:16]}"
+            raise DataError(
+                f"{self.path}: its data set ({known}) {was}. Say where it is now: concf evaluate RUN --data DIR"
+            )
+        return Split.load(folder)
+
+    def _read(self, with_trainer: bool) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The description and the tensors."""
+        path = self.path / CHECKPOINT
+        if not os.access(path, os.R_OK):
+            raise DataError(f"{path}: may not be read. Change its permissions")
+        refuse_changed(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                description = _known(json.loads(file.metadata()["concf"]), path)
+                names = [name for name in file.keys() if with_trainer or not name.startswith(f"{TRAINER}/")]  # noqa: SIM118
+                return description, {name: file.get_tensor(name) for name in names}
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{path}: cut short or damaged ({error}). Bring back a copy, or remove it to begin the run again"
+            ) from None
+
+    def _history(self, epoch: int) -> list[dict[str, Any]]:
+        """The records before that epoch; later ones, or a line cut short, will be written again."""
+        path, kept = self.path / HISTORY, []
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+            try:
+                record = json.loads(line)
+                if record["epoch"] < epoch:
+                    kept.append(record)
+            except (ValueError, KeyError, TypeError):
+                continue
+        return kept
+
+
+def _ids(data: Split) -> dict[str, Ids]:
+    return {USERS: data.interactions.user_ids, ITEMS: data.interactions.item_ids}
+
+
+def _write_ids(ids: Ids, path: Path) -> None:
+    """position: int32, from 0; id: int64 or text, as in the log."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    places = pa.py_buffer(np.arange(len(ids), dtype=np.int32))
+    position = pa.Array.from_buffers(pa.int32(), len(ids), [None, places])
+    pq.write_table(pa.table({"position": position, "id": ids.to_arrow()}), path)
+
+
+def _rows(path: Path) -> int | None:
+    """How many the table has, by its footer alone; None if it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _description(run: Run) -> dict[str, Any]:
+    """What a run is, in `run.json` and in its checkpoint."""
+    return {
+        "format": FORMAT,
+        "concf": VERSION,
+        "model": run.settings.kind,
+        "settings": run.settings.model_dump(mode="json"),
+        "seed": run.seed,
+        "device": str(run.device),
+        "data": {"split_hash": run.data.hash, "recipe": run.data.recipe.model_dump(mode="json")},
+    }
+
+
+def _known(description: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Check that a description has the format of this version, and all its parts."""
+    if description["format"] != FORMAT:
+        older = description["format"] < FORMAT
+        advice = "Train the run again" if older else "Update concf"
+        raise DataError(
+            f"{path}: format {description['format']}, {'older' if older else 'newer'} than the format {FORMAT} of this "
+            f"concf ({VERSION}). {advice}"
+        )
+    _ = description["model"], description["settings"], description["seed"], description["data"]["split_hash"]
+    return description
+
+
+def _refuse_another(found: dict[str, Any], run: Run, where: Path) -> None:
+    wanted = _description(run)
+    refuse_other_data(found, run.data, where)
+    if found["seed"] != wanted["seed"]:
+        raise ConfigError(f"{where}: the run has seed {found['seed']}, not {wanted['seed']}. Leave --seed out")
+    if found["model"] != wanted["model"]:
+        raise ConfigError(f"{where}: a run of the model {found['model']}, not {wanted['model']}. Leave --preset out")
+    other = list(differing(_filled(found, run, where), wanted["settings"]))
+    if other:
+        raise ConfigError(f"{where}: the run has other settings: {', '.join(other)}. Leave them out, or begin anew")
+
+
+def refuse_other_data(found: dict[str, Any], data: Split, where: Path) -> None:
+    """Refuse a data set that the run of that description was not trained on."""
+    trained_on = found["data"]["split_hash"]
+    if trained_on != data.hash:
+        raise DataError(
+            f"{where}: trained on another data set (split hash {trained_on[:16]}, this one has {data.hash[:16]})"
+        )
+
+
+def _filled(found: dict[str, Any], run: Run, where: Path) -> Any:
+    """Settings as they were written, with defaults for those that have been added since."""
+    try:
+        return type(run.settings).model_validate(found["settings"]).model_dump(mode="json")
+    except ValidationError as error:
+        unknown = ", ".join(".".join(map(str, each["loc"])) for each in error.errors())
+        raise DataError(f"{where}: settings that this concf ({VERSION}) refuses: {unknown}") from None

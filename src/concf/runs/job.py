@@ -1,0 +1,107 @@
+"""Where and how a run is trained: its folder, its processes, and who watches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from concf.errors import ConfigError, option
+from concf.runs.checkpoint import Resumable, RunFolder
+from concf.runs.run import Run
+from concf.runs.watchers import Watch, watched
+from concf.runtime.process_group import ALONE, ProcessGroup
+from concf.runtime.provenance import VERSION
+
+CHECKPOINT_SECONDS = 30.0  # between two checkpoints of Algorithm 1, at least
+
+
+@dataclass(frozen=True)
+class Job:
+    """The circumstances of a run, which do not change its result.
+
+    folder:      where it is written; None: in memory
+    resume:      continue the run in `folder`
+    data_folder: where its data set is, for those who load the run
+    group:       processes that train together; the first of them writes
+    """
+
+    folder: RunFolder | None = None
+    resume: bool = False
+    data_folder: Path | None = None
+    group: ProcessGroup = ALONE
+    watchers: tuple[Watch, ...] = ()
+
+    @contextmanager
+    def begun(self, run: Run, trainer: Resumable, teacher: str | None = None) -> Iterator[None]:
+        """Begin or resume the run in its folder, held while it trains; all processes must begin alike."""
+        folder, main = self.folder, self.group.is_main
+        with folder.held() if folder is not None and main else nullcontext():
+            if folder is not None and self.resume:
+                folder.resume(run, trainer, teacher)
+            elif folder is not None and main:
+                folder.begin(run, None if self.data_folder is None else str(self.data_folder.absolute()), teacher)
+            with watched(run, None if folder is None else folder.path, self.watchers):
+                self.group.refuse_difference(_beginning(run) | {"teacher": str(teacher)})
+                yield
+                self.group.barrier()  # all processes see the last checkpoint
+
+    def record(self, run: Run, record: dict[str, Any]) -> None:
+        """Add the record of an epoch or stage to the history."""
+        run.history.append(record)
+        run.epoch += 1
+        if self.folder is not None and self.group.is_main:
+            self.folder.record(record)
+
+    def save(self, run: Run, trainer: Resumable) -> None:
+        """Write a checkpoint."""
+        if self.folder is not None:
+            self.folder.save(run, trainer)
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Call the watchers."""
+        for watch in self.watchers:
+            watch(record)
+
+
+def _beginning(run: Run) -> dict[str, str]:
+    """Values that must be the same in all processes before training."""
+    return {
+        "version of concf": VERSION,
+        "data set": run.data.hash,
+        "settings": run.settings.model_dump_json(),
+        "seed": str(run.seed),
+        "kind of device": run.device.type,
+        "checkpoint": str(run.epoch),
+    }
+
+
+def as_watchers(watch: Watch | Sequence[Watch] | None) -> tuple[Watch, ...]:
+    """One watcher, several or none."""
+    return () if watch is None else (watch,) if callable(watch) else tuple(watch)
+
+
+def device_of(
+    wanted: str | torch.device | None, before: str | None = None, group: ProcessGroup = ALONE
+) -> torch.device:
+    """The device wanted, or the one of before, checked. Each of several processes gets a GPU of its own."""
+    try:
+        device = torch.device(wanted or before or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise ConfigError(f"device {wanted!r}: choose cpu or cuda") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {str(device)!r}: choose cpu or cuda")
+    if device.type == "cuda" and group.several:
+        device = torch.device("cuda", group.local_rank)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device {str(device)!r}: PyTorch {torch.__version__} finds {torch.cuda.device_count()} GPUs here. "
+            f"Say {option('device', 'cpu')}, or install PyTorch for your GPU"
+        )
+    if device.type == "cuda" and group.several:
+        torch.cuda.set_device(device)
+    return device

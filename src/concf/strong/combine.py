@@ -1,0 +1,198 @@
+"""A consensus of models that others have trained, distilled into one head: a run like any other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from scipy.sparse import csr_array
+
+from concf.consensus.consensus import consistencies
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.validation import fitting_metric, parsed, refuse_blind
+from concf.runs.checkpoint import RUN, RunFolder
+from concf.runs.job import Job, as_watchers, device_of
+from concf.runs.watchers import Watch
+from concf.runtime.arguments import check_seed
+from concf.runtime.files import new_folder, sha256
+from concf.strong.combine_stages import NO_VOTERS, Combine, GivenLists, Voters
+from concf.strong.given_voters import as_voter, ranking
+from concf.strong.run import StrongRun
+from concf.strong.settings import StrongSettings
+from concf.strong.train import check_memory, run_stages, train_strong
+
+FINAL_VOTERS = "final voters (--final-voter, final_voters=)"
+
+
+def combine(
+    data: Split | str | Path,
+    voters: Mapping[str, Any],
+    *,
+    final_voters: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    out: str | Path | None = None,
+    device: str | torch.device | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
+) -> StrongRun:
+    """Let models of yours vote: they are weighed and re-ranked on validation, and a student is distilled.
+
+    data:     the data set, or its folder
+    voters:   name -> voter, fitted on the training part alone: a file or a frame of lists (user, item, and score or
+              rank; ids as in the log), (user vectors, item vectors[, item bias]), a model with factors() or
+              scores(users), a model of implicit, a trained pipeline of LensKit, (model, dataset) of RecTools. Vectors,
+              scores and implicit's models number users and items as `data.train` does. als@1, als@2 are the same
+              voter at two times: the last one votes, and the change of its ranks is its consistency (Eq. 11)
+    final_voters: the same voters, fitted on the training and the validation part, for the consensus and the student
+              that are recommended from; None: `voters` are used, and nothing is refitted
+    settings: changes to the preset strong. {"own": True}: concf's own voters join. {"refit": "everything"}:
+              `final_voters` were fitted on everything, the test part too; the run then has no test metrics
+    seed, out, device, watch: as for `train`, which resumes the run in `out` once its folder is there
+    """
+    _check_types(data, voters, final_voters, settings)
+    split = (data if isinstance(data, Split) else Split.load(data)).known
+    changes = dict(settings or {})
+    own = bool(changes.pop("own", False))
+    plain = StrongSettings().changed(changes)
+    final = plain.refit == "everything"
+    _check_voters(split, voters, final_voters, final)
+    job = Job(None if out is None else RunFolder(out), watchers=as_watchers(watch))
+    if job.folder is not None:
+        job.folder.refuse_occupied()
+    split, here = split.weighted(plain.weights), device_of(device)
+    given = _made(voters, split, ("train",), plain, here)
+    learned = ("train", "valid", "test") if final else ("train", "valid")
+    refitted = NO_VOTERS if final_voters is None else _made(final_voters, split, learned, plain, here)
+    _check_kinds(given, refitted)
+    refit = "none" if final_voters is None else "everything" if final else "validation"
+    chosen = _settings(plain, given, refitted, own, refit)
+    check_memory(split, chosen, here)
+    run = StrongRun(split, chosen, check_seed(seed), here)
+    refuse_blind(run.metric, split)
+    stages = Combine(run)
+    stages.take(given, refitted)
+    if job.folder is None:
+        with job.begun(run, stages):
+            run_stages(run, stages, job)
+        return run
+    kept = None if isinstance(data, Split) else str(Path(data).absolute())
+    with new_folder(job.folder.path, marker=RUN) as beside:
+        home = RunFolder(beside)
+        if kept is None:
+            home.keep(split)
+        home.begin(run, kept, combine={"voters": _sources(voters), "final_voters": _sources(final_voters or {})})
+        home.save(run, stages)
+    return train_strong(split, chosen, run.seed, here, replace(job, resume=True))
+
+
+def _check_types(data: Any, voters: Any, final_voters: Any, settings: Any) -> None:
+    """Check argument types."""
+    if not isinstance(data, Split | str | Path):
+        raise ConfigError(f"data: expected a prepared data set or its folder, found {type(data).__name__}")
+    for name, each in (("voters", voters), ("final_voters", final_voters or {})):
+        if not isinstance(each, Mapping) or not all(isinstance(key, str) for key in each):
+            kind = "other keys" if isinstance(each, Mapping) else type(each).__name__
+            raise ConfigError(f"{name}: expected names and who votes, as {{'als': model}}, found {kind}")
+    if not isinstance(settings, Mapping | None):
+        raise ConfigError(f"settings: expected changes to the preset strong, found {type(settings).__name__}")
+
+
+def _check_voters(data: Split, voters: Mapping[str, Any], final_voters: Mapping[str, Any] | None, final: bool) -> None:
+    """Refuse voters that cannot be combined."""
+    if not voters:
+        raise ConfigError("no voter was given. Name at least one, such as als=als.parquet")
+    if data.has_new_users:
+        raise ConfigError(
+            "the data set holds out users (protocol 'new-users'), for whom voters from outside have no lists. Prepare "
+            "it by another protocol"
+        )
+    if final and final_voters is None:
+        raise ConfigError(
+            f"refit = everything (--final): only you can fit your voters on everything. Give them too ({FINAL_VOTERS})"
+        )
+    if final_voters is not None and voters.keys() != final_voters.keys():
+        odd = sorted(voters.keys() ^ final_voters.keys())
+        raise ConfigError(f"{FINAL_VOTERS}: expected the same names as the voters; {odd[0]!r} is only in one")
+    for name, voter in (final_voters or {}).items():
+        same = voter is voters[name] or (isinstance(voter, str | Path) and str(voter) == str(voters[name]))
+        if same:
+            raise ConfigError(
+                f"final voter {name!r}: is the voter itself. Fit it on the training and the validation part first, or "
+                f"leave out {FINAL_VOTERS}"
+            )
+
+
+def _length(data: Split, settings: StrongSettings) -> int:
+    """Length of a voter's list: as many items as vote, or as its metric needs."""
+    depth = parsed(fitting_metric(settings.training.metric, data))[1] if len(data.validated) else 0
+    n_items = data.interactions.n_items
+    return min(max(settings.consensus.top_k or n_items, depth), n_items)
+
+
+def _made(
+    voters: Mapping[str, Any], data: Split, learned: Sequence[str], settings: StrongSettings, device: torch.device
+) -> Voters:
+    """The voters, with what users have not used of the parts that were learned from."""
+    log: csr_array = data.log(learned)
+    seen, k = log if data.disliked is None else csr_array(log + data.disliked), _length(data, settings)
+    found, consistency = {}, {}
+    for name, sources in _over_time(voters).items():
+        made = [as_voter(name, source, data, seen, k, device) for source in sources]
+        found[name] = made[-1]
+        if len(made) > 1:
+            rankings = [ranking(each, seen, k)[None] for each in made]
+            steady = consistencies(rankings[-1], rankings, seen.shape[1], settings.consensus.temperature)[0]
+            consistency[name] = steady.masked_fill_(rankings[-1][0] < 0, 0.0)
+    return Voters(found, consistency)
+
+
+def _over_time(voters: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Voter -> what it was at several times, the last one last: als@1 and als@2 are both als."""
+    times: dict[str, dict[int, Any]] = {}
+    for word, source in voters.items():
+        match = re.fullmatch(r"(.*)@(\d+)", word)
+        name, time = (match[1], int(match[2])) if match else (word, -1)
+        if time in times.setdefault(name, {}):
+            raise ConfigError(f"voter {name!r}: is there twice at the time {time}. Number its times 1, 2, 3")
+        times[name][time] = source
+    for name, known in times.items():
+        if -1 in known and len(known) > 1:
+            raise ConfigError(
+                f"voter {name!r}: is there once without a time and once as {name}@{max(known)}. Number all"
+            )
+    return {name: [known[time] for time in sorted(known)] for name, known in times.items()}
+
+
+def _check_kinds(given: Voters, refitted: Voters) -> None:
+    for name, voter in refitted.by_name.items():
+        if isinstance(given.by_name[name], GivenLists) != isinstance(voter, GivenLists):
+            raise ConfigError(
+                f"final voter {name!r}: one of the two has vectors and the other has none. Give both alike"
+            )
+
+
+def _settings(plain: StrongSettings, given: Voters, refitted: Voters, own: bool, refit: str) -> StrongSettings:
+    """The settings, with the names of the voters, and vectors as long as the longest."""
+    everyone = (*given.by_name.values(), *refitted.by_name.values())
+    longest = max((voter[0].shape[1] for voter in everyone if not isinstance(voter, GivenLists)), default=0)
+    lists = [name for name, voter in given.by_name.items() if isinstance(voter, GivenLists)]
+    dimensions = max(plain.dimensions, -(-longest // 4) * 4)
+    return plain.changed({
+        "own": own, "given": lists, "given_vectors": [name for name in given.by_name if name not in lists],
+        "snapshots": list(given.consistency), "refit": refit, "dimensions": dimensions,
+    })  # fmt: skip
+
+
+def _sources(voters: Mapping[str, Any]) -> dict[str, Any]:
+    """Voter -> its file and SHA-256, or the type of the object."""
+    return {
+        name: {"name": str(source), "sha256": sha256(Path(source))}
+        if isinstance(source, str | Path)
+        else {"name": type(source[0] if isinstance(source, tuple) else source).__qualname__}
+        for name, source in voters.items()
+    }

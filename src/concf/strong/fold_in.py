@@ -1,0 +1,169 @@
+"""Fold in new users for the model strong: rank for histories that a run was not trained on.
+
+Each head solves its own objective for the user, with its item vectors fixed: least squares (`baselines/als.py`), a
+softmax (`softmax.py`) or, the student, least squares on the history and its consensus list, as it was taught. Voters
+without vectors score a history by their own formula. The votes go through the same consensus and the same re-ranker as
+those of a known user, with the features standardised by the users of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from concf.baselines.als import Pairs, UserSolver
+from concf.baselines.table import voter
+from concf.consensus.voters import LISTED_FEATURES, Voter, by_scores, first_items, kept_votes
+from concf.evaluation.scorers import Factors, Scorer
+from concf.runs.fold_in import Agreed, FoldIn, Solve
+from concf.strong.reranker import Context, Reranker, Weights
+from concf.strong.settings import STUDENT, StrongSettings
+from concf.strong.softmax import UserSoftmax
+from concf.strong.students import SOLVED_BY, listed_pairs
+
+CPU = torch.device("cpu")
+LISTED = 100  # items of the consensus list of a history that its student is solved towards
+
+
+class StrongFoldIn(FoldIn):
+    """The heads and the consensus of a run. chosen: voter -> the settings that training chose for it"""
+
+    settings: StrongSettings
+
+    def __init__(
+        self, log: csr_array, settings: StrongSettings, heads: Mapping[str, Factors], voters: Mapping[str, Factors],
+        votes: Mapping[str, Tensor], chosen: Mapping[str, Mapping[str, float]],
+    ) -> None:  # fmt: skip
+        super().__init__(log, settings, heads, voters, votes)
+        self.chosen = chosen
+
+    def head(self, name: str, histories: csr_array, *, voting: bool = False) -> Factors:  # noqa: ARG002
+        """A head, with a user for each history; voters are as they are at their best."""
+        return super().head(name, histories)
+
+    def _solver(self, name: str, factors: Factors) -> Solve:
+        if name in self.settings.given_vectors:
+            return super()._solver(name, factors)
+        chosen = self.chosen.get(name, SOLVED_BY)
+        if "temperature" in chosen:
+            return solve_softmax(factors, chosen["temperature"])
+        taught = self._consensus_lists if name == STUDENT and self.can_agree else None
+        return solve_squares(factors, chosen["unobserved"], chosen["penalty"], taught)
+
+    def _consensus_lists(self, histories: csr_array) -> Tensor:
+        return self.agree(histories).lists[:, :LISTED]
+
+    def agree(self, histories: csr_array) -> Agreed:
+        """Consensus of histories, as for users of the log."""
+        chosen, n_items = self.settings.consensus, histories.shape[1]
+        k, users = min(chosen.top_k or n_items, n_items), torch.arange(histories.shape[0])
+        heads = {name: self.head(name, histories) for name in self.voters}
+        voters = [Voter(name, first_items(each, histories, users, k)[0], each) for name, each in heads.items()]
+        for name, (fold_in, of_items) in self.fixed.items():
+            if fold_in is None:
+                voters.append(_silent(name, len(users), k))
+                continue
+            scorer = _OrAverage(fold_in(histories), histories, of_items)
+            voters.append(by_scores(name, scorer, histories, users, k, of_items))
+        if self.settings.snapshots:  # a history has only one
+            never = torch.zeros(len(users), k)
+            voters = [
+                replace(each, consistency=never) if each.name in self.settings.snapshots else each for each in voters
+            ]
+        given = self._voter_weights()
+        weights = [given[each.name] for each in voters]
+        votes = kept_votes(voters, weights, list(given), k)
+        if not self.can_agree:
+            student = self.head(STUDENT, histories)
+            lists, scores = first_items(student, histories, users, min(chosen.shown, n_items))
+            return Agreed(lists, lists, votes | {"reranked": scores})
+        context = self.context.folded(histories, [each.user for each in heads.values()])
+        reranker = Reranker(
+            histories, users, voters, weights, length=self.votes["reranked"].shape[1], top_k=k,
+            temperature=chosen.temperature, context=context,
+        )  # fmt: skip
+        lists, scores = reranker.rerank(self.weights)
+        votes |= {"reranked": scores, "weights": self.weights.everyone, "centre": self.weights.centre}
+        return Agreed(lists, reranker.lists, votes)
+
+    @cached_property
+    def weights(self) -> Weights:
+        """Weights of the re-ranker."""
+        everyone = self.votes["weights"]
+        return Weights(self.votes["centre"], everyone, everyone[None])
+
+    @cached_property
+    def can_agree(self) -> bool:
+        """Whether anyone can vote for a history; where all voters are given lists, the student ranks alone."""
+        return bool(self.voters) or any(fold_in is not None for fold_in, _ in self.fixed.values())
+
+    @cached_property
+    def context(self) -> Context:
+        """Statistics of the users of the log."""
+        return Context.of(self.log, list(self.voters.values()), CPU)
+
+    @cached_property
+    def fixed(self) -> dict[str, tuple[Callable[[csr_array], Scorer] | None, Tensor]]:
+        """Voter without vectors -> function that scores histories, and [4, items] its statistics over the log's users.
+
+        A given one has lists of known users, and None for histories.
+        """
+        given = self.settings.given
+        names = [name for name in self.settings.fixed_voters if name in self.chosen or name in given]
+        fitted = [None if name in given else _fitted(voter(name, self.chosen[name]), self.log) for name in names]
+        return dict(zip(names, zip(fitted, self.votes.get("of_items", ()), strict=True), strict=True))
+
+
+def solve_softmax(factors: Factors, temperature: float) -> Solve:
+    """Function that solves the user vectors of a head trained with a softmax."""
+    softmax, length = UserSoftmax(factors.item, temperature), factors.user.norm(dim=1).max()
+    return lambda histories: softmax(histories) * length
+
+
+def solve_squares(factors: Factors, unobserved: float, penalty: float, taught: Solve | None = None) -> Solve:
+    """Function that solves the user vectors of a head trained by least squares.
+
+    taught: histories -> lists [n, L] that a student is solved towards
+    """
+    squares = UserSolver(factors.item, unobserved, penalty)
+
+    def solve(histories: csr_array) -> Tensor:
+        pairs, n = Pairs.observed(histories, CPU), histories.shape[0]
+        if taught is not None:
+            pairs = pairs.and_more(listed_pairs(torch.arange(n), taught(histories)))
+        return squares(pairs, n)
+
+    return solve
+
+
+def _fitted(settings: Any, log: csr_array) -> Callable[[csr_array], Scorer]:
+    """Fit a baseline to a log; returns a function that scores histories [n, items]."""
+    model = settings.fit(log)
+    return lambda histories: settings.fold_in(model, histories)
+
+
+def _silent(name: str, n: int, k: int) -> Voter:
+    """A voter that lists nothing for n users."""
+    return Voter(name, torch.full((n, k), -1, dtype=torch.int32), None, torch.zeros(n, k, LISTED_FEATURES))
+
+
+class _OrAverage(NamedTuple):
+    """Scorer of histories; an empty one gets the mean scores over the users of the log."""
+
+    scorer: Scorer
+    histories: csr_array
+    of_items: Tensor
+
+    def scores(self, users: Tensor) -> Tensor:
+        """[b] -> [b, items]."""
+        scores = self.scorer.scores(users)
+        empty = torch.from_numpy(np.diff(self.histories.indptr) == 0)[users]
+        scores[empty] = self.of_items[0] * self.of_items[3]
+        return scores

@@ -1,0 +1,89 @@
+"""A run of the model strong: the vectors of its heads, its consensus and its student."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import ClassVar, Literal
+
+from concf.consensus.consensus import CONSENSUS
+from concf.errors import ConfigError
+from concf.evaluation.scorers import Factors
+from concf.runs.run import Run
+from concf.strong.fold_in import StrongFoldIn
+from concf.strong.settings import STUDENT, VALIDATED, StrongSettings
+
+REFITTED = {"validation": "the training and validation parts", "everything": "all of the log, the test part too"}
+STUDENT_MARGIN = 0.02  # a student is shipped if its validation is at most this share below the best factor head's
+
+
+class StrongRun(Run):
+    """A run of the stages of strong; `best[head].state` has the vectors `user` [users, d] and `item` [items, d]."""
+
+    unit: ClassVar[Literal["epochs", "stages"]] = "stages"
+    settings: StrongSettings
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Parts of the data set that the final voters and the student are fitted to."""
+        return self.settings.learned
+
+    @property
+    def n_validated(self) -> int:
+        """Number of users whom the re-ranker is fitted to and metrics are measured on."""
+        return min(super().n_validated, VALIDATED)
+
+    def objective(self, name: str) -> str | None:
+        """What a head learns, or that it was given; None for a consensus."""
+        if name in self.settings.given_vectors:
+            return "given"
+        if name not in self.heads:
+            return None
+        return "cosine-softmax" if name.startswith("softmax") else "weighted-squares"
+
+    def method(self) -> str:
+        """How it is trained, in a sentence or two."""
+        chosen, voters = self.settings, ", ".join(self.settings.fixed_voters)
+        words = f"The stages of strong with budget `{chosen.budget}`; voters beside the heads: {voters or 'none'}."
+        words += f" Given from outside, not trained here: {', '.join(chosen.foreign)}." if chosen.foreign else ""
+        return words + (f" Refitted on {REFITTED[chosen.refit]}." if chosen.refit in REFITTED else "")
+
+    def factors(self, head: str) -> Factors:
+        """Vectors of a head."""
+        return Factors(**self._best(head).state)
+
+    @cached_property
+    def voters(self) -> dict[str, Factors]:
+        """Voting heads, on the CPU."""
+        return {name: self.factors(name).to("cpu") for name in self.heads if name != STUDENT}
+
+    @cached_property
+    def fold_in(self) -> StrongFoldIn:
+        """The heads and the consensus for histories of new users."""
+        heads = self.voters | {STUDENT: self.factors(STUDENT).to("cpu")}
+        return StrongFoldIn(self.log, self.settings, heads, self.voters, self.best[CONSENSUS].votes, self.chosen)
+
+    def best_head(self) -> str:
+        """Name of the head to deploy: the student, if its validation is within 2 % of the best head's."""
+        if not self.finished:
+            return STUDENT
+        best = super().best_head()
+        least = (1 - STUDENT_MARGIN) * self._best(best).validation
+        return STUDENT if self._best(STUDENT).validation >= least else best
+
+    def why_best_head(self) -> str:
+        """Why `best_head` is the one to deploy."""
+        best, name = (super().best_head(), self.best_head()) if self.best else (STUDENT, STUDENT)
+        if best == STUDENT or not self.finished:
+            return super().why_best_head()
+        place = "within 2 % of" if name == STUDENT else "more than 2 % below"
+        lower, higher = self._best(STUDENT).validation, self._best(best).validation
+        return f"the student ({lower:.4f}) is {place} the best other head, {best} ({higher:.4f})"
+
+    def refuse_learned(self, on: str) -> None:
+        """Refuse to measure on a part that was learned from; held-out users are always measurable."""
+        if on == "valid" and on not in self.learned and not self.data.has_new_users:
+            raise ConfigError(
+                "the re-ranker of this run was fitted to the validation part, so that a metric on it would flatter. "
+                "Cross-fitted metrics are in its summary and report; choose --on test"
+            )
+        super().refuse_learned(on)

@@ -1,0 +1,99 @@
+"""Settings of the default model, `strong`."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from concf.consensus.consensus import CONSENSUS, R_CONSENSUS
+from concf.runs.settings import EVERYTHING, RunSettings, VotingSettings
+
+STUDENT = "student"
+HEADS = {"fast": ("als-a", "als-b"), "default": ("softmax-a",), "thorough": ("softmax-b",)}  # which a budget adds
+LEARNED = {"none": ("train",), "validation": ("train", "valid"), "everything": ("train", "valid", "test")}
+VALIDATED = 8192  # users whom the re-ranker is fitted to and metrics are measured on, at most
+
+
+class StrongSettings(RunSettings):
+    """How voters are searched, fitted, re-ranked and distilled. See docs/strong.md."""
+
+    kind: ClassVar[str] = "strong"
+    budget: Literal["fast", "default", "thorough"] = Field(
+        "default", description="fast: nothing is learned by gradients but the student; thorough: more voters, longer"
+    )
+    refit: Literal["none", "validation", "everything"] = Field(
+        "validation", description="parts that the final voters and student learn from, beside the training part; "
+        "everything: also the test part, for production"
+    )  # fmt: skip
+    dimensions: int = Field(256, ge=4, multiple_of=4, description="of the vectors of users and items")
+    popularity_groups: int = Field(
+        1, ge=1, le=10, description="the student learns the order of the consensus within so many groups of items by "
+        "popularity; 1: of all items together"
+    )  # fmt: skip
+    consensus_users: int | None = Field(
+        None, ge=1, description="users for whom the consensus is computed, at most; it teaches the student, which "
+        "ranks for the others; none: everyone, or on a very large log as many as the budget pays for"
+    )  # fmt: skip
+    own: bool = Field(True, description="whether the model's own voters vote; false: only given ones (concf combine)")
+    given: tuple[str, ...] = Field((), description="voters of yours that are lists or scores (concf combine)")
+    given_vectors: tuple[str, ...] = Field((), description="voters of yours that have vectors (concf combine)")
+    snapshots: tuple[str, ...] = Field((), description="those of yours that are given at several times (concf combine)")
+    consensus: VotingSettings = VotingSettings(top_k=200, temperature=20.0)
+
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> StrongSettings:
+        heads = {name for names in HEADS.values() for name in names}
+        taken = {*heads, STUDENT, CONSENSUS, R_CONSENSUS, EVERYTHING, *self.own_fixed}
+        for name in self.foreign:
+            if not re.fullmatch(r"[A-Za-z0-9][\w-]*", name):
+                raise ValueError(f"voter {name!r}: choose a name of letters, digits, _ and -, such as als or bm25-20")
+            if name in taken or self.foreign.count(name) > 1:
+                raise ValueError(f"voter {name!r}: there is another of that name. Choose another name")
+        if set(self.snapshots) - set(self.foreign):
+            raise ValueError(f"snapshots {list(self.snapshots)}: expected names of given voters")
+        if not self.own and not self.foreign:
+            raise ValueError("own = false leaves no voters")
+        return self
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Voters from outside."""
+        return (*self.given_vectors, *self.given)
+
+    @property
+    def own_heads(self) -> tuple[str, ...]:
+        """Voting heads of the budget."""
+        paid = list(HEADS)[: list(HEADS).index(self.budget) + 1]
+        return tuple(head for budget in paid for head in HEADS[budget]) if self.own else ()
+
+    @property
+    def own_fixed(self) -> tuple[str, ...]:
+        """Voters without vectors of the budget."""
+        if not self.own:
+            return ()
+        return ("rp3beta", "userknn", "ease") if self.budget == "thorough" else ("rp3beta",)
+
+    @property
+    def heads(self) -> list[str]:
+        """Heads of the budget, those whose vectors are given, and the student."""
+        return [*self.own_heads, *self.given_vectors, STUDENT]
+
+    @property
+    def fixed_voters(self) -> tuple[str, ...]:
+        """Voters without vectors."""
+        return (*self.own_fixed, *self.given)
+
+    @property
+    def non_voting(self) -> tuple[str, ...]:
+        """The student learns from the vote."""
+        return (STUDENT,)
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """Parts of the data set that the final voters and the student are fitted to."""
+        return LEARNED[self.refit]
+
+
+StrongSettings.presets = {"strong": StrongSettings()}

@@ -1,0 +1,132 @@
+"""Train the model strong: all its stages, with a checkpoint after each."""
+
+from __future__ import annotations
+
+import torch
+
+from concf.consensus.voters import LISTED_FEATURES
+from concf.data.split import Split
+from concf.errors import ConfigError
+from concf.evaluation.validation import refuse_blind
+from concf.runs.job import Job
+from concf.runs.memory import FLOAT, INT, Tables, kept_memory, refuse_too_large
+from concf.runs.watchers import note_of
+from concf.runtime.process_group import ALONE, ProcessGroup, fingerprint
+from concf.runtime.progress import working
+from concf.strong.combine_stages import Combine
+from concf.strong.recipe import Recipe
+from concf.strong.reranker import MOST_LEARNERS, TOP, n_features
+from concf.strong.run import StrongRun
+from concf.strong.search import PLANS, has_a_vote, list_length, n_consensus_users
+from concf.strong.settings import VALIDATED, StrongSettings
+from concf.strong.students import BATCHES, USERS
+from concf.strong.update_stages import Update, UpdateSettings
+
+CPU = torch.device("cpu")
+EASE = 12  # bytes of a pair of items: the inverse in double precision, and the weights
+SMALLER = {  # table: settings that make it smaller
+    "vectors of all voters and the student": ("dimensions", "budget"),
+    "lists and votes of the consensus": ("consensus.top_k", "consensus.shown"),
+    "lists and votes gathered for all users": ("consensus.top_k", "consensus.shown"),
+    "features of the re-ranker": ("training.validated_users",),
+    "lists and scores of the voters": ("consensus.top_k", "consensus_users"),
+    "weights of EASE^R": ("budget",),
+    "pairs that the student is fitted to": ("consensus_users",),
+    "vectors of a batch of the student": ("dimensions", "consensus_users"),
+}
+PAIR, BLOCK = 24, 16  # bytes of a pair that ALS is fitted to, and of its position in the blocks of a side
+
+
+def train_strong(
+    data: Split, settings: StrongSettings, seed: int = 0, device: torch.device = CPU, job: Job | None = None
+) -> StrongRun:
+    """Train all stages; a run in a folder is resumed where `job` says so."""
+    job = job or Job()
+    if settings.refit == "everything" and data.has_new_users:
+        raise ConfigError(
+            "refit = everything (--final): the users that protocol 'new-users' holds out are never trained on. To "
+            "train on everyone, choose another protocol"
+        )
+    if not job.resume:
+        check_memory(data, settings, device, job.group)
+    run = StrongRun(data, settings, seed, device)
+    if job.group.several:
+        run.share_log(job.group)
+    stages = _stages(run, job)
+    with job.begun(run, stages):
+        run_stages(run, stages, job)
+    return run
+
+
+def run_stages(run: StrongRun, stages: Recipe, job: Job) -> None:
+    """Carry out the stages that are left, with a checkpoint after each."""
+    size = len(run.heads) * sum(run.data.train.shape) * run.settings.dimensions * FLOAT
+    with working("training", len(stages.stages)) as advance, kept_memory(size, run.device):
+        advance(run.epoch)
+        while not run.finished:
+            job.group.refuse_orphan()
+            record = stages.stage(run.epoch)
+            job.group.refuse_difference({"result of a stage": fingerprint(stages.tables())})
+            job.record(run, record)
+            run.finished = run.epoch == len(stages.stages)
+            job.save(run, stages)
+            job.tell(record)
+            advance(1, note_of(record, run.metric))
+
+
+def _stages(run: StrongRun, job: Job) -> Recipe:
+    """The stages of a new run, or of the one that is resumed: of a training, an update or a combination."""
+    before = job.folder.description() if job.folder is not None and job.resume else {}
+    if job.group.several and ("update" in before or "combine" in before):
+        raise ConfigError("an update, and a run of concf combine, goes on in one process. Leave --processes out")
+    if "update" in before:
+        return Update(run, UpdateSettings.model_validate(before["update"]))
+    if job.group.is_main:
+        refuse_blind(run.metric, run.data)
+    if "combine" in before:
+        return Combine(run)
+    if run.settings.foreign:
+        raise ConfigError("given, given_vectors: voters from outside are for concf combine")
+    return Recipe(run, job.group)
+
+
+def check_memory(data: Split, settings: StrongSettings, device: torch.device, group: ProcessGroup = ALONE) -> None:
+    """Refuse a log whose tables do not fit into free memory."""
+    refuse_too_large(large_tables(data, settings, device, group), data.train.shape, settings, device, group)
+
+
+def large_tables(
+    data: Split, settings: StrongSettings, device: torch.device = CPU, group: ProcessGroup = ALONE
+) -> Tables:
+    """Tables that a process holds at the same time: those that stay, and the largest of the temporary ones."""
+    shape, d = data.train.shape, settings.dimensions
+    users, items = shape
+    local, plan = users // group.size, PLANS[settings.budget]
+    fixed = [name for name in settings.fixed_voters if has_a_vote(name, shape, device)]
+    heads, voters = len(settings.heads), len(settings.heads) - 1 + len(fixed)
+    k = min(settings.consensus.top_k or items, items)
+    asked = n_consensus_users(shape, settings)
+    kept = 3 * list_length(data, settings) * INT + (heads + len(settings.fixed_voters)) * k * INT  # of a user
+    learners = min(
+        min(len(data.validated), VALIDATED, settings.training.validated_users or VALIDATED), MOST_LEARNERS
+    ) * min(TOP, items)
+    pairs = data.train.nnz + (0 if settings.refit == "none" else data.valid.nnz) + asked * plan.places[0]
+    sent = 2 * users * d * FLOAT if group.several else 0  # user vectors of all processes, and a copy
+    in_turn = {
+        "features of the re-ranker": learners * n_features(voters, heads - 1, len(fixed)) * FLOAT // group.size,
+        "weights of EASE^R": min(shape) ** 2 * EASE if "ease" in fixed else 0,
+        "lists and scores of the voters":
+            asked * k * (voters * INT + len(fixed) * LISTED_FEATURES * FLOAT) // group.size,
+        "pairs that the student is fitted to": pairs * (PAIR * (1 + group.several) + 2 * BLOCK) // group.size + sent,
+        "vectors of a batch of the student":
+            asked // max(1, min(BATCHES, asked // USERS)) * min(plan.places[1], items) * d * FLOAT // group.size,
+        "lists and votes gathered for all users":
+            users * kept if asked < users or group.several else 0,
+    }  # fmt: skip
+    largest = max(in_turn, key=lambda name: in_turn[name])
+    sizes = {
+        "vectors of all voters and the student": heads * (users + local + 2 * items) * d * FLOAT,
+        "lists and votes of the consensus": asked * kept // group.size,
+        largest: in_turn[largest],
+    }
+    return {name: (size, SMALLER[name]) for name, size in sizes.items()}

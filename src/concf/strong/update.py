@@ -1,0 +1,122 @@
+"""Bring a finished run up to date with a newer log, in a fraction of the time of training anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Unpack
+
+import torch
+from pydantic import ValidationError
+
+from concf.data.join import join
+from concf.data.options import ReadingOptions
+from concf.data.reading.times import When
+from concf.errors import ConfigError, note, option
+from concf.evaluation.validation import AUTO, fitting_metric
+from concf.runs.checkpoint import RUN, RunFolder
+from concf.runs.job import Job, as_watchers, device_of
+from concf.runs.run import Run
+from concf.runs.watchers import Watch
+from concf.runtime.files import new_folder
+from concf.strong.run import StrongRun
+from concf.strong.settings import StrongSettings
+from concf.strong.train import check_memory, run_stages, train_strong
+from concf.strong.update_stages import Update, UpdateSettings
+
+
+class UpdateOptions(ReadingOptions, total=False):
+    """How to read the newer log, how to join it to the log of the run, and how to learn from it."""
+
+    drop_before: When | None  # forget older pairs: a date, or a time in the log's own unit
+    older: bool  # add a log even if all of its pairs are older than the newest that the run knows
+    min_item: int  # leave out new items with fewer users
+    hold: float  # how far known users and items are held where they were: 0 (default) not at all, 1: they do not move
+    rerank: Literal["refit", "carry"]  # the re-ranker's weights: fitted to the new pairs (default), or as before
+    final: bool  # learn from the test part too, from now on
+
+
+def update(
+    run: Run,
+    log: Any,
+    *,
+    out: str | Path | None = None,
+    device: str | torch.device | None = None,
+    watch: Watch | Sequence[Watch] | None = None,
+    **options: Unpack[UpdateOptions],
+) -> StrongRun:
+    """Make a new run that has learned from a newer log too; the run itself stays as it was.
+
+    log:     the newer log, in any form that `prepare` reads; columns are read as those of the first log were, unless
+             `options` say otherwise
+    out:     a folder for the new run; it can be resumed by `train` once it is there
+    device, watch: as for `train`
+    options: see `UpdateOptions`. With `drop_before`, users and items without a pair left leave the run, and items that
+             a user chose before then may be recommended again. `rerank`: the fewer known users have new pairs, the
+             less the weights move; to carry them over is faster
+    """
+    run = _checked(run)
+    reading: dict[str, Any] = dict(options)
+    final = reading.pop("final", False)
+    how = _settings({name: reading.pop(name) for name in UpdateSettings.model_fields if name in reading})
+    job = Job(None if out is None else RunFolder(out), watchers=as_watchers(watch))
+    if job.folder is not None:
+        job.folder.refuse_occupied()
+    settings = run.settings.changed({"refit": "everything"}) if final else run.settings
+    joined = join(run.data, log, learned=settings.learned, **reading)
+    settings, here = _with_metric(settings, run, joined.split), device_of(device)
+    check_memory(joined.split, settings, here)
+    fresh = StrongRun(joined.split, settings, run.seed, here)
+    stages = Update(fresh, how)
+    stages.carry(run, joined)
+    if job.folder is None:
+        with job.begun(fresh, stages):
+            run_stages(fresh, stages, job)
+        return fresh
+    with new_folder(job.folder.path, marker=RUN) as beside:
+        home = RunFolder(beside)
+        home.keep(joined.split)
+        home.begin(fresh, update=how.model_dump())
+        home.save(fresh, stages)
+    return train_strong(joined.split, settings, run.seed, here, replace(job, resume=True))
+
+
+def _settings(given: dict[str, Any]) -> UpdateSettings:
+    try:
+        return UpdateSettings(**given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise ConfigError(f"{option(str(problem['loc'][0]), problem['input'])}: {problem['msg']}") from None
+
+
+def _checked(run: Any) -> StrongRun:
+    """The run, if it is one that can be updated."""
+    if not isinstance(run, Run):
+        raise ConfigError(f"expected a run to update, such as concf.load_run(folder), found {type(run).__name__}")
+    if not isinstance(run, StrongRun):
+        raise ConfigError(
+            "the run was trained by Algorithm 1, and only runs of the preset strong can be updated. Train again on the "
+            "old and the new log together, or train the preset strong once and update that"
+        )
+    if run.settings.foreign:
+        raise ConfigError(
+            f"voters from outside ({', '.join(run.settings.foreign)}) know nothing of a newer log. Fit them "
+            "again, and combine them again (concf combine)"
+        )
+    if run.data.has_new_users:
+        raise ConfigError(
+            "the run was trained on some of the users, to measure how it serves the others (protocol 'new-users'). "
+            "Train on all of the log first, and update that run"
+        )
+    if not run.finished:
+        raise ConfigError("the run is not finished. Finish it first (concf train --resume --out RUN), then update it")
+    return run
+
+
+def _with_metric(settings: StrongSettings, run: StrongRun, data: Any) -> StrongSettings:
+    """The settings, with the metric that the carried-over validation was measured by."""
+    if settings.training.metric != AUTO or (len(data.validated) and fitting_metric(AUTO, data) == run.metric):
+        return settings
+    note(f"metrics stay those of {run.metric}, by which the run's settings were chosen")
+    return settings.changed({"training": {"metric": run.metric}})

@@ -1,0 +1,207 @@
+"""The stages of an update: what a finished run has learned is carried over to a log that has grown.
+
+    rerank    the re-ranker, fitted to how the voters as they were rank the new pairs; where few users have some, near
+              its weights of before (or these are carried over)
+    refit     the voters on the whole log, each from where it was
+    final     the consensus for everyone, and its student, from where it was
+
+Nothing is searched for: the settings are those of the run before. The new pairs were seen by no voter, so that the
+re-ranker learns from them what follows on what, which pairs held out at random cannot tell. Known users and items begin
+with their vectors, a new item with the mean of the items that its users used, a new user with the mean of its items;
+the sweeps of ALS then solve both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.sparse import csr_array, diags_array
+from torch import Tensor
+
+from concf.baselines.als import START
+from concf.consensus.consensus import CONSENSUS
+from concf.data.protocols import PARTS, TEST, TRAIN, VALID, origin
+from concf.data.split import Split
+from concf.errors import note
+from concf.evaluation.validation import Validation, sample
+from concf.runtime.settings import Settings
+from concf.strong.recipe import Recipe
+from concf.strong.reranker import Weights
+from concf.strong.run import StrongRun
+from concf.strong.settings import STUDENT
+
+if TYPE_CHECKING:
+    from concf.data.join import Joined  # which loads Polars
+
+SWEEPS, EPOCHS, DISTILLED = 2, 2, (1, 1)  # of ALS, of the softmax, and of the student: of least squares, of gradients
+FEWEST, ENOUGH, FITTED = 100, 1000, 1024  # known users with new pairs: to move weights, to fit them anew, at most
+Vectors = tuple[Tensor, Tensor]
+
+
+class UpdateSettings(Settings):
+    """How an update is made."""
+
+    hold: float = Field(0.0, ge=0, le=1, description="how far known vectors are held: 0 they move freely, 1 not at all")
+    rerank: Literal["refit", "carry"] = Field("refit", description="the re-ranker's weights: fitted anew, or as before")
+
+
+class Update(Recipe):
+    """The stages of an update, and what they start from.
+
+    known: ([users], [items]) whether each was there before; fresh: [pairs] whether a pair is new
+    """
+
+    def __init__(self, run: StrongRun, settings: UpdateSettings) -> None:
+        super().__init__(run)
+        device = run.device
+        self.update = settings
+        self.validated_users = run.validated_users
+        self.plan = self.plan._replace(sweeps=(0, SWEEPS), softmax=(0, EPOCHS), student=DISTILLED)
+        self.known = tuple(torch.zeros(n, dtype=torch.bool, device=device) for n in self.shape)
+        self.fresh = torch.zeros(len(run.data.interactions), dtype=torch.bool, device=device)
+        self.stages = {"rerank": self._rerank} if settings.rerank == "refit" else {}
+        self.stages |= {"refit": self._refit, "final": self._final}
+
+    def carry(self, before: StrongRun, joined: Joined) -> None:
+        """Begin with what a finished run has learned."""
+        votes = before.best[CONSENSUS].votes
+        self.chosen, self.figures = before.chosen, carried_figures(before)
+        self.validated_users = before.validated_users
+        self.weights = Weights(votes["centre"].to(self.device), votes["weights"].to(self.device), torch.empty(0))
+        places = [torch.from_numpy(each).to(self.device) for each in (joined.users, joined.items)]
+        self.known = tuple(each >= 0 for each in places)
+        self.fresh = torch.from_numpy(joined.fresh).to(self.device)
+        random = torch.Generator().manual_seed(self._seed(6))
+        for head in before.heads:
+            factors = before.factors(head).to(self.device)
+            tables = factors.user, factors.item
+            user, item = (
+                F.embedding(where.clamp(min=0), table).where(known[:, None], 0)
+                for where, table, known in zip(places, tables, self.known, strict=True)
+            )
+            self.vectors[head] = beside_neighbours(self.run.log, user, item, self.known, random)
+        self._keep_voters()
+
+    def _keep_voters(self) -> None:
+        """The re-ranker has weights for the voters that it was fitted with, whatever the size of the log is now."""
+        self.fixed = [name for name in self.settings.fixed_voters if name in self.chosen]
+
+    def stage(self, number: int) -> dict[str, Any]:
+        """Carry out one stage; the first record has what was carried over."""
+        if number:
+            return super().stage(number)
+        carried = {"chosen": dict(self.chosen), "validation": dict(self.figures)}
+        carried |= {"validated_users": self.validated_users, "carried_validation": True}
+        return carried | super().stage(number)
+
+    def _rerank(self) -> dict[str, Any]:
+        """Fit the re-ranker to what known users have chosen since, ranked by voters who have not seen it.
+
+        Test pairs, old and new, are neither fitted to nor known to a voter, unless the run learns from them anyway.
+        """
+        data, fresh = self.run.data, self.fresh.cpu().numpy()
+        of_user, of_item = (each.cpu().numpy() for each in self.known)
+        known = of_user[data.interactions.user] & of_item[data.interactions.item]
+        usable = np.isin(origin(data.parts), [PARTS[part] for part in {"train", "valid", *self.run.learned}])
+        parts = np.where(usable, np.where(fresh, np.where(known, VALID, TEST), TRAIN), TEST).astype(np.uint8)
+        past = Split(data.interactions, parts, data.recipe, weights=data.weights)
+        if len(past.validated) < FEWEST:
+            note(
+                f"the re-ranker's weights are carried over: only {len(past.validated)} known users chose known items "
+                f"since (test pairs aside), and it takes {FEWEST} to move them"
+            )
+            return {}
+        whole, validation = self.data, self.validation
+        everyone = sample(past.validated, FITTED, self.seed)
+        self.data, self.validation = past, Validation(past, self.run.metric, self.device, validated=everyone)
+        assert self.weights is not None
+        self.near = None if len(everyone) >= ENOUGH else self.weights.everyone
+        super()._rerank()
+        self._validate(STUDENT)
+        del self._cache["lists"]
+        self.data, self.validation = whole, validation
+        measured = {"validation": dict(self.figures), "validated_users": len(everyone)}
+        return measured | {"carried_validation": False}
+
+    def _refit(self) -> dict[str, Any]:
+        """The voters on the whole log, held to where they were."""
+        before = dict(self.vectors)
+        super()._refit()
+        for head in before.keys() - {STUDENT}:
+            self._hold(head, before[head])
+        return {}
+
+    def _final(self) -> dict[str, Any]:
+        """The consensus, and the student, held to where it was."""
+        before = self.vectors[STUDENT]
+        record = super()._final()
+        self._hold(STUDENT, before)
+        return record
+
+    def _hold(self, head: str, before: Vectors) -> None:
+        """Known vectors part of the way back. ALS turns its basis, which is turned to fit the one of before first."""
+        if not self.update.hold:
+            return
+        turned = aligned(self.vectors[head], before, self.known[1])
+        user, item = (
+            torch.where(known[:, None], torch.lerp(now, was, self.update.hold), now)
+            for now, was, known in zip(turned, before, self.known, strict=True)
+        )
+        self.vectors[head] = (F.normalize(user), F.normalize(item)) if head in self.softmaxes else (user, item)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next stages depend on."""
+        return super().state_dict() | {
+            "known": list(self.known), "fresh": self.fresh, "validated_users": self.validated_users,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from there."""
+        super().load_state_dict(state)
+        self.known, self.fresh = tuple(state["known"]), state["fresh"]
+        self.validated_users = state["validated_users"]
+        self._keep_voters()
+
+
+def carried_figures(run: StrongRun) -> dict[str, float]:
+    """Head, voter or consensus -> the validation figure that its weight rests on."""
+    recorded = {name: each for record in run.history for name, each in record.get("validation", {}).items()}
+    return recorded | {name: best.validation for name, best in run.best.items()}
+
+
+def beside_neighbours(
+    log: csr_array, user: Tensor, item: Tensor, known: tuple[Tensor, ...], random: torch.Generator
+) -> Vectors:
+    """The vectors [users, d], [items, d] with those of new users and items filled in.
+
+    A new item: the mean, over its users, of the mean vector of the known items that they used; a short random vector if
+    they used none. A new user: the mean of its items.
+    """
+    old_users, old_items = (each.cpu().numpy() for each in known)
+    vectors = item.cpu().numpy()
+    from_known, there = _means(csr_array(log @ diags_array(old_items.astype(np.float32))), vectors)
+    to_users = csr_array(log.T @ diags_array(there.astype(np.float32)))
+    near, reached = _means(to_users, from_known)
+    drawn = torch.randn(*item.shape, generator=random, dtype=item.dtype).mul_(START / item.shape[1] ** 0.5).numpy()
+    vectors = np.where(old_items[:, None], vectors, np.where(reached[:, None], near, drawn))
+    users = np.where(old_users[:, None], user.cpu().numpy(), _means(log, vectors)[0])
+    return torch.from_numpy(users).to(user), torch.from_numpy(vectors).to(item)
+
+
+def _means(weights: csr_array, vectors: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """([n, d], [n]) the mean of each row's vectors, and whether it has any."""
+    total = np.asarray(weights.sum(1)).ravel()
+    return (weights @ vectors) / np.where(total > 0, total, 1)[:, None], total > 0
+
+
+def aligned(vectors: Vectors, before: Vectors, known: Tensor) -> Vectors:
+    """The vectors in the basis in which the known items are nearest to where they were; no score changes."""
+    left, _, right = torch.linalg.svd((vectors[1][known].T @ before[1][known]).double())
+    turn = (left @ right).to(vectors[0])
+    return vectors[0] @ turn, vectors[1] @ turn

@@ -1,1 +1,0 @@
-"""Who watches a run and what is written about it: progress lines, TensorBoard, the model card."""
