@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 import concf
+from concf.consensus.consistency import consistency_by_rank
 from concf.evaluation.complementarity import chr_of_each, hits_of, per_map
-from concf.evaluation.consistency import consistency_by_rank
 from concf.reference.trainer import Trainer
 
 OBJECTIVES = {"bpr": "CF-A", "cml": "CF-B", "cross-entropy": "CF-C", "squared-error": "CF-D", "multinomial": "CF-E"}

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from concf.consensus.consensus import CONSENSUS, R_CONSENSUS, consensus
+from concf.consensus.consistency import consistency_by_rank
 from concf.data.split import Split
 from concf.evaluation.complementarity import Pairs, chr_of_each, hits_of, per_map
-from concf.evaluation.consistency import consistency_by_rank
 from concf.evaluation.evaluate import Evaluation, evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from concf.consensus import consistency as module
+from concf.consensus.consistency import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.errors import ConfigError
@@ -25,7 +26,6 @@ from concf.evaluation.complementarity import (
     per_map,
     union,
 )
-from concf.evaluation.consistency import consistency_by_rank
 from concf.evaluation.evaluate import evaluate
 from reproduction.user_level import quantiles, user_level
 

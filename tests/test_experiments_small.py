@@ -12,10 +12,10 @@ import pytest
 import torch
 from once import once_for_all
 
+from concf.consensus.consistency import consistency_by_rank
 from concf.data.prepare import prepare
 from concf.data.simulate import Simulation
 from concf.data.split import Split
-from concf.evaluation.consistency import consistency_by_rank
 from concf.evaluation.evaluate import evaluate
 from concf.evaluation.ranking import rank
 from concf.evaluation.scorers import ListFunction
