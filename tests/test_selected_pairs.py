@@ -19,7 +19,7 @@ from concf.reference.model import Model
 from concf.reference.objectives import FIVE
 from concf.reference.trainer import Parts, Trainer
 from concf.runs.settings import RunSettings
-from concf.runtime.seeds import derive_seed
+from concf.runtime.arguments import derive_seed
 from reproduction.ablations import ABLATIONS, Selector
 
 pytestmark = pytest.mark.usefixtures("on_one_thread")
